@@ -33,7 +33,7 @@ MAX_QUERY_CHARACTERS: Final = 200
 
 
 class Server(TypedDict):
-    """The gateway that says so."""
+    """The gateway that responds."""
 
     name: str
     version: str
@@ -59,7 +59,8 @@ class Permissions(TypedDict):
     rights: list[str]
     # Of the rights those that hold for all models; others are for the models of each row's `may`.
     for_all_models: list[str]
-    # What changes the server is closed (--open-control-apis=false), whoever asks.
+    # Whether load and unload are open to the viewer: with --open-control-apis=false they may be
+    # closed to everybody.
     may_load: bool
     may_infer: bool
     # False: the mesh has no call that drains an executor; ending its process does.
@@ -205,7 +206,7 @@ class Tenant(TypedDict):
     model: str
     version: str
     instances: int
-    # Absent instances' memory counts as 0: what the loads took, as far as that is measured.
+    # What the loads took, as far as executors measured it.
     memory_bytes: int
 
 
@@ -308,7 +309,7 @@ class Difference(TypedDict, total=False):
 
     # As in config.pbtxt: dynamic_batching.preferred_batch_size
     field: str
-    # Absent: the file does not have it; the configuration does not.
+    # Each is absent where the file, or the configuration, does not have the field.
     declared: Any
     effective: Any
 

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 
 # How the index's reason begins for a model that its next request loads.
-NOT_IN_MEMORY: Final = "not in memory"
+_NOT_IN_MEMORY: Final = "not in memory"
+
+
+def is_in_memory(state: str, reason: str) -> bool:
+    """Whether a version that the index shows so is ready without being loaded first."""
+    return state == "READY" and not reason.startswith(_NOT_IN_MEMORY)
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class ConfigFacts:
 class VersionFacts:
     """One version, from the index: state and reason are empty if it was never loaded.
 
-    config, and statistics, the document of /stats: None: the mesh gives none.
+    statistics: the document of /stats. config and statistics are None where the mesh gives none.
     """
 
     number: str
@@ -59,7 +64,7 @@ class VersionFacts:
     @property
     def in_memory(self) -> bool:
         """Whether it is ready without being loaded first."""
-        return self.state == "READY" and not self.reason.startswith(NOT_IN_MEMORY)
+        return is_in_memory(self.state, self.reason)
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ class Samples:
     def __init__(
         self, page: bytes, prefix: str = "", known: dict[bytes, Series] | None = None
     ) -> None:
-        """Lines that are no samples of metrics with this prefix are ignored. known: the names and
-        labels of lines without their values, for whoever reads many pages: they are remembered
-        there.
+        """Lines that are no samples of metrics with this prefix are ignored. known: names and
+        labels by the text of a line before its value. They are remembered there, so that the same
+        lines of the next page need not be parsed.
         """
         self._samples: dict[str, list[tuple[dict[str, str], float]]] = {}
         start = prefix.encode()
@@ -42,7 +42,7 @@ class Samples:
                 if match is None:
                     continue
                 found = match["name"], _labels(match["labels"] or "")
-                # Else a time is behind the value.
+                # A line with a time behind the value is parsed each time.
                 if known is not None and match["value"].encode() == text:
                     known[series] = found
                 text = match["value"].encode()
@@ -69,11 +69,6 @@ class Samples:
                 sums[found[label]] = sums.get(found[label], 0.0) + value
         return sums
 
-    @property
-    def by_name(self) -> Mapping[str, list[tuple[dict[str, str], float]]]:
-        """All, with their labels."""
-        return self._samples
-
     def split(self, *labels: str) -> dict[tuple[str, ...], Samples]:
         """Apart by the values of these labels; those that lack one of them: ()."""
         parts: dict[tuple[str, ...], Samples] = {}
@@ -91,7 +86,7 @@ class Samples:
 
     def extend(self, other: Samples) -> None:
         """Add those of another page, or of another part of it."""
-        for name, samples in other.by_name.items():
+        for name, samples in other._samples.items():
             self._samples.setdefault(name, []).extend(samples)
 
     @classmethod

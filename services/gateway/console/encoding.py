@@ -46,7 +46,7 @@ class RowKey(NamedTuple):
 class ViewDocument(NamedTuple):
     """What one view has that others may not have: its page, and sections of its own."""
 
-    # But for keys and rows.
+    # `models` of the document, but for its keys and rows.
     models: dict[str, Any]
     rows: tuple[RowKey, ...]
     # In place of the shared ones, or beside them.

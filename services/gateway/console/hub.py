@@ -41,11 +41,12 @@ _log = logging.getLogger(__name__)
 # Of one client at most half of them.
 MAX_CONSOLES: Final = 256
 INTERVAL_S: Final = 1.0
-# Looks that are asked for at once, by who has just opened one, come no sooner after one another.
+# A console that was just opened has the next look sooner than an interval later, but not sooner
+# than this.
 _SHORTEST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 30.0
-# Of one core: what looks, and sending what they say, may take of it; with what is not measured,
-# such as the calls' way through the event loop, 2 %. Looks become rarer instead.
+# The part of one core that looking, and sending what was seen, may take: a look that costs more is
+# followed by a longer pause. With what is not measured, such as the event loop's part, it is 2 %.
 _SHARE: Final = 0.015
 _TOO_MANY: Final = (
     "too many consoles are open at this gateway: it serves {most} at once, {own} of them to one"
@@ -61,18 +62,17 @@ class Console:
     """
 
     client: Hashable
-
     view: View
     permissions: Callable[[], document.Permissions | None]
     send: Callable[[bytes, bytes], None]
+    # Ends its response.
+    end: Callable[[], None]
     # It cannot be sent more at the moment.
     paused: bool = False
     # It has been sent everything up to the last look.
     synced: bool = False
     # What it was told of the viewer's rights.
     shown_permissions: document.Permissions | None = None
-    # Ends it: its viewer may no longer look.
-    end: Callable[[], None] = lambda: None
 
 
 class ConsoleHub:
@@ -149,7 +149,9 @@ class ConsoleHub:
                 with cost:
                     await self._publish(look, cost)
             except Exception:
-                _log.exception("the consoles lack a look at the mesh")
+                _log.exception(
+                    "unexpected error: consoles are not updated until the next look at the mesh"
+                )
                 for console in self._consoles:
                     console.synced = False
             await self._pause(began_s, cost.total_s)
@@ -184,7 +186,7 @@ class ConsoleHub:
 
     async def _publish(self, look: Look, cost: Slices) -> None:
         """Send to all consoles what this look has changed."""
-        earlier, self._earlier = self._earlier, look
+        earlier, self._earlier = self._earlier or look, look
         pages = {view: self._pages.page(look.index, view) for view in self._views()}
         owners = sections.owners(look)
         rows: dict[Key, document.Model] = {}
@@ -224,7 +226,7 @@ class ConsoleHub:
             console.synced, console.shown_permissions = True, permissions
             console.send(b"snapshot", encoder.snapshot(shown, permissions))
 
-    def _shared(self, look: Look, earlier: Look | None) -> dict[str, Any]:
+    def _shared(self, look: Look, earlier: Look) -> dict[str, Any]:
         metadata = self._data_plane.server_metadata()
         server: document.Server = {
             "name": metadata.name,

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from nereid.core.errors import NereidError
-from nereid.facts.mesh_facts import NOT_IN_MEMORY, ConfigFacts
+from nereid.facts.mesh_facts import ConfigFacts, is_in_memory
+from nereid.observability import metrics
 from nereid.observability.samples import Samples, Series
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -34,12 +35,11 @@ _MAX_CONFIGS: Final = 16
 _MAX_SERIES: Final = 20_000
 # Of a page, read at once.
 _PART_BYTES: Final = 8192
-_LOAD_SECONDS: Final = "nv_model_load_duration_secs"
 
 
 class Wanted(NamedTuple):
-    """shown: the versions whose series and configurations are wanted. detailed: the models of which
-    everything is.
+    """shown: versions whose series and configurations are wanted. detailed: models whose readiness,
+    batches and declared configurations are wanted as well.
     """
 
     shown: Collection[Key]
@@ -64,7 +64,7 @@ class IndexEntry:
     @property
     def in_memory(self) -> bool:
         """Whether it is ready without being loaded first."""
-        return self.state == "READY" and not self.reason.startswith(NOT_IN_MEMORY)
+        return is_in_memory(self.state, self.reason)
 
     @property
     def failed(self) -> bool:
@@ -84,7 +84,7 @@ class Look:
     own: Samples = field(default_factory=lambda: Samples(b""))
     hosting: pb.FactsResponse = field(default_factory=pb.FactsResponse)
     configs: dict[Key, ConfigFacts] = field(default_factory=dict)
-    # Of the models with details: their own word on whether they are ready.
+    # Of the models with details: what ModelReady says.
     ready: dict[Key, bool] = field(default_factory=dict)
     server_ready: bool = False
     # The series of models are those of the shown ones alone.
@@ -114,11 +114,13 @@ class Observer:
         self._index_due_s = 0.0
         # Of the mesh's page.
         self._series: dict[bytes, Series] = {}
-        # With the load that each is of.
+        # With the load's duration: another one means that the version was loaded anew.
         self._configs: dict[Key, tuple[float | None, ConfigFacts]] = {}
 
     async def look(self, choose: Callable[[tuple[IndexEntry, ...]], Wanted], cost: Slices) -> Look:
-        """Ask. choose: of the index, what else is wanted. cost: what it takes is added to it."""
+        """Ask the mesh. choose: what is wanted beside the index, by what is in it. cost: gets the
+        processor time.
+        """
         problems: list[str] = []
         await self._read_index(problems, cost)
         with cost:
@@ -216,7 +218,7 @@ class Observer:
         due = []
         for key in keys:
             samples = by_model.get(key)
-            load_s = None if samples is None else samples.total(_LOAD_SECONDS)
+            load_s = None if samples is None else samples.total(metrics.LOAD_DURATION.name)
             known = self._configs.get(key)
             if known is None or known[0] != load_s:
                 due.append((key, load_s))

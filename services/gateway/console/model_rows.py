@@ -9,6 +9,7 @@ from nereid.facts.mesh_facts import MeshFacts, VersionFacts
 from nereid.facts.reasons import explain
 from nereid.observability import metrics
 from nereid.observability.samples import Samples
+from nereid.services.gateway.console.counters import Counters, mean_durations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
@@ -16,11 +17,9 @@ if TYPE_CHECKING:
 
     from nereid.facts import document
     from nereid.facts.mesh_facts import ConfigFacts
-    from nereid.observability.metrics_page import Family
     from nereid.services.gateway.console.look import IndexEntry, Key, Look
 
 _NOTHING: Final = Samples(b"")
-_SIZES: Final = f"{metrics.BATCH_SIZE.name}_bucket"
 _TARGETS: Final = {
     "target_us": metrics.TARGET,
     "held_us": metrics.TARGET_HELD,
@@ -49,11 +48,11 @@ class ModelRows:
     def __init__(self) -> None:
         self._known: dict[Key, _Known] = {}
 
-    def row(
-        self, entry: IndexEntry, look: Look, earlier: Look | None, owner: str
-    ) -> document.Model:
-        """That of one version. owner: its scheduler; empty: there is only one."""
-        mesh = look.mesh.total("nereid_executors"), look.mesh.total("nereid_held_requests")
+    def row(self, entry: IndexEntry, look: Look, earlier: Look, owner: str) -> document.Model:
+        """That of one version. earlier: the same as look if there was none before. owner: its
+        scheduler; empty: there is only one.
+        """
+        mesh = look.mesh.total(metrics.EXECUTORS.name), look.mesh.total(metrics.HELD.name)
         samples = look.models.get(entry.key, _NOTHING)
         config = look.configs.get(entry.key)
         last = self._known.get(entry.key)
@@ -105,18 +104,18 @@ def explained(
 
 
 def _version_facts(entry: IndexEntry, look: Look) -> VersionFacts:
+    config = look.configs.get(entry.key)
     ready = look.ready.get(entry.key)
     if ready is None:
         samples = look.models.get(entry.key, _NOTHING)
         instances = samples.total(metrics.INSTANCES.name)
-        config = look.configs.get(entry.key)
         of_steps = config is not None and config.batching == "ensemble"
         ready = entry.state == "READY" and (instances != 0 or of_steps)
-    config = look.configs.get(entry.key) if entry.in_memory else None
-    return VersionFacts(entry.key.version, entry.state, entry.reason, ready, config)
+    shown = config if entry.in_memory else None
+    return VersionFacts(entry.key.version, entry.state, entry.reason, ready, shown)
 
 
-def _row(entry: IndexEntry, samples: Samples, look: Look, earlier: Look | None) -> document.Model:
+def _row(entry: IndexEntry, samples: Samples, look: Look, earlier: Look) -> document.Model:
     statements = [*map(statement_document, explain(_mesh_facts(look, entry.key.name, [entry])))]
     row: document.Model = {
         "name": entry.key.name,
@@ -128,9 +127,8 @@ def _row(entry: IndexEntry, samples: Samples, look: Look, earlier: Look | None) 
         "statements": statements,
     }
     if entry.in_memory and samples is not _NOTHING:
-        before = None if earlier is None else earlier.models.get(entry.key)
-        elapsed_s = 0.0 if earlier is None else look.time_s - earlier.time_s
-        _add_figures(row, _Counted(samples, before or samples, elapsed_s))
+        before = earlier.models.get(entry.key, samples)
+        _add_figures(row, Counters(samples, before, look.time_s - earlier.time_s))
         config = look.configs.get(entry.key)
         if config is not None:
             row["batches"]["max_batch_size"] = config.proto.max_batch_size
@@ -148,52 +146,7 @@ def _health(entry: IndexEntry, row: document.Model) -> str:
     return "busy" if row.get("instances", {}).get("busy") else "idle"
 
 
-class _Counted:
-    """A version's samples, and what they were an interval ago."""
-
-    def __init__(self, now: Samples, before: Samples, elapsed_s: float) -> None:
-        self._now = now
-        self._before = before
-        self._elapsed_s = elapsed_s
-
-    def total(self, family: Family) -> int:
-        return int(self._now.total(family.name) or 0)
-
-    def value(self, family: Family) -> float | None:
-        return self._now.total(family.name)
-
-    def by_label(self, family: Family, label: str) -> dict[str, int]:
-        found = self._now.by_label(family.name, label)
-        return {name: int(value) for name, value in found.items()}
-
-    def recently(self, family: Family) -> float:
-        """In the interval; nothing, if counters began anew."""
-        now = self._now.total(family.name) or 0.0
-        return max(0.0, now - (self._before.total(family.name) or 0.0))
-
-    def recently_by(self, family: Family, label: str) -> dict[str, int]:
-        before = self._before.by_label(family.name, label)
-        return {
-            name: int(value - before.get(name, 0.0))
-            for name, value in self._now.by_label(family.name, label).items()
-            if value > before.get(name, 0.0)
-        }
-
-    def rate(self, family: Family) -> float:
-        """Per second."""
-        return round(self.recently(family) / self._elapsed_s, 2) if self._elapsed_s > 0 else 0.0
-
-    def sizes(self) -> dict[str, int]:
-        """The batches by their upper bounds, each in one of them."""
-        sizes: dict[str, int] = {}
-        below = 0
-        for labels, value in self._now.samples(_SIZES):
-            sizes[labels["le"]] = int(value) - below
-            below = int(value)
-        return sizes
-
-
-def _add_figures(row: document.Model, counted: _Counted) -> None:
+def _add_figures(row: document.Model, counted: Counters) -> None:
     row["rates"] = {
         "requests": counted.rate(metrics.SUCCESS),
         "errors": counted.rate(metrics.FAILURE),
@@ -201,14 +154,7 @@ def _add_figures(row: document.Model, counted: _Counted) -> None:
         "rows": counted.rate(metrics.INFERENCES),
         "executions": counted.rate(metrics.EXECUTIONS),
     }
-    requests = counted.recently(metrics.SUCCESS)
-    row["latency_us"] = {}
-    if requests:
-        means = {
-            phase: round(counted.recently(family) / requests, 1)
-            for phase, family in metrics.DURATIONS.items()
-        }
-        row["latency_us"].update(means)  # type: ignore[typeddict-item]
+    row["latency_us"] = mean_durations(counted.recently)
     executions = counted.recently(metrics.EXECUTIONS)
     rows = counted.recently(metrics.INFERENCES)
     row["batches"] = {
@@ -225,7 +171,7 @@ def _add_figures(row: document.Model, counted: _Counted) -> None:
     pending = counted.total(metrics.PENDING)
     row["queue"] = {
         "pending": pending,
-        "waits_for": waits_for(pending, row["instances"], sequences) if pending else "",
+        "waits_for": waits_for(row["instances"], sequences) if pending else "",
     }
     if counted.value(metrics.CACHE_HITS) is not None:
         row["cache"] = {
@@ -246,7 +192,7 @@ def _add_figures(row: document.Model, counted: _Counted) -> None:
         row["target"] = {name: counted.value(family) or 0.0 for name, family in _TARGETS.items()}
 
 
-def waits_for(pending: int, instances: dict[str, int], sequences: dict[str, int]) -> str:
+def waits_for(instances: dict[str, int], sequences: dict[str, int]) -> str:
     """What the waiting requests of a version wait for."""
     free, busy = instances.get("free", 0), instances.get("busy", 0)
     backlog = sequences.get("backlog", 0)
@@ -258,6 +204,4 @@ def waits_for(pending: int, instances: dict[str, int], sequences: dict[str, int]
         return f"a slot: {backlog} sequences wait for others to end"
     return (
         f"more requests, the queue delay, or a rate limiter's resources: {free} instances are free"
-        if pending
-        else ""
     )

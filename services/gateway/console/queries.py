@@ -52,7 +52,7 @@ def view_of(target: bytes, grant: Grant | None = None) -> View:
             max_num_fields=len(_FIELDS),
         )
     except ValueError as error:
-        raise InvalidArgument(f"the query is none, or has too many fields: {error}") from error
+        raise InvalidArgument(f"the query is malformed, or has too many fields: {error}") from error
     values: dict[str, str] = {}
     for name, value in fields:
         if name not in _FIELDS or name in values:

@@ -1,4 +1,4 @@
-"""The sections of the console's document that are the same for all consoles. Pure."""
+"""The sections of the console's document beside models, and those of `details`. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.model_config.render import message_json
 from nereid.observability import metrics
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.gateway.console.counters import Counters, mean_durations, per_second
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nereid.facts import document
     from nereid.observability.metrics_page import Family
-    from nereid.observability.samples import Samples
     from nereid.pb.model_config_pb2 import ModelConfig
     from nereid.services.gateway.console.look import Look
     from nereid.services.gateway.console.queries import View
@@ -22,14 +22,24 @@ _MAX_EXECUTORS: Final = 500
 _MAX_TENANTS: Final = 200
 
 
-def summary(look: Look, earlier: Look | None) -> document.Summary:
-    """The mesh at a glance."""
+def summary(look: Look, earlier: Look) -> document.Summary:
+    """The mesh at a glance. earlier: the same as look if there was none before."""
     states: dict[str, int] = {}
     for entry in look.index:
         states[entry.state] = states.get(entry.state, 0) + 1
     waiting = look.mesh.by_label(metrics.WAITING.name, "device")
-    elapsed_s = 0.0 if earlier is None else look.time_s - earlier.time_s
-    before = look if earlier is None else earlier
+    elapsed_s = look.time_s - earlier.time_s
+    own = Counters(look.own, earlier.own, elapsed_s)
+    models = [
+        # Of a model that was not read before, nothing is known of the interval.
+        Counters(samples, earlier.models.get(key, samples), elapsed_s)
+        for key, samples in look.models.items()
+    ]
+
+    def recently(family: Family) -> float:
+        """Of all models; of each no less than 0, as counters begin anew with a load."""
+        return sum(each.recently(family) for each in models)
+
     return {
         "models": len(look.index),
         "states": states,
@@ -39,82 +49,32 @@ def summary(look: Look, earlier: Look | None) -> document.Summary:
         "pending": int(sum(waiting.values())),
         "held": int(look.mesh.total(metrics.HELD.name) or 0),
         "waiting": {device: int(count) for device, count in waiting.items()},
-        "requests_per_s": _rate(look, before, metrics.SUCCESS, elapsed_s),
-        "errors_per_s": _rate(look, before, metrics.FAILURE, elapsed_s),
-        "latency_us": _latency(look, before),
+        "requests_per_s": per_second(recently(metrics.SUCCESS), elapsed_s),
+        "errors_per_s": per_second(recently(metrics.FAILURE), elapsed_s),
+        "latency_us": mean_durations(recently),
         "partial": look.partial,
-        "http": _rates(look.own, before.own, metrics.HTTP_RESPONSES, elapsed_s),
-        "grpc": _rates(look.own, before.own, metrics.GRPC_RESPONSES, elapsed_s),
-        "http_connections": int(look.own.total(metrics.GATEWAY_CONNECTIONS.name) or 0),
-        "grpc_connections": int(look.own.total(metrics.GATEWAY_GRPC_CONNECTIONS.name) or 0),
+        "http": own.rates_by(metrics.HTTP_RESPONSES, "status"),
+        "grpc": own.rates_by(metrics.GRPC_RESPONSES, "status"),
+        "http_connections": own.total(metrics.GATEWAY_CONNECTIONS),
+        "grpc_connections": own.total(metrics.GATEWAY_GRPC_CONNECTIONS),
     }
 
 
-def _rate(look: Look, earlier: Look, family: Family, elapsed_s: float) -> float:
-    """Of all models; of each no less than 0, as counters begin anew with a load."""
-    return round(_recently(look, earlier, family) / elapsed_s, 2) if elapsed_s > 0 else 0.0
-
-
-def _recently(look: Look, earlier: Look, family: Family) -> float:
-    count = 0.0
-    for key, samples in look.models.items():
-        now = samples.total(family.name)
-        before = earlier.models.get(key)
-        # Of a model that was not read before, nothing is known of the interval.
-        if now and before is not None:
-            count += max(0.0, now - (before.total(family.name) or 0.0))
-    return count
-
-
-def _latency(look: Look, earlier: Look) -> document.Latency:
-    """Of the requests of all models, by phase."""
-    found: document.Latency = {}
-    requests = _recently(look, earlier, metrics.SUCCESS)
-    if requests:
-        means = {
-            phase: round(_recently(look, earlier, family) / requests, 1)
-            for phase, family in metrics.DURATIONS.items()
-        }
-        found.update(means)  # type: ignore[typeddict-item]
-    return found
-
-
-def _rates(now: Samples, before: Samples, family: Family, elapsed_s: float) -> dict[str, float]:
-    if elapsed_s <= 0:
-        return {}
-    known = before.by_label(family.name, "status")
-    return {
-        status: round((value - known.get(status, 0.0)) / elapsed_s, 2)
-        for status, value in now.by_label(family.name, "status").items()
-        if value > known.get(status, 0.0)
-    }
-
-
-def cache(look: Look, earlier: Look | None) -> document.Cache | None:
+def cache(look: Look, earlier: Look) -> document.Cache | None:
     """None: the mesh has no cache."""
-    now = look.mesh
-    if now.total(metrics.CACHE_CAPACITY.name) is None:
+    counters = Counters(look.mesh, earlier.mesh, look.time_s - earlier.time_s)
+    if counters.value(metrics.CACHE_CAPACITY) is None:
         return None
-    elapsed_s = 0.0 if earlier is None else look.time_s - earlier.time_s
-    before = now if earlier is None else earlier.mesh
-
-    def count(family: Family) -> int:
-        return int(now.total(family.name) or 0)
-
-    def rate(family: Family) -> float:
-        grown = count(family) - (before.total(family.name) or 0.0)
-        return round(max(0.0, grown) / elapsed_s, 2) if elapsed_s > 0 else 0.0
-
     return {
-        "entries": count(metrics.CACHE_ENTRIES),
-        "used_bytes": count(metrics.CACHE_USED),
-        "capacity_bytes": count(metrics.CACHE_CAPACITY),
-        "hits_per_s": rate(metrics.CACHE_ALL_HITS),
-        "misses_per_s": rate(metrics.CACHE_ALL_MISSES),
-        "hits": count(metrics.CACHE_ALL_HITS),
-        "lookups": count(metrics.CACHE_LOOKUPS),
-        "evictions": count(metrics.CACHE_EVICTIONS),
-        "failures": count(metrics.CACHE_FAILURES),
+        "entries": counters.total(metrics.CACHE_ENTRIES),
+        "used_bytes": counters.total(metrics.CACHE_USED),
+        "capacity_bytes": counters.total(metrics.CACHE_CAPACITY),
+        "hits_per_s": counters.rate(metrics.CACHE_ALL_HITS),
+        "misses_per_s": counters.rate(metrics.CACHE_ALL_MISSES),
+        "hits": counters.total(metrics.CACHE_ALL_HITS),
+        "lookups": counters.total(metrics.CACHE_LOOKUPS),
+        "evictions": counters.total(metrics.CACHE_EVICTIONS),
+        "failures": counters.total(metrics.CACHE_FAILURES),
     }
 
 

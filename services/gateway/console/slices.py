@@ -14,7 +14,9 @@ _SLICE_S: Final = 0.002
 
 
 class Slices:
-    """`with` it around work that is done at once; pause() within, as often as may be."""
+    """Adds up the processor time of `with` blocks. Long work in them awaits pause() often, as
+    between the items of a loop.
+    """
 
     def __init__(self) -> None:
         # Processor time, without what others did in pauses.

@@ -42,7 +42,7 @@ class SlowRequests:
         """Send a request on."""
         if not self._watched:
             return self._infer(request, on_response)
-        # The scheduler says where the time went; the front writes it only for who asked.
+        # The scheduler says where the time went; the front writes it only for clients that asked.
         request.wants_timings = True
         return self._infer(request, _Watched(self, request, on_response).on_response)
 

@@ -32,6 +32,10 @@ class HeaderRule(NamedTuple):
     value: Text
     refusal: Refusal
 
+    def is_met(self, header_of: Callable[..., Text | None]) -> bool:
+        """Whether a call has the header."""
+        return self.header is not None and header_of(self.header) == self.value
+
 
 class CallPolicy:
     """The rules of one port. access: None if clients need no credentials."""
@@ -85,7 +89,7 @@ class CallPolicy:
         Raises:
             CallRefused: it is not permitted.
         """
-        if rule is not None and (rule.header is None or header_of(rule.header) != rule.value):
+        if rule is not None and not rule.is_met(header_of):
             raise CallRefused(rule.refusal)
         if self.access is None or api is None:
             return None

@@ -71,6 +71,11 @@ class ServedVersion:
         return f"'{self.name}' version {self.number}"
 
     @property
+    def plain_name(self) -> str:
+        """By which clients know its model."""
+        return plain_name(self.name, self.namespace)
+
+    @property
     def model_version(self) -> ModelVersion | None:
         """The runtime of a model with instances; an ensemble has none."""
         return self.runtime if isinstance(self.runtime, ModelVersion) else None
@@ -183,7 +188,7 @@ class Catalogue:
     def cached_models(self) -> tuple[str, ...]:
         """The names of the models whose responses may be cached."""
         names = {
-            plain_name(each.name, each.namespace)
+            each.plain_name
             for each in self.versions()
             if each.draft.response_cache.enable and not each.life.unload_begun
         }

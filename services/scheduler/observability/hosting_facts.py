@@ -10,13 +10,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.models.dependencies import plain_name
+from nereid.services.scheduler.executors.sessions import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from nereid.services.scheduler.executors.instance_batches import SentBatch
-    from nereid.services.scheduler.executors.sessions import HostedVersion, Session
+    from nereid.services.scheduler.executors.sessions import Session
     from nereid.services.scheduler.models.catalogue import Catalogue, ServedVersion
     from nereid.services.scheduler.models.loader import Loader
     from nereid.services.scheduler.requests.gateway_session import GatewaySession
@@ -56,8 +56,7 @@ class HostingFacts:
         wanted = frozenset(request.models)
         if wanted:
             for served in self._catalogue.versions():
-                name = plain_name(served.name, served.namespace)
-                if name in wanted:
+                if (name := served.plain_name) in wanted:
                     response.configs.add(model=name, version=served.number, config=served.draft)
             response.batches.extend(islice(self._batches(wanted), _MAX_BATCHES))
         return response
@@ -67,8 +66,9 @@ class HostingFacts:
         now_ns = time.monotonic_ns()
         for session in self._loader.sessions:
             for served, hosted in session.hosted.items():
-                name = plain_name(served.name, served.namespace)
-                for instance in hosted.instances.values() if name in wanted else ():
+                if (name := served.plain_name) not in wanted:
+                    continue
+                for instance in hosted.instances.values():
                     sent = instance.batches.first
                     if sent is not None:
                         yield _batch(name, served.number, sent, now_ns)
@@ -114,19 +114,16 @@ def _executor(session: Session) -> pb.ExecutorFacts:
         devices=hello.devices,
         backends=hello.backends,
         usage=session.usage,
-        hosted=(_hosted(*each) for each in islice(session.hosted.items(), _MAX_HOSTED)),
+        hosted=(_hosted(each, session) for each in islice(session.hosted, _MAX_HOSTED)),
     )
 
 
-def _hosted(served: ServedVersion, hosted: HostedVersion) -> pb.HostedModel:
-    memory: dict[str, int] = {}
-    for sizes in hosted.memory.values():
-        for device, size in sizes.items():
-            memory[device] = memory.get(device, 0) + size
+def _hosted(served: ServedVersion, session: Session) -> pb.HostedModel:
+    hosted = session.hosted[served]
     return pb.HostedModel(
-        model=plain_name(served.name, served.namespace),
+        model=served.plain_name,
         version=served.number,
         instances=hosted.ready,
         busy=sum(each.batches.at_work for each in hosted.instances.values()),
-        memory_bytes=memory,
+        memory_bytes=memory_of(served, [session]),
     )

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from nereid.observability import metrics
 from nereid.observability.metrics_page import Histogram
 from nereid.services.scheduler.executors.sessions import memory_of
-from nereid.services.scheduler.models.dependencies import plain_name
 from nereid.services.scheduler.observability.custom_metrics import write_custom
 from nereid.services.scheduler.observability.waiting_requests import waiting_by_device
 
@@ -73,8 +72,8 @@ class SchedulerMetrics:
         self.write_mesh(page, cpu=True, gpu=True)
 
     def write_mesh(self, page: Page, *, cpu: bool, gpu: bool, models: Collection[str] = ()) -> None:
-        """Write all metrics, but those of hosts and GPUs only if asked for. models: those alone,
-        by their clients' names; empty: all.
+        """Write all metrics, but those of hosts and GPUs only if asked for. models: only these,
+        by the names that clients use; empty: all.
         """
         self._write_models(page, models)
         usage = self.cache_usage()
@@ -104,7 +103,7 @@ class SchedulerMetrics:
 
     def _write_models(self, page: Page, models: Collection[str]) -> None:
         for served in self._catalogue.versions():
-            if models and plain_name(served.name, served.namespace) not in models:
+            if models and served.plain_name not in models:
                 continue
             if served.runtime is not None and served.load_duration_s is not None:
                 labels = model_labels(served.runtime, served.namespace)

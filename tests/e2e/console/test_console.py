@@ -20,7 +20,9 @@ import pytest
 from google.protobuf import json_format
 
 from nereid.pb import kserve_pb2
+from nereid.services.gateway.auth.api_key import make_key
 from tests.support.console.browser import opened, violations
+from tests.support.gateway.auth_config import HEALTH_FOR_ALL, key_entry
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.models.e2e_models import make_repository, save_echo
 
@@ -364,30 +366,15 @@ def is_ready(mesh: Mesh) -> bool:
     return False
 
 
-def api_key(name: str) -> tuple[str, str]:
-    made = subprocess.run(
-        [Path(sys.executable).with_name("nereid"), "api-key", name],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    found = re.search(r"nereid_\S+", made.stderr)
-    assert found is not None
-    return found[0], made.stdout
-
-
 def test_a_viewer_without_rights(browser: Browser, tmp_path: Path) -> None:
     root = make_repository(tmp_path / "repository", ["FP32"])
-    keys = {}
-    config = '[anonymous]\nrights = ["health"]\n'
-    for name, rights in {
-        "viewer": '["console", "metadata"]',
-        "caller": '["inference"]',
-        "operator": '["all"]',
-    }.items():
-        keys[name], entry = api_key(name)
-        config += re.sub(r"(?m)^rights = .*$", f"rights = {rights}", entry)
+    keys = {name: make_key() for name in ("viewer", "caller", "operator")}
+    config = (
+        HEALTH_FOR_ALL
+        + key_entry("viewer", keys["viewer"], "console", "metadata")
+        + key_entry("caller", keys["caller"], "inference")
+        + key_entry("operator", keys["operator"], "all")
+    )
     (tmp_path / "auth.toml").write_text(config)
     flags = ("--console", f"--auth-config={tmp_path / 'auth.toml'}")
     mesh = Mesh(root, tmp_path / "log", *flags, "--model-control-mode=explicit")

@@ -16,9 +16,10 @@ import tritonclient.http as http_client
 
 from nereid.cli.explain import command as explain
 from nereid.facts.document import Document
-from nereid.services.gateway.auth.api_key import digest_of, make_key
+from nereid.services.gateway.auth.api_key import make_key
 from tests.support.console.console_client import console, fetch
 from tests.support.console.typed_documents import check
+from tests.support.gateway.auth_config import key_entry
 from tests.support.mesh.mesh import Mesh, ask, running, until
 from tests.support.models.e2e_models import save_scaler
 from tests.support.models.scaler import rows
@@ -255,9 +256,8 @@ def test_two_schedulers_and_what_each_owns(tmp_path: Path) -> None:
 def test_rights(tmp_path: Path) -> None:
     viewer, nobody = make_key(), make_key()
     auth = tmp_path / "auth.toml"
-    form = '[[keys]]\nname = "{}"\nsha256 = "{}"\nrights = {}\n'
-    limited = form.format("viewer", digest_of(viewer), '["console"]') + 'models = ["scal*"]\n'
-    other = form.format("nobody", digest_of(nobody), '["inference"]')
+    limited = key_entry("viewer", viewer, "console", more='models = ["scal*"]')
+    other = key_entry("nobody", nobody, "inference")
     auth.write_text(limited + other)
     flags = "--console", f"--auth-config={auth}"
     mesh = Mesh(make_models(tmp_path / "models"), tmp_path / "log", "--executors=1", *flags)

@@ -12,33 +12,22 @@ import grpc
 import grpc.aio
 import pytest
 
-from nereid.services.gateway.auth.api_key import digest_of, make_key
+from nereid.services.gateway.auth.api_key import make_key
 from tests.support.gateway import gateway_streams
+from tests.support.gateway.auth_config import HEALTH_FOR_ALL, key_entry
 from tests.support.gateway.gateway_http import BODY, INFER, At, ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 
 SERVICE = "/inference.GRPCInferenceService/"
-FULL, CALLER, NARROW, SLOW = make_key(), make_key(), make_key(), make_key()
-CONFIG = f"""
-[anonymous]
-rights = ["health"]
-[[keys]]
-name = "full"
-sha256 = "{digest_of(FULL)}"
-rights = ["all"]
-[[keys]]
-name = "caller"
-sha256 = "{digest_of(CALLER)}"
-rights = ["inference", "metadata"]
-models = ["ech?", "hold"]
-concurrency = 1
-[[keys]]
-name = "slow"
-sha256 = "{digest_of(SLOW)}"
-rights = ["all"]
-requests_per_second = 0.01
-burst = 2
-"""
+FULL, CALLER, SLOW = make_key(), make_key(), make_key()
+CONFIG = (
+    HEALTH_FOR_ALL
+    + key_entry("full", FULL, "all")
+    + key_entry(
+        "caller", CALLER, "inference", "metadata", more='models = ["ech?", "hold"]\nconcurrency = 1'
+    )
+    + key_entry("slow", SLOW, "all", more="requests_per_second = 0.01\nburst = 2")
+)
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ import pytest
 
 from nereid.core.messages import ErrorStatus, InferResponse
 from nereid.service_process import StartError
-from nereid.services.gateway.auth.api_key import digest_of, make_key
+from nereid.services.gateway.auth.api_key import make_key
+from tests.support.gateway.auth_config import HEALTH_FOR_ALL, key_entry
 from tests.support.gateway.gateway_http import (
     BODY,
     FLOATS,
@@ -254,10 +255,8 @@ async def test_restricted_and_closed_apis(tmp_path: Path) -> None:
 async def test_authentication(tmp_path: Path) -> None:
     key = make_key()
     config = tmp_path / "auth.toml"
-    config.write_text(
-        f'[anonymous]\nrights = ["health"]\n[[keys]]\nname = "some"\nsha256 = "{digest_of(key)}"\n'
-        'rights = ["inference"]\nmodels = ["echo"]\n'
-    )
+    entry = key_entry("some", key, "inference", more='models = ["echo"]')
+    config.write_text(HEALTH_FOR_ALL + entry)
     changes = {
         "auth_config": str(config),
         "sagemaker_multi_model": True,

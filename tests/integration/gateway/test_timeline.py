@@ -9,37 +9,24 @@ from typing import Any
 
 import pytest
 
-from nereid.services.gateway.auth.api_key import digest_of, make_key
+from nereid.services.gateway.auth.api_key import make_key
 from nereid.timeline import PATH
 from nereid.timeline.records import GatewayRequest
 from nereid.timeline.wire import read_timeline
+from tests.support.gateway.auth_config import HEALTH_FOR_ALL, key_entry
 from tests.support.gateway.gateway_http import BODY, INFER
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 from tests.support.mesh import mesh
 
 recording_site = partial(gateway_site, timeline_seconds=30.0)
 FULL, TRACER, NARROW, CALLER = make_key(), make_key(), make_key(), make_key()
-CONFIG = f"""
-[anonymous]
-rights = ["health"]
-[[keys]]
-name = "full"
-sha256 = "{digest_of(FULL)}"
-rights = ["all"]
-[[keys]]
-name = "tracer"
-sha256 = "{digest_of(TRACER)}"
-rights = ["trace"]
-[[keys]]
-name = "narrow"
-sha256 = "{digest_of(NARROW)}"
-rights = ["all"]
-models = ["ech?"]
-[[keys]]
-name = "caller"
-sha256 = "{digest_of(CALLER)}"
-rights = ["inference", "metadata"]
-"""
+CONFIG = (
+    HEALTH_FOR_ALL
+    + key_entry("full", FULL, "all")
+    + key_entry("tracer", TRACER, "trace")
+    + key_entry("narrow", NARROW, "all", more='models = ["ech?"]')
+    + key_entry("caller", CALLER, "inference", "metadata")
+)
 
 
 async def ask(site: GatewaySite, *request: Any, **options: Any) -> tuple[int, bytes]:

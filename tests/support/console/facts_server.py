@@ -16,13 +16,13 @@ from urllib.parse import parse_qs, urlsplit
 
 from nereid.services.gateway.console.static_files import INDEX, package_files, read_files
 
-SAMPLE = Path(__file__).with_name("sample.json")
+_SAMPLE = Path(__file__).with_name("sample.json")
 _JSON = MappingProxyType({"content-type": "application/json"})
 
 
 def sample() -> dict[str, Any]:
     """A document that has everything."""
-    document: dict[str, Any] = json.loads(SAMPLE.read_text())
+    document: dict[str, Any] = json.loads(_SAMPLE.read_text())
     return document
 
 

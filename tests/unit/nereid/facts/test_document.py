@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nereid.facts.document import Document
 from tests.support.console import typed_documents
-
-SAMPLE = Path(typed_documents.__file__).with_name("sample.json")
+from tests.support.console.facts_server import sample
 
 
 def test_the_sample_is_one() -> None:
-    typed_documents.check(json.loads(SAMPLE.read_text()), Document)
+    typed_documents.check(sample(), Document)
 
 
 def test_what_is_none_is_noticed() -> None:
@@ -23,4 +20,4 @@ def test_what_is_none_is_noticed() -> None:
     changes = {"more": 1}, {"server": {}}, {"slow_requests": [{"model": 1}]}
     for change in changes:
         with pytest.raises(AssertionError):
-            typed_documents.check({**json.loads(SAMPLE.read_text()), **change}, Document)
+            typed_documents.check({**sample(), **change}, Document)

@@ -95,7 +95,8 @@ def test_rates_fall_back_to_nothing() -> None:
     ],
 )
 def test_health_of_what_does_not_serve(entry: IndexEntry, health: str) -> None:
-    row = ModelRows().row(entry, seen(time.time(), entry=entry), None, "")
+    look = seen(time.time(), entry=entry)
+    row = ModelRows().row(entry, look, look, "")
     assert (row["health"], row["reason"]) == (health, entry.reason)
     assert "rates" not in row
 
@@ -120,4 +121,4 @@ def test_the_explanation_is_that_of_the_command() -> None:
 def test_what_requests_wait_for(
     instances: dict[str, int], sequences: dict[str, int], text: str
 ) -> None:
-    assert waits_for(1, instances, sequences).startswith(text)
+    assert waits_for(instances, sequences).startswith(text)

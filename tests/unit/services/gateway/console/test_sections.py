@@ -26,7 +26,7 @@ def test_rates_of_the_mesh_leave_out_what_was_not_there_before() -> None:
     earlier = look(10, requests(100) + requests(500, "reloaded"))
     now = look(12, requests(140) + requests(3, "reloaded") + requests(1000, "new"))
     assert sections.summary(now, earlier)["requests_per_s"] == 20
-    assert sections.summary(now, None)["requests_per_s"] == 0
+    assert sections.summary(now, now)["requests_per_s"] == 0
 
 
 def test_the_summary_counts() -> None:
@@ -36,7 +36,8 @@ def test_the_summary_counts() -> None:
         IndexEntry(Key("c", "1"), "UNAVAILABLE", "unloaded"),
     )
     page = 'nereid_pending_requests{device="gpu"} 3\nnereid_pending_requests{device="any"} 2\n'
-    found = sections.summary(look(1, page, index=index), None)
+    seen = look(1, page, index=index)
+    found = sections.summary(seen, seen)
     assert found["states"] == {"READY": 1, "UNAVAILABLE": 2}
     assert found["failed"] == 1
     assert (found["pending"], found["waiting"]) == (5, {"gpu": 3, "any": 2})
@@ -46,7 +47,7 @@ def test_the_cache_if_there_is_one() -> None:
     def page(hits: int) -> str:
         return f"nereid_cache_capacity_bytes 10\nnv_cache_num_hits {hits}\n"
 
-    assert sections.cache(look(1), None) is None
+    assert sections.cache(look(1), look(1)) is None
     cache = sections.cache(look(3, page(9)), look(1, page(5)))
     assert cache is not None
     assert (cache["hits"], cache["hits_per_s"], cache["capacity_bytes"]) == (9, 2, 10)
