@@ -66,12 +66,10 @@ class HostingFacts:
         """Those that instances of these models execute."""
         now_ns = time.monotonic_ns()
         for session in self._loader.sessions:
-            for served, hosted in session.hosted.items():
+            for served, sent in session.executing():
                 name = plain_name(served.name, served.namespace)
-                for instance in hosted.instances.values() if name in wanted else ():
-                    sent = instance.batches.first
-                    if sent is not None:
-                        yield _batch(name, served.number, sent, now_ns)
+                if name in wanted:
+                    yield _batch(name, served.number, sent, now_ns)
 
     def _scheduler(self) -> pb.SchedulerFacts:
         names = sorted(each.plain_name for each in self._catalogue.models() if each.in_service)
