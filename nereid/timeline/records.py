@@ -113,9 +113,8 @@ class ExecutionRecord(NamedTuple):
     number: int
     # How many requests it has.
     size: int
-    # The frame was read whole; the instance's thread has woken, if that is another thread.
+    # The frame was read whole.
     received_ns: int
-    awake_ns: int
     # Inputs are views, joined, or copied to the device; the model has run; outputs are split and
     # copied; the reply is written.
     input_ns: int

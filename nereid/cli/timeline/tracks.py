@@ -20,7 +20,6 @@ from nereid.cli.timeline.joined import (
     OUTPUT,
     QUEUE,
     WAITS,
-    WAKE_UP,
     label,
     reported_parts,
 )
@@ -283,20 +282,20 @@ def _waits(layout: _Layout, whole: Joined) -> Iterator[Item]:
 
 
 def _executions(layout: _Layout, whole: Joined) -> Iterator[Item]:
-    done: dict[tuple[str, str], list[tuple[int, ExecutionRecord, int]]] = {}
+    done: dict[tuple[str, str], list[tuple[ExecutionRecord, int]]] = {}
     for number, batch in enumerate(whole.batches):
         if batch.execution is not None:
             record = batch.execution
             key = label(EXECUTOR, batch.record.executor), record.instance
-            done.setdefault(key, []).append((record.awake_ns, record, number))
+            done.setdefault(key, []).append((record, number))
     for executor, records in whole.alone.items():
         for record in records:
-            done.setdefault((executor, record.instance), []).append((record.awake_ns, record, -1))
+            done.setdefault((executor, record.instance), []).append((record, -1))
     new: list[Item] = []
     for (executor, instance), some in done.items():
-        some.sort(key=lambda each: each[0])
+        some.sort(key=lambda each: each[0].received_ns)
         before = 0
-        for _, record, number in some:
+        for record, number in some:
             # It may have been read while the instance was busy with the one before.
             start = max(record.received_ns, before)
             end = before = max(record.written_ns, start)
@@ -306,8 +305,7 @@ def _executions(layout: _Layout, whole: Joined) -> Iterator[Item]:
                 new.clear()
             children = _parts(
                 start, end,
-                (WAKE_UP, start, record.awake_ns),
-                (INPUT, record.awake_ns, record.input_ns),
+                (INPUT, start, record.input_ns),
                 (COMPUTE, record.input_ns, record.infer_ns),
                 (OUTPUT, record.infer_ns, record.output_ns),
                 (EXECUTOR_REPLY, record.output_ns, record.written_ns),

@@ -37,7 +37,7 @@ RECORDS: list[Record] = [
     batch(2, 0),
     EndedRequest(NUMBER, "m", "1", 1, 2, 3, "cache hit", 0),
     Wait("m", "1", "delay", 1, 2, 3),
-    ExecutionRecord("m", "1", "m_0", 1, 3, 1, 2, 3, 4, 5, 6, 7, 8),
+    ExecutionRecord("m", "1", "m_0", 1, 3, 1, 2, 3, 4, 5, 6, 7),
     Event("load", "'m' version 1", 1, 0, ""),
 ]
 

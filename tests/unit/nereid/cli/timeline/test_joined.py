@@ -22,7 +22,7 @@ from tests.support.scripted_timeline import MS, START, Load, S, scripted
 _GATEWAY = GatewayRequest(7, "m", "", "grpc", "r", "", 100, 210, 0)
 _MEMBER = Member(7, 115, 120, 0)
 _BATCH = BatchRecord("m", "1", "m_0", "e", 3, 1, (_MEMBER,), 90, 140, 140, 190, 5, 20, 5)
-_EXECUTION = ExecutionRecord("m", "1", "m_0", 3, 1, 145, 150, 155, 175, 180, 185)
+_EXECUTION = ExecutionRecord("m", "1", "m_0", 3, 1, 145, 150, 170, 175, 185)
 
 
 def of(**services: list[Record]) -> Joined:
@@ -40,8 +40,8 @@ def test_the_steps_of_a_request() -> None:
     assert request.model == ("m", "1")
     assert whole.steps(request) == [
         ("gateway", 15), ("admission", 5), ("queue", 10),
-        ("wait for delay", 10), ("to executor", 5), ("wake-up", 5), ("input copy", 5),
-        ("compute", 20), ("output copy", 5), ("executor reply", 5), ("from executor", 5),
+        ("wait for delay", 10), ("to executor", 5), ("input copy", 5),
+        ("compute", 20), ("output copy", 5), ("executor reply", 10), ("from executor", 5),
         ("gateway reply", 20),
     ]  # fmt: skip
     assert request.total_ns == 110
@@ -151,7 +151,7 @@ def test_times_of_batches_are_aligned_and_their_durations_kept() -> None:
 def test_numbers_that_begin_again_find_their_own_execution() -> None:
     shift = 1000
     later = _BATCH._replace(sent_ns=1140, started_ns=1140, finished_ns=1190, members=())
-    other = ExecutionRecord("m", "1", "m_0", 3, 1, *(each + shift for each in _EXECUTION[5:11]))
+    other = ExecutionRecord("m", "1", "m_0", 3, 1, *(each + shift for each in _EXECUTION[5:10]))
     whole = of(scheduler=[later, _BATCH], executor=[other, _EXECUTION])
     assert [each.execution for each in whole.batches] == [_EXECUTION, other]
 
