@@ -158,8 +158,6 @@ class ServiceTimeline:
     # Records are complete from the first to the second.
     from_ns: int = 0
     to_ns: int = 0
-    # In that time, for want of room.
-    dropped: int = 0
     records: list[Record] = field(default_factory=list)
 
 

@@ -90,7 +90,6 @@ def _timeline_frames(timeline: Timeline) -> Iterator[bytes]:
             error_ns=service.error_ns,
             from_ns=service.from_ns,
             to_ns=service.to_ns,
-            dropped=service.dropped,
         )
         yield service_frame(header)
         yield from records_frames(service.records)
@@ -235,7 +234,6 @@ def read_service(service: pb.TimelineService) -> ServiceTimeline:
         error_ns=service.error_ns,
         from_ns=service.from_ns,
         to_ns=service.to_ns,
-        dropped=service.dropped,
     )
 
 

@@ -23,7 +23,6 @@ _SCHEDULER = ServiceTimeline(
     2,
     3,
     4,
-    5,
     [
         BatchRecord("m", "1", "i", "e", 1, 2, _MEMBERS, 1, 2, 3, 4, 5, 6, 7),
         Event("load", "m", 1, 2, "é"),

@@ -145,7 +145,6 @@ def _document(whole: Joined, summary: Summary) -> dict[str, Any]:
                 "kind": each.kind,
                 "name": each.name,
                 "records": len(each.records),
-                "dropped": each.dropped,
                 "clock_error_ms": each.error_ns / 1e6,
             }
             for each in whole.services

@@ -648,13 +648,6 @@ def _incomplete(whole: Joined) -> Iterator[Statement]:
     for text in whole.missing:
         yield Statement("missing-service", f"{text}: less can be said", figures={"service": text})
     for service in whole.services:
-        if service.dropped:
-            yield Statement(
-                "dropped-records",
-                f"{service.kind} {service.name} had no room for {service.dropped} records",
-                advice="fewer seconds (--last) are complete",
-                figures={"service": service.name, "dropped": service.dropped},
-            )
         if service.error_ns > _MS:
             yield Statement(
                 "clock",

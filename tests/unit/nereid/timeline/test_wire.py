@@ -44,9 +44,9 @@ RECORDS: list[Record] = [
 
 def whole() -> Timeline:
     services = [
-        ServiceTimeline("gateway", "g", 0, 0, 1, 10, 3, RECORDS[:1]),
-        ServiceTimeline("scheduler", "s", -5, 2, 1, 10, 0, RECORDS[1:5]),
-        ServiceTimeline("executor", "e", 1 << 62, 2, 1, 10, 0, RECORDS[5:]),
+        ServiceTimeline("gateway", "g", 0, 0, 1, 10, RECORDS[:1]),
+        ServiceTimeline("scheduler", "s", -5, 2, 1, 10, RECORDS[1:5]),
+        ServiceTimeline("executor", "e", 1 << 62, 2, 1, 10, RECORDS[5:]),
         ServiceTimeline("executor", "empty"),
     ]
     return Timeline(1 << 60, services, ["scheduler 2 of 2: unreachable"])
