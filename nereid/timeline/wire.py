@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, get_type_hints
 
 from google.protobuf.message import DecodeError
 
+from nereid.core.varint import encode_varint
 from nereid.pb import nereid_pb2 as pb
 from nereid.timeline.records import (
     BatchRecord,
@@ -99,16 +100,7 @@ def _timeline_frames(timeline: Timeline) -> Iterator[bytes]:
 def file_part(frame: bytes) -> bytes:
     """A frame as a part of a file, which is its parts, joined."""
     # As a field of TimelineFile, without parsing the frame: its tag and its length.
-    return b"\n" + _varint(len(frame)) + frame
-
-
-def _varint(value: int) -> bytes:
-    written = bytearray()
-    while value > 0x7F:
-        written.append(value & 0x7F | 0x80)
-        value >>= 7
-    written.append(value)
-    return bytes(written)
+    return b"\n" + encode_varint(len(frame)) + frame
 
 
 def epoch_frame(epoch_ns: int) -> bytes:
