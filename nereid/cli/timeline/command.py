@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from nereid.cli.explain.server import CannotAskError, Server, headers_of, server_of
+from nereid.cli.explain.server import CannotAskError, add_server_arguments, server_of
 from nereid.cli.timeline.chrome import chrome
 from nereid.cli.timeline.joined import Joined, joined, latest
 from nereid.cli.timeline.perfetto import perfetto
@@ -29,6 +29,7 @@ from nereid.timeline.wire import MAX_BYTES, TimelineError, read_timeline
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from nereid.cli.explain.server import Server
     from nereid.cli.timeline.joined import Model
 
 # Fields are only ever added to it.
@@ -57,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         if given.file:
             data, sizes_of = _read(Path(given.file)), None
         else:
-            server = _server(parser, given)
+            server = server_of(parser, given)
             data, sizes_of = _recorded(server, given.seconds, given.last), server
         timeline = read_timeline(data)
     except (CannotAskError, TimelineError, OSError) as error:
@@ -80,18 +81,6 @@ def main(argv: Sequence[str]) -> int:
     else:
         print(*_lines(summary), sep="\n")
     return 1 if summary.problems else 0
-
-
-def _server(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Server:
-    try:
-        return server_of(
-            given.url,
-            headers=headers_of(given.header),
-            timeout_s=given.timeout,
-            ca_file=given.ca_file,
-        )
-    except ValueError as error:
-        parser.error(str(error))
 
 
 def _recorded(server: Server, seconds: float | None, last: float | None) -> bytes:
@@ -212,10 +201,7 @@ def _parser() -> argparse.ArgumentParser:
         "file", nargs="?", default="", metavar="FILE",
         help="read this one, which --raw has written, instead of asking a mesh",
     )  # fmt: skip
-    add(
-        "--url", default="localhost:8000", metavar="HOST:PORT",
-        help="a gateway's HTTP port, or an http or https URL (default: localhost:8000)",
-    )  # fmt: skip
+    add_server_arguments(parser, timeout_s=30)
     when = parser.add_mutually_exclusive_group()
     when.add_argument(
         "--seconds", type=_seconds, metavar="S",
@@ -231,10 +217,4 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add("--raw", default="", metavar="PATH", help="write what was recorded, to be read again")
     add("--json", action="store_true", help="print one JSON document")
-    add(
-        "--header", action="append", default=[], metavar="'NAME: VALUE'",
-        help="send this header, such as 'Authorization: Bearer ...'; may be repeated",
-    )  # fmt: skip
-    add("--ca-file", default="", metavar="PATH", help="certificates that https is checked against")
-    add("--timeout", type=float, default=30.0, metavar="S", help="for each response (default: 30)")
     return parser
