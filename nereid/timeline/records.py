@@ -32,7 +32,7 @@ class GatewayRequest(NamedTuple):
     # In hexadecimal; empty: it was not sampled.
     trace_id: str
     received_ns: int
-    # The gateway has written it.
+    # The gateway has written the response.
     ended_ns: int
     # A gRPC status code.
     status: int
@@ -129,11 +129,11 @@ class ExecutionRecord(NamedTuple):
 class Event(NamedTuple):
     """Something that is not part of a request: a load, an unload, a member that came or was lost.
 
-    to_ns 0: it has no duration, or goes on.
+    to_ns 0: it has no duration.
     """
 
-    # "load", "unload", "load failed", "model ready", "executor joined", "executor lost",
-    # "instance lost", "scheduler takeover", "link lost".
+    # "load", "unload", "load failed", "executor joined", "executor lost", "instance lost",
+    # "scheduler takeover", "link lost".
     what: str
     subject: str
     from_ns: int

@@ -54,12 +54,12 @@ def main(argv: Sequence[str]) -> int:
     """Ask or read, print and write, and return the exit code."""
     parser = _parser()
     given = parser.parse_args(argv)
+    server = None if given.file else server_of(parser, given)
     try:
-        if given.file:
-            data, sizes_of = _read(Path(given.file)), None
+        if server is None:
+            data = _read(Path(given.file))
         else:
-            server = server_of(parser, given)
-            data, sizes_of = _recorded(server, given.seconds, given.last), server
+            data = _recorded(server, given.seconds, given.last)
         timeline = read_timeline(data)
     except (CannotAskError, TimelineError, OSError) as error:
         sys.stderr.write(f"{_PROGRAM}: {error}\n")
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
     if given.file and given.last:
         latest(timeline, int(given.last * 1e9))
     whole = joined(timeline)
-    summary = summarized(whole, {} if sizes_of is None else _max_batch_sizes(sizes_of, whole))
+    summary = summarized(whole, {} if server is None else _max_batch_sizes(server, whole))
     try:
         if given.raw:
             _write(Path(given.raw), [data])
@@ -92,10 +92,8 @@ def _recorded(server: Server, seconds: float | None, last: float | None) -> byte
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise TimelineError(f"{path} has more than {MAX_BYTES} bytes")
-    return data
+        # If it is longer, read_timeline() refuses it.
+        return file.read(MAX_BYTES + 1)
 
 
 def _write(path: Path, pieces: Iterable[bytes]) -> None:
