@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.route import Route
 
     OnResponse = Callable[[InferResponse], None]
-    # A request, its gRPC status code, and when its last response came; 0: none did.
+    # A request, and its gRPC status code.
     OnEnd = Callable[["PendingRequest", int], None]
 
 _log = logging.getLogger(__name__)

@@ -61,13 +61,14 @@ MOVED: Final = ErrorStatus(Unavailable.code, "another scheduler of the mesh serv
 
 
 class Arrival(NamedTuple):
-    """How a request came to its gateway: by "http" or "grpc", when it was complete, and the call of
-    that protocol.
+    """How a request came to its gateway: by "http" or "grpc", when it was complete, the call of
+    that protocol, and whether that is a stream of requests.
     """
 
     protocol: str
     received_ns: int
     call: Any = None
+    streamed: bool = False
 
 
 class InferRequest:
@@ -93,8 +94,6 @@ class InferRequest:
         "parameters",
         "payloads",
         "priority",
-        "protocol",
-        "received_ns",
         "region_use",
         "request_id",
         "resent",
@@ -164,12 +163,8 @@ class InferRequest:
         self.wants_empty_final = wants_empty_final
         # Of the segment with the payloads. Gateway only: it is not sent.
         self.lease = lease
-        # In the gateway, where requests are traced. It never travels.
+        # In the gateway, where requests are traced or recorded. It never travels.
         self.arrival = arrival
-        # By which it came ("http", "grpc" or "stream"), and when. Gateway only, set where timelines
-        # are recorded: they are not sent.
-        self.protocol = ""
-        self.received_ns = 0
         # Whose sequence it belongs to (nereid.core.sequence_owners); empty: the id alone says it.
         self.sequence_owner = sequence_owner
         # The last response is to have RequestTimings.

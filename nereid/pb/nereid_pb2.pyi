@@ -255,14 +255,13 @@ class TimelineFrame(_message.Message):
     def __init__(self, service: _Optional[_Union[TimelineService, _Mapping]] = ..., records: _Optional[bytes] = ..., missing: _Optional[str] = ..., epoch_ns: _Optional[int] = ...) -> None: ...
 
 class TimelineService(_message.Message):
-    __slots__ = ("kind", "name", "offset_ns", "error_ns", "from_ns", "to_ns", "dropped", "clock", "now_ns")
+    __slots__ = ("kind", "name", "offset_ns", "error_ns", "from_ns", "to_ns", "clock", "now_ns")
     KIND_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OFFSET_NS_FIELD_NUMBER: _ClassVar[int]
     ERROR_NS_FIELD_NUMBER: _ClassVar[int]
     FROM_NS_FIELD_NUMBER: _ClassVar[int]
     TO_NS_FIELD_NUMBER: _ClassVar[int]
-    DROPPED_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     NOW_NS_FIELD_NUMBER: _ClassVar[int]
     kind: str
@@ -271,10 +270,9 @@ class TimelineService(_message.Message):
     error_ns: int
     from_ns: int
     to_ns: int
-    dropped: int
     clock: str
     now_ns: int
-    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., offset_ns: _Optional[int] = ..., error_ns: _Optional[int] = ..., from_ns: _Optional[int] = ..., to_ns: _Optional[int] = ..., dropped: _Optional[int] = ..., clock: _Optional[str] = ..., now_ns: _Optional[int] = ...) -> None: ...
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., offset_ns: _Optional[int] = ..., error_ns: _Optional[int] = ..., from_ns: _Optional[int] = ..., to_ns: _Optional[int] = ..., clock: _Optional[str] = ..., now_ns: _Optional[int] = ...) -> None: ...
 
 class TimelineRecords(_message.Message):
     __slots__ = ("kind", "count", "strings", "columns", "member_columns")

@@ -102,8 +102,8 @@ class Recorder:
             now_ns=now_ns,
         )
         records = (
-            wire.alike_frames(kind, map(ring.read, ended)) for kind, ring, ended in found if ended
+            wire.records_frames(kind, map(ring.read, ended)) for kind, ring, ended in found if ended
         )
-        begun = (wire.alike_frames(kind, some) for kind, some in unfinished if some)
+        begun = (wire.records_frames(kind, some) for kind, some in unfinished if some)
         frames = chain.from_iterable(chain(begun, records))
         return chain((wire.service_frame(service),), frames)

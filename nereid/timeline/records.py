@@ -32,7 +32,7 @@ class GatewayRequest(NamedTuple):
     # In hexadecimal; empty: it was not sampled.
     trace_id: str
     received_ns: int
-    # The gateway has written it.
+    # The gateway has written the response.
     ended_ns: int
     # A gRPC status code.
     status: int
@@ -113,9 +113,8 @@ class ExecutionRecord(NamedTuple):
     number: int
     # How many requests it has.
     size: int
-    # The frame was read whole; the instance's thread has woken, if that is another thread.
+    # The frame was read whole.
     received_ns: int
-    awake_ns: int
     # Inputs are views, joined, or copied to the device; the model has run; outputs are split and
     # copied; the reply is written.
     input_ns: int
@@ -130,11 +129,11 @@ class ExecutionRecord(NamedTuple):
 class Event(NamedTuple):
     """Something that is not part of a request: a load, an unload, a member that came or was lost.
 
-    to_ns 0: it has no duration, or goes on.
+    to_ns 0: it has no duration.
     """
 
-    # "load", "unload", "load failed", "model ready", "executor joined", "executor lost",
-    # "instance lost", "scheduler takeover", "link lost".
+    # "load", "unload", "load failed", "executor joined", "executor lost", "instance lost",
+    # "scheduler takeover", "link lost".
     what: str
     subject: str
     from_ns: int
@@ -159,8 +158,6 @@ class ServiceTimeline:
     # Records are complete from the first to the second.
     from_ns: int = 0
     to_ns: int = 0
-    # In that time, for want of room.
-    dropped: int = 0
     records: list[Record] = field(default_factory=list)
 
 

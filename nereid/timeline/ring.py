@@ -77,14 +77,14 @@ class MemberRing(Ring):
         room.
         """
         if len(self.added) == self.added.maxlen:
-            self.drop_first()
+            self._drop_first()
         self.added.append(ended)
         if len(ended[-1]) != self._width:
             self._values += len(ended[-1])
         while self._values > self._max_values:
-            self.drop_first()
+            self._drop_first()
 
-    def drop_first(self) -> None:
+    def _drop_first(self) -> None:
         ended = self.added.popleft()
         self._dropped_until_ns = ended[0]
         if len(ended[-1]) != self._width:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, get_type_hints
 
 from google.protobuf.message import DecodeError
 
+from nereid.core.varint import encode_varint
 from nereid.pb import nereid_pb2 as pb
 from nereid.timeline.records import (
     BatchRecord,
@@ -75,41 +76,10 @@ _MEMBER: Final = _layout_of(Member)
 # ---- writing
 
 
-def write_timeline(timeline: Timeline) -> bytes:
-    """The file of a timeline."""
-    return b"".join(file_part(frame) for frame in _timeline_frames(timeline))
-
-
-def _timeline_frames(timeline: Timeline) -> Iterator[bytes]:
-    yield epoch_frame(timeline.epoch_ns)
-    for service in timeline.services:
-        header = pb.TimelineService(
-            kind=service.kind,
-            name=service.name,
-            offset_ns=service.offset_ns,
-            error_ns=service.error_ns,
-            from_ns=service.from_ns,
-            to_ns=service.to_ns,
-            dropped=service.dropped,
-        )
-        yield service_frame(header)
-        yield from records_frames(service.records)
-    yield from map(missing_frame, timeline.missing)
-
-
 def file_part(frame: bytes) -> bytes:
     """A frame as a part of a file, which is its parts, joined."""
     # As a field of TimelineFile, without parsing the frame: its tag and its length.
-    return b"\n" + _varint(len(frame)) + frame
-
-
-def _varint(value: int) -> bytes:
-    written = bytearray()
-    while value > 0x7F:
-        written.append(value & 0x7F | 0x80)
-        value >>= 7
-    written.append(value)
-    return bytes(written)
+    return b"\n" + encode_varint(len(frame)) + frame
 
 
 def epoch_frame(epoch_ns: int) -> bytes:
@@ -127,19 +97,10 @@ def missing_frame(why: str) -> bytes:
     return pb.TimelineFrame(missing=why).SerializeToString()
 
 
-def records_frames(records: Iterable[Record]) -> Iterator[bytes]:
-    """Frames of records, each of PIECE_RECORDS or few more; in their order, but for that those of
-    one kind come together.
+def records_frames(record: type[Any], records: Iterable[Any]) -> Iterator[bytes]:
+    """Frames of records of one kind, in their order: each of PIECE_RECORDS or few more, and made as
+    it is asked for.
     """
-    by_kind: dict[type[Any], list[Any]] = {}
-    for record in records:
-        by_kind.setdefault(type(record), []).append(record)
-    for kind, alike in by_kind.items():
-        yield from alike_frames(kind, alike)
-
-
-def alike_frames(record: type[Any], records: Iterable[Any]) -> Iterator[bytes]:
-    """As records_frames(), of records of one kind. Each frame is made as it is asked for."""
     members = _LAYOUTS[_KINDS[record]].members
     piece: list[Any] = []
     size = 0
@@ -214,7 +175,7 @@ def read_timeline(
     for frame in frames:
         kind = frame.WhichOneof("frame")
         if kind == "service":
-            timeline.services.append(read_service(frame.service))
+            timeline.services.append(_read_service(frame.service))
         elif kind == "records":
             if not timeline.services:
                 raise TimelineError("records come before the service that they are of")
@@ -226,8 +187,7 @@ def read_timeline(
     return timeline
 
 
-def read_service(service: pb.TimelineService) -> ServiceTimeline:
-    """A service without its records."""
+def _read_service(service: pb.TimelineService) -> ServiceTimeline:
     return ServiceTimeline(
         kind=service.kind,
         name=service.name,
@@ -235,7 +195,6 @@ def read_service(service: pb.TimelineService) -> ServiceTimeline:
         error_ns=service.error_ns,
         from_ns=service.from_ns,
         to_ns=service.to_ns,
-        dropped=service.dropped,
     )
 
 

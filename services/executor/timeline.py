@@ -68,7 +68,6 @@ def _read_execution(ended: tuple[Any, ...]) -> ExecutionRecord:
         times.id,
         size,
         received_ns,
-        received_ns,
         input_ns,
         infer_ns,
         infer_ns + times.compute_output_ns,

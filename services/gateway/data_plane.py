@@ -80,15 +80,14 @@ class DataPlane:
     ) -> None:
         """timeline: None: none is recorded."""
         self.timeline = timeline
-        # Fronts set InferRequest.protocol and received_ns.
-        self.records_times = timeline is not None
         # Bound here once: both fronts call it for each request.
         self.infer = chain.infer
-        # Fronts set InferRequest.arrival.
         self.timed = chain.timed
         self.times_all = chain.timed is TimedRequests.ALWAYS
-        self.records_arrivals = self.times_all or chain.tracing is not None
-        self.reads_clock = self.records_arrivals or self.records_times
+        # Requests depend on headers that their protocol does not need.
+        self.reads_headers = self.times_all or chain.tracing is not None
+        # Fronts set InferRequest.arrival.
+        self.records_arrivals = self.reads_headers or timeline is not None
         # Clients' shared memory.
         self.regions = chain.regions
         # Makes buffers for large messages.

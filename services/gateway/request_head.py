@@ -54,8 +54,7 @@ class HeadReader:
     """
 
     def __init__(self) -> None:
-        # By head, what read() gives.
-        self.known = BoundedCache[bytes, tuple[str, str, int]](CACHED_HEADS, MAX_CACHED_HEAD_BYTES)
+        self._known = BoundedCache[bytes, tuple[str, str, int]](CACHED_HEADS, MAX_CACHED_HEAD_BYTES)
 
     def model_of(self, head: bytes) -> str:
         """The model's name."""
@@ -67,14 +66,14 @@ class HeadReader:
 
     def read(self, head: bytes) -> tuple[str, str, int]:
         """The model's name, its version as the client says it, and the number of strings."""
-        known = self.known.get(head)
+        known = self._known.get(head)
         if known is not None:
             return known
         message = kserve_pb2.ModelInferRequest.FromString(head)
         strings = sum(
             bounded_count(each.shape) for each in message.inputs if each.datatype == BYTES
         )
-        return self.known.remember(head, (message.model_name, message.model_version, strings))
+        return self._known.remember(head, (message.model_name, message.model_version, strings))
 
 
 class HeadInput(NamedTuple):

@@ -122,9 +122,8 @@ class GatewayService:
         self._timeline: GatewayTimeline | None = None
         if settings.timeline_seconds:
             self._timeline = GatewayTimeline(settings.timeline_seconds, mesh, group)
-        recorder = None if self._timeline is None else self._timeline.recorder
         self._upstream = Upstream(
-            mesh, limits, tensors, self._budget, self._on_notice, recorder=recorder
+            mesh, limits, tensors, self._budget, self._on_notice, timeline=self._timeline
         )
         chain = _infer_chain(settings, self._upstream, group)
         self._tracing = chain.tracing

@@ -16,9 +16,10 @@ from nereid import rpc
 from nereid.core.errors import Unavailable
 from nereid.core.methods import TIMELINE_PATH
 from nereid.core.retry_after import DEFAULT_MS
-from nereid.core.trace_context import TRACE_ID
+from nereid.core.trace_context import CONTEXT_BYTES, TRACE_ID
 from nereid.observability.tracing import is_sampled
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.gateway.request_head import HeadReader
 from nereid.timeline import wire
 from nereid.timeline.collection import OwnFrames, RemoteFrames, TimelineStreams, read_all
 from nereid.timeline.recorder import Recorder
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 
     from nereid.gateway_group import GatewayGroup
     from nereid.mesh_routing.route import MeshAccess
+    from nereid.pending_requests import PendingRequest
 
+# Of a client's id for its request, as it is recorded.
+_MAX_ID: Final = 128
 # How long another service may send nothing before it counts as missing.
 _SILENCE_LIMIT_S: Final = 10.0
 _GATHERING: Final = "the timeline is being gathered for another client; try again"
@@ -51,6 +55,31 @@ class GatewayTimeline:
         self._others: dict[str, rpc.Channel] = {}
         self._server: rpc.Server | None = None
         self._gathering = False
+        self._heads = HeadReader()
+        self._append_request = self.recorder.add_ring(GatewayRequest, _read_request).append
+
+    def record_request(self, pending: PendingRequest, status: int) -> None:
+        """A request has ended, with this gRPC status code."""
+        request = pending.request
+        arrival = request.arrival
+        if arrival is None:
+            return  # it asks for a model alone
+        self._append_request(
+            (
+                monotonic_ns(),
+                request.id,
+                self._heads.read(request.head),
+                "stream" if arrival.streamed else arrival.protocol,
+                request.request_id[:_MAX_ID],
+                request.trace_context[:CONTEXT_BYTES],
+                arrival.received_ns,
+                status,
+            )
+        )
+
+    def record_lost_link(self, scheduler: str) -> None:
+        """The link to a scheduler broke."""
+        self.recorder.record_event("link lost", scheduler)
 
     async def start(self) -> None:
         """Serve this gateway's records to the others of its group; raises OSError."""
@@ -110,8 +139,8 @@ def _socket(group: GatewayGroup, number: int) -> Path:
     return group.directory / f"timeline-{number}.sock"
 
 
-def read_request(ended: tuple[Any, ...]) -> GatewayRequest:
-    """The record of what Upstream adds to its ring."""
+def _read_request(ended: tuple[Any, ...]) -> GatewayRequest:
+    """The record of what record_request() appends."""
     ended_ns, number, named, protocol, request_id, trace_context, received_ns, status = ended
     model, version, _ = named
     return GatewayRequest(

@@ -7,14 +7,12 @@ Knows no protocol of clients. Links and pending requests are nereid.mesh_routing
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import STOPPING_MESSAGE, InvalidArgument, NereidError, Unavailable
 from nereid.core.messages import CachedModels, payload_bytes
 from nereid.core.retry_after import DEFAULT_MS, DrainEstimate
-from nereid.core.trace_context import CONTEXT_BYTES
 from nereid.mesh_routing.mesh_router import MeshRouter
 from nereid.rpc.net.budget import OverBudgetError, account_of
 from nereid.services.gateway.charged_request import ChargedRequest
@@ -22,21 +20,17 @@ from nereid.services.gateway.pending_shares import PendingShares
 from nereid.services.gateway.request_digest import Digester
 from nereid.services.gateway.request_head import HeadReader
 from nereid.services.gateway.retry_hints import over_budget
-from nereid.services.gateway.timeline import read_request
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
-from nereid.timeline.records import GatewayRequest
-from nereid.timeline.ring import Ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.messages import InferRequest, Notice
     from nereid.mesh_routing.route import MeshAccess
-    from nereid.pending_requests import PendingRequest
     from nereid.rpc.net.budget import ByteBudget
     from nereid.services.gateway.infer_step import OnResponse, RequestHandle
     from nereid.services.gateway.tensor_memory import TensorMemory
-    from nereid.timeline.recorder import Recorder
+    from nereid.services.gateway.timeline import GatewayTimeline
 
 # protobuf's and gRPC's 2 GiB, less what stands beside the tensors of one request.
 _MAX_INLINE_BYTES: Final = (1 << 31) - (16 << 20)
@@ -44,8 +38,6 @@ _TOO_LARGE: Final = (
     "{} bytes of tensors are more than a request may have that is not in shared memory"
 )
 _QUEUE_FULL: Final = "Exceeds maximum queue size: {} are pending"
-# Of a client's id for its request, as it is recorded.
-_MAX_ID: Final = 128
 # What an element of a BYTES tensor takes beside its bytes while a model executes, by measurement:
 # objects, references to them, and the strings of its runtime, of an input and an output.
 _STRING_BYTES: Final = 192
@@ -74,14 +66,13 @@ class Upstream:
         budget: ByteBudget,
         on_notice: Callable[[Notice], None] | None = None,
         *,
-        recorder: Recorder | None = None,
+        timeline: GatewayTimeline | None = None,
     ) -> None:
-        """budget: a request that exceeds it is accepted while no other is pending. recorder: None:
-        no timeline is recorded.
+        """budget: a request that exceeds it is accepted while no other is pending. timeline: None:
+        none is recorded.
         """
         # No client and no model has all of the limit while others want a part.
         self._heads = HeadReader()
-        self._known_heads = self._heads.known
         self._shares = PendingShares(limits.max_pending, self._heads.model_of)
         self._uncontended = self._shares.uncontended
         self._stopping = False
@@ -93,17 +84,13 @@ class Upstream:
         self._forward_notice = on_notice
         # None: no model's requests want a digest.
         self._digester: Digester | None = None
-        ring = Ring(read_request)
-        if recorder is not None:
-            ring = recorder.add_ring(GatewayRequest, read_request)
-        self._append_record = ring.append
         self.router = MeshRouter(
             mesh,
             tensors,
             on_notice=self._on_notice,
             reconnect_limit_s=limits.reconnect_limit_s,
-            on_end=None if recorder is None else self._record_request,
-            on_link_lost=None if recorder is None else partial(recorder.record_event, "link lost"),
+            on_end=None if timeline is None else timeline.record_request,
+            on_link_lost=None if timeline is None else timeline.record_lost_link,
         )
         self.pending = self.router.pending
 
@@ -214,28 +201,6 @@ class Upstream:
         """End the link; pending requests fail with the reason."""
         self.tensors.close()
         self.router.close(reason)
-
-    def _record_request(self, pending: PendingRequest, status: int) -> None:
-        request = pending.request
-        if not request.protocol:
-            return  # it asks for a model alone
-        if len(request.request_id) > _MAX_ID or request.trace_context:
-            request_id = request.request_id[:_MAX_ID]
-            context = request.trace_context[:CONTEXT_BYTES]
-        else:
-            request_id, context = request.request_id, b""
-        self._append_record(
-            (
-                monotonic_ns(),
-                request.id,
-                self._known_heads.get(request.head) or self._heads.read(request.head),
-                request.protocol,
-                request_id,
-                context,
-                request.received_ns,
-                status,
-            )
-        )
 
     def _on_notice(self, notice: Notice) -> None:
         if isinstance(notice, CachedModels):

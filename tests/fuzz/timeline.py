@@ -12,7 +12,8 @@ from nereid.timeline.records import (
     ServiceTimeline,
     Timeline,
 )
-from nereid.timeline.wire import TimelineError, read_timeline, write_timeline
+from nereid.timeline.wire import TimelineError, read_timeline
+from tests.support.timeline_files import write_timeline
 
 LONGEST_BYTES = 4096
 _MEMBERS = (Member(1 << 60, 1, 2, 0), Member(7, 3, 4, 1))
@@ -23,7 +24,6 @@ _SCHEDULER = ServiceTimeline(
     2,
     3,
     4,
-    5,
     [
         BatchRecord("m", "1", "i", "e", 1, 2, _MEMBERS, 1, 2, 3, 4, 5, 6, 7),
         Event("load", "m", 1, 2, "é"),

@@ -253,8 +253,6 @@ class DecoupledWorld(World):
         decoder: Any = SimpleNamespace(decode_now=self._decode)
         data_plane: Any = SimpleNamespace(
             records_arrivals=False,
-            records_times=False,
-            reads_clock=False,
             timed=TimedRequests.NEVER,
         )
         statuses = dict.fromkeys(range(17), 0)

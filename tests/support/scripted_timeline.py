@@ -143,8 +143,7 @@ class _Script:
         """An execution as a whole, but for one that its executor does not survive."""
         load = self.load
         received = sent + HOP
-        awake = received + self.varied(30 * US)
-        copied = awake + self.varied(load.copy_in)
+        copied = received + self.varied(load.copy_in)
         done = copied + self.varied(load.compute(len(members)))
         for when, duration in load.stalls.get(name, ()):
             if copied <= START + when < done or (sent < START + when + S and START + when < copied):
@@ -160,11 +159,11 @@ class _Script:
         if name in self.services:
             self.services[name].records.append(
                 ExecutionRecord(
-                    load.model, "1", f"{load.model}_0_{name}", number, size, received, awake,
+                    load.model, "1", f"{load.model}_0_{name}", number, size, received,
                     copied, done, output, written, size * 100, size * 100,
                 )
             )  # fmt: skip
-        phases = copied - awake, done - copied, output - done
+        phases = copied - received, done - copied, output - done
         self.batch(name, number, idle, sent, members, finished, "", phases)
         for _, got, _, request in members:
             self.services["gateway"].records.append(

@@ -12,7 +12,7 @@ import textwrap
 import time
 from typing import TYPE_CHECKING, Final
 
-from nereid.cli.explain.server import CannotAskError, headers_of, server_of
+from nereid.cli.explain.server import CannotAskError, add_server_arguments, server_of
 from nereid.facts.explanation import explanation
 from nereid.facts.reasons import Statement, explain
 
@@ -36,16 +36,7 @@ def main(argv: Sequence[str]) -> int:
     """Ask, print, and return the exit code."""
     parser = _parser()
     given = parser.parse_args(argv)
-    try:
-        server = server_of(
-            given.url,
-            given.metrics_url,
-            headers_of(given.header),
-            timeout_s=given.timeout,
-            ca_file=given.ca_file,
-        )
-    except ValueError as error:
-        parser.error(str(error))
+    server = server_of(parser, given, given.metrics_url)
     try:
         facts = server.look(given.model)
         if given.seconds:
@@ -87,10 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("model", metavar="MODEL", help="the model's name")
-    add(
-        "--url", default="localhost:8000", metavar="HOST:PORT",
-        help="a gateway's HTTP port, or an http or https URL (default: localhost:8000)",
-    )  # fmt: skip
+    add_server_arguments(parser, timeout_s=10)
     add(
         "--metrics-url", default="", metavar="HOST:PORT",
         help="its metrics port, or the page's URL (default: port 8002 of the same host)",
@@ -100,11 +88,5 @@ def _parser() -> argparse.ArgumentParser:
         help="look twice, so long apart, and count what happens in between (default: all since the"
         " model was loaded)",
     )  # fmt: skip
-    add(
-        "--header", action="append", default=[], metavar="'NAME: VALUE'",
-        help="send this header, such as 'Authorization: Bearer ...'; may be repeated",
-    )  # fmt: skip
-    add("--ca-file", default="", metavar="PATH", help="certificates that https is checked against")
-    add("--timeout", type=float, default=10.0, metavar="S", help="for each response (default: 10)")
     add("--json", action="store_true", help="print one JSON document")
     return parser

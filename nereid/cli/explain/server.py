@@ -1,4 +1,4 @@
-"""Asks a mesh over HTTP what any client may ask. Blocks."""
+"""Asks a mesh over HTTP what any client may ask, and the flags that say how. Blocks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
@@ -15,6 +15,7 @@ from nereid.facts.mesh_facts import ConfigFacts, MeshFacts, VersionFacts
 from nereid.observability.samples import Samples
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping, Sequence
 
 METRICS_PORT: Final = 8002
@@ -33,10 +34,10 @@ class Server:
 
     url: str
     metrics_url: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    timeout_s: float = 10.0
+    headers: Mapping[str, str]
+    timeout_s: float
     # Of a private certification authority; empty: the system's.
-    ca_file: str = ""
+    ca_file: str
 
     def look(self, model: str, earlier: MeshFacts | None = None) -> MeshFacts:
         """What it says of a model.
@@ -132,31 +133,48 @@ class Server:
             raise CannotAskError(f"{url} cannot be asked: {reason}") from error
 
 
-def server_of(
-    url: str, metrics_url: str = "", headers: Mapping[str, str] | None = None, **options: Any
-) -> Server:
-    """The server at HOST:PORT, or at an http or https URL. metrics_url empty: port 8002 there.
+def add_server_arguments(parser: argparse.ArgumentParser, timeout_s: float) -> None:
+    """The flags of which server is asked, and how. timeout_s: the default."""
+    add = parser.add_argument
+    add(
+        "--url", default="localhost:8000", metavar="HOST:PORT",
+        help="a gateway's HTTP port, or an http or https URL (default: localhost:8000)",
+    )  # fmt: skip
+    add(
+        "--header", action="append", default=[], metavar="'NAME: VALUE'",
+        help="send this header, such as 'Authorization: Bearer ...'; may be repeated",
+    )  # fmt: skip
+    add("--ca-file", default="", metavar="PATH", help="certificates that https is checked against")
+    add(
+        "--timeout", type=float, default=timeout_s, metavar="S",
+        help=f"for each response (default: {timeout_s:g})",
+    )  # fmt: skip
 
-    Raises:
-        ValueError: this is no such address.
+
+def server_of(
+    parser: argparse.ArgumentParser, given: argparse.Namespace, metrics_url: str = ""
+) -> Server:
+    """The server that these arguments name; where they name none, the program ends with its usage.
+    metrics_url empty: port 8002 there.
     """
-    base = _base(url)
+    try:
+        base, headers = _base(given.url), _headers_of(given.header)
+        metrics = _metrics_url(base, metrics_url)
+    except ValueError as error:
+        parser.error(str(error))
+    return Server(base, metrics, headers, given.timeout, given.ca_file)
+
+
+def _metrics_url(base: str, metrics_url: str) -> str:
     if metrics_url:
         parts = urlsplit(_base(metrics_url))
-        metrics = parts.geturl() if parts.path else f"{parts.geturl()}/metrics"
-    else:
-        host = urlsplit(base).hostname or ""
-        host = f"[{host}]" if ":" in host else host
-        metrics = f"http://{host}:{METRICS_PORT}/metrics"
-    return Server(base, metrics, headers or {}, **options)
+        return parts.geturl() if parts.path else f"{parts.geturl()}/metrics"
+    host = urlsplit(base).hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    return f"http://{host}:{METRICS_PORT}/metrics"
 
 
-def headers_of(texts: Sequence[str]) -> dict[str, str]:
-    """Headers as flags give them.
-
-    Raises:
-        ValueError: one is not NAME: VALUE.
-    """
+def _headers_of(texts: Sequence[str]) -> dict[str, str]:
     headers = {}
     for text in texts:
         name, colon, value = text.partition(":")

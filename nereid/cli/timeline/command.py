@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from nereid.cli.explain.server import CannotAskError, Server, headers_of, server_of
+from nereid.cli.explain.server import CannotAskError, add_server_arguments, server_of
 from nereid.cli.timeline.chrome import chrome
 from nereid.cli.timeline.joined import Joined, joined, latest
 from nereid.cli.timeline.perfetto import perfetto
@@ -29,6 +29,7 @@ from nereid.timeline.wire import MAX_BYTES, TimelineError, read_timeline
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from nereid.cli.explain.server import Server
     from nereid.cli.timeline.joined import Model
 
 # Fields are only ever added to it.
@@ -53,12 +54,12 @@ def main(argv: Sequence[str]) -> int:
     """Ask or read, print and write, and return the exit code."""
     parser = _parser()
     given = parser.parse_args(argv)
+    server = None if given.file else server_of(parser, given)
     try:
-        if given.file:
-            data, sizes_of = _read(Path(given.file)), None
+        if server is None:
+            data = _read(Path(given.file))
         else:
-            server = _server(parser, given)
-            data, sizes_of = _recorded(server, given.seconds, given.last), server
+            data = _recorded(server, given.seconds, given.last)
         timeline = read_timeline(data)
     except (CannotAskError, TimelineError, OSError) as error:
         sys.stderr.write(f"{_PROGRAM}: {error}\n")
@@ -66,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
     if given.file and given.last:
         latest(timeline, int(given.last * 1e9))
     whole = joined(timeline)
-    summary = summarized(whole, {} if sizes_of is None else _max_batch_sizes(sizes_of, whole))
+    summary = summarized(whole, {} if server is None else _max_batch_sizes(server, whole))
     try:
         if given.raw:
             _write(Path(given.raw), [data])
@@ -82,18 +83,6 @@ def main(argv: Sequence[str]) -> int:
     return 1 if summary.problems else 0
 
 
-def _server(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Server:
-    try:
-        return server_of(
-            given.url,
-            headers=headers_of(given.header),
-            timeout_s=given.timeout,
-            ca_file=given.ca_file,
-        )
-    except ValueError as error:
-        parser.error(str(error))
-
-
 def _recorded(server: Server, seconds: float | None, last: float | None) -> bytes:
     if last is None:
         last = _SECONDS if seconds is None else seconds
@@ -103,10 +92,8 @@ def _recorded(server: Server, seconds: float | None, last: float | None) -> byte
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise TimelineError(f"{path} has more than {MAX_BYTES} bytes")
-    return data
+        # If it is longer, read_timeline() refuses it.
+        return file.read(MAX_BYTES + 1)
 
 
 def _write(path: Path, pieces: Iterable[bytes]) -> None:
@@ -145,7 +132,6 @@ def _document(whole: Joined, summary: Summary) -> dict[str, Any]:
                 "kind": each.kind,
                 "name": each.name,
                 "records": len(each.records),
-                "dropped": each.dropped,
                 "clock_error_ms": each.error_ns / 1e6,
             }
             for each in whole.services
@@ -213,10 +199,7 @@ def _parser() -> argparse.ArgumentParser:
         "file", nargs="?", default="", metavar="FILE",
         help="read this one, which --raw has written, instead of asking a mesh",
     )  # fmt: skip
-    add(
-        "--url", default="localhost:8000", metavar="HOST:PORT",
-        help="a gateway's HTTP port, or an http or https URL (default: localhost:8000)",
-    )  # fmt: skip
+    add_server_arguments(parser, timeout_s=30)
     when = parser.add_mutually_exclusive_group()
     when.add_argument(
         "--seconds", type=_seconds, metavar="S",
@@ -232,10 +215,4 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add("--raw", default="", metavar="PATH", help="write what was recorded, to be read again")
     add("--json", action="store_true", help="print one JSON document")
-    add(
-        "--header", action="append", default=[], metavar="'NAME: VALUE'",
-        help="send this header, such as 'Authorization: Bearer ...'; may be repeated",
-    )  # fmt: skip
-    add("--ca-file", default="", metavar="PATH", help="certificates that https is checked against")
-    add("--timeout", type=float, default=30.0, metavar="S", help="for each response (default: 30)")
     return parser

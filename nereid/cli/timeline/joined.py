@@ -38,7 +38,6 @@ BEHIND: Final = "behind a batch"
 FAILED: Final = "failed execution"
 BETWEEN: Final = "between steps"
 TO_EXECUTOR: Final = "to executor"
-WAKE_UP: Final = "wake-up"
 INPUT: Final = "input copy"
 COMPUTE: Final = "compute"
 OUTPUT: Final = "output copy"
@@ -97,10 +96,10 @@ class Batch:
     def phases(self) -> tuple[int, int, int]:
         """Its inputs', inference's and outputs' time."""
         done = self.execution
-        if done is None or not done.awake_ns or not done.output_ns:
+        if done is None:
             return self.record.input_ns, self.record.infer_ns, self.record.output_ns
         return (
-            max(done.input_ns - done.awake_ns, 0),
+            max(done.input_ns - done.received_ns, 0),
             max(done.infer_ns - done.input_ns, 0),
             max(done.output_ns - done.infer_ns, 0),
         )
@@ -328,7 +327,7 @@ def _execution_of(
     found = executions.get((label(EXECUTOR, batch.executor), batch.instance, batch.number), [])
     for at, each in enumerate(found):
         # Of several with one number, the one in the batch's time; clocks may be a little off.
-        near = len(found) == 1 or batch.sent_ns <= each.awake_ns <= batch.finished_ns
+        near = len(found) == 1 or batch.sent_ns <= each.received_ns <= batch.finished_ns
         if near and (each.model, each.version) == (batch.model, batch.version):
             return found.pop(at)
     return None
@@ -412,7 +411,6 @@ def _execution_ends(batch: Batch) -> Iterator[tuple[str, int]]:
             yield name, end
     else:
         yield TO_EXECUTOR, done.received_ns
-        yield WAKE_UP, done.awake_ns
         yield INPUT, done.input_ns
         yield COMPUTE, done.infer_ns
         yield OUTPUT, done.output_ns

@@ -387,13 +387,14 @@ def _times(count: int) -> str:
 
 
 def _slow_copy(work: _ModelWork) -> Iterator[Statement]:
-    if len(work.executed) < _FEWEST:
+    executed = work.executed
+    if len(executed) < _FEWEST:
         return
-    copies = median([each.phases[0] + each.phases[2] for each in work.executed])
-    compute = median([each.phases[1] for each in work.executed])
+    copies = median([each.phases[0] + each.phases[2] for each in executed])
+    compute = median([each.phases[1] for each in executed])
     if copies < max(_COPY_NS, compute):
         return
-    known = [each.execution for each in work.executed if each.execution is not None]
+    known = [each.execution for each in executed if each.execution is not None]
     moved = sum(each.bytes_in + each.bytes_out for each in known) / (len(known) or 1)
     megabytes = f" of {moved / 1e6:.1f} MB" if moved >= _SHOWN_BYTES else ""
     yield Statement(
@@ -648,13 +649,6 @@ def _incomplete(whole: Joined) -> Iterator[Statement]:
     for text in whole.missing:
         yield Statement("missing-service", f"{text}: less can be said", figures={"service": text})
     for service in whole.services:
-        if service.dropped:
-            yield Statement(
-                "dropped-records",
-                f"{service.kind} {service.name} had no room for {service.dropped} records",
-                advice="fewer seconds (--last) are complete",
-                figures={"service": service.name, "dropped": service.dropped},
-            )
         if service.error_ns > _MS:
             yield Statement(
                 "clock",

@@ -7,6 +7,7 @@ their children; what happens at the same time has lanes, which are tracks of one
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -20,7 +21,6 @@ from nereid.cli.timeline.joined import (
     OUTPUT,
     QUEUE,
     WAITS,
-    WAKE_UP,
     label,
     reported_parts,
 )
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from nereid.cli.timeline.joined import Joined, Request
-    from nereid.timeline.records import Event, ExecutionRecord
+    from nereid.timeline.records import ExecutionRecord
 
 Arguments: TypeAlias = tuple[tuple[str, "str | int"], ...]
 
@@ -103,6 +103,13 @@ Item: TypeAlias = Process | Track | Slice | Mark | Count
 def laid_out(whole: Joined) -> Iterator[Item]:
     """All of a timeline: processes and tracks come before what is on them."""
     layout = _Layout()
+    for item in _items(layout, whole):
+        yield from layout.new_lanes
+        layout.new_lanes.clear()
+        yield item
+
+
+def _items(layout: _Layout, whole: Joined) -> Iterator[Item]:
     for service in whole.services:
         yield layout.process(label(service.kind, service.name))
     for gateway, requests in whole.by_gateway.items():
@@ -118,8 +125,6 @@ def laid_out(whole: Joined) -> Iterator[Item]:
 class _Lanes:
     """Gives each slice the lowest lane that is free; slices come in the order of their starts."""
 
-    process: int
-    name: str
     tracks: list[int] = field(default_factory=list)
     free: list[int] = field(default_factory=list)
     # Ends and lanes.
@@ -129,18 +134,18 @@ class _Lanes:
 @dataclass(slots=True)
 class _Layout:
     processes: dict[str, int] = field(default_factory=dict)
-    lanes: dict[tuple[int, str], _Lanes] = field(default_factory=dict)
+    lanes: defaultdict[tuple[int, str], _Lanes] = field(default_factory=lambda: defaultdict(_Lanes))
+    # Those of the next item: they come before it.
+    new_lanes: list[Track] = field(default_factory=list)
     tracks: int = 0
 
     def process(self, service: str) -> Process:
         return Process(self.processes.setdefault(service, len(self.processes) + 1), service)
 
-    def lane(self, service: str, name: str, start: int, end: int, new: list[Item]) -> int:
-        """The track for a slice; new: gets the track, if it is its first slice."""
+    def lane(self, service: str, name: str, start: int, end: int) -> int:
+        """The track for a slice or mark, which is the next item."""
         process = self.processes[service]
-        lanes = self.lanes.get((process, name))
-        if lanes is None:
-            lanes = self.lanes[process, name] = _Lanes(process, name)
+        lanes = self.lanes[process, name]
         while lanes.taken and lanes.taken[0][0] <= start:
             heappush(lanes.free, heappop(lanes.taken)[1])
         if lanes.free:
@@ -149,7 +154,7 @@ class _Layout:
             lane = len(lanes.tracks)
             track = self.track(process, name, lane=lane)
             lanes.tracks.append(track.id)
-            new.append(track)
+            self.new_lanes.append(track)
         heappush(lanes.taken, (end, lane))
         return lanes.tracks[lane]
 
@@ -180,13 +185,9 @@ def _gateway(layout: _Layout, gateway: str, requests: list[Request]) -> Iterator
         if each.gateway and 0 < each.gateway.received_ns <= each.gateway.ended_ns
     ]
     known.sort(key=lambda each: each.received_ns)
-    new: list[Item] = []
     for record in known:
         start, end = record.received_ns, record.ended_ns
-        track = layout.lane(gateway, REQUEST, start, end, new)
-        if new:
-            yield from new
-            new.clear()
+        track = layout.lane(gateway, REQUEST, start, end)
         arguments: list[tuple[str, str | int]] = [
             ("model", record.model),
             ("protocol", record.protocol),
@@ -220,14 +221,10 @@ def _queues(layout: _Layout, whole: Joined) -> Iterator[Item]:
             name = f"{ended.model}:{ended.version}"
             queue = queues.setdefault((scheduler, name), [])
             queue.append((ended.enqueued_ns, ended.ended_ns, ended.number))
-    new: list[Item] = []
     for (scheduler, name), queue in queues.items():
         queue[:] = sorted(each for each in queue if 0 < each[0] <= each[1])
         for start, end, number in queue:
-            track = layout.lane(scheduler, f"{name} queue", start, end, new)
-            if new:
-                yield from new
-                new.clear()
+            track = layout.lane(scheduler, f"{name} queue", start, end)
             request = whole.requests.get(number)
             begins = request is None or request.gateway is None
             flows = (Flow(number & _ALL_BITS, begins),) if number else ()
@@ -237,16 +234,12 @@ def _queues(layout: _Layout, whole: Joined) -> Iterator[Item]:
 
 
 def _batches(layout: _Layout, whole: Joined) -> Iterator[Item]:
-    new: list[Item] = []
     sizes: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for number, batch in enumerate(whole.batches):
         record = batch.record
         start, end = record.sent_ns, max(record.finished_ns, record.sent_ns)
         name = f"{record.instance} of {record.executor}"
-        track = layout.lane(batch.scheduler, name, start, end, new)
-        if new:
-            yield from new
-            new.clear()
+        track = layout.lane(batch.scheduler, name, start, end)
         arguments: Arguments = (
             ("model", batch.name),
             ("size", record.size),
@@ -268,46 +261,37 @@ def _batches(layout: _Layout, whole: Joined) -> Iterator[Item]:
 
 
 def _waits(layout: _Layout, whole: Joined) -> Iterator[Item]:
-    new: list[Item] = []
     for scheduler, wait in sorted(whole.waits, key=lambda each: each[1].from_ns):
         if wait.to_ns < wait.from_ns:
             continue
         name = f"{wait.model}:{wait.version} waits"
-        track = layout.lane(scheduler, name, wait.from_ns, wait.to_ns, new)
-        if new:
-            yield from new
-            new.clear()
+        track = layout.lane(scheduler, name, wait.from_ns, wait.to_ns)
         reason = WAITS.get(wait.reason, f"wait for {wait.reason}")
         arguments = (("requests", wait.requests),)
         yield Slice(track, reason, wait.from_ns, wait.to_ns, arguments)
 
 
 def _executions(layout: _Layout, whole: Joined) -> Iterator[Item]:
-    done: dict[tuple[str, str], list[tuple[int, ExecutionRecord, int]]] = {}
+    done: dict[tuple[str, str], list[tuple[ExecutionRecord, int]]] = {}
     for number, batch in enumerate(whole.batches):
         if batch.execution is not None:
             record = batch.execution
             key = label(EXECUTOR, batch.record.executor), record.instance
-            done.setdefault(key, []).append((record.awake_ns, record, number))
+            done.setdefault(key, []).append((record, number))
     for executor, records in whole.alone.items():
         for record in records:
-            done.setdefault((executor, record.instance), []).append((record.awake_ns, record, -1))
-    new: list[Item] = []
+            done.setdefault((executor, record.instance), []).append((record, -1))
     for (executor, instance), some in done.items():
-        some.sort(key=lambda each: each[0])
+        some.sort(key=lambda each: each[0].received_ns)
         before = 0
-        for _, record, number in some:
+        for record, number in some:
             # It may have been read while the instance was busy with the one before.
             start = max(record.received_ns, before)
             end = before = max(record.written_ns, start)
-            track = layout.lane(executor, instance, start, end, new)
-            if new:
-                yield from new
-                new.clear()
+            track = layout.lane(executor, instance, start, end)
             children = _parts(
                 start, end,
-                (WAKE_UP, start, record.awake_ns),
-                (INPUT, record.awake_ns, record.input_ns),
+                (INPUT, start, record.input_ns),
                 (COMPUTE, record.input_ns, record.infer_ns),
                 (OUTPUT, record.infer_ns, record.output_ns),
                 (EXECUTOR_REPLY, record.output_ns, record.written_ns),
@@ -324,23 +308,15 @@ def _executions(layout: _Layout, whole: Joined) -> Iterator[Item]:
 
 
 def _events(layout: _Layout, whole: Joined) -> Iterator[Item]:
-    new: list[Item] = []
     for service, event in whole.events:
         name = f"{event.what}: {event.subject}"
-        arguments = _event_arguments(event)
+        arguments: Arguments = (("detail", event.detail),) if event.detail else ()
         end = max(event.to_ns, event.from_ns)
-        track = layout.lane(service, "events", event.from_ns, end, new)
-        if new:
-            yield from new
-            new.clear()
+        track = layout.lane(service, "events", event.from_ns, end)
         if event.to_ns:
             yield Slice(track, name, event.from_ns, end, arguments)
         else:
             yield Mark(track, name, event.from_ns, arguments)
-
-
-def _event_arguments(event: Event) -> Arguments:
-    return (("detail", event.detail),) if event.detail else ()
 
 
 def _parts(start: int, end: int, *parts: tuple[str, int, int]) -> tuple[tuple[str, int, int], ...]:

@@ -88,7 +88,6 @@ class GrpcFront:
 
     def __init__(self, data_plane: DataPlane, forwarding: HeaderForwarding | None = None) -> None:
         self._data_plane = data_plane
-        self._reads_clock = data_plane.reads_clock
         self._decoder = BoundedDecoder(data_plane)
         # Of requests that take longer to decode.
         self._tasks: set[asyncio.Task[None]] = set()
@@ -137,16 +136,16 @@ class GrpcFront:
 
     def infer(self, call: Call, message: bytes | MessageBuffer, infer: Infer | None = None) -> None:
         """Serve one ModelInfer. infer: in place of the data plane's."""
-        statuses = self.statuses
+        data_plane, statuses = self._data_plane, self.statuses
         is_timed = bool(call.metadata) and call.get(HEADER) is not None
-        received_ns = monotonic_ns() if is_timed or self._reads_clock else 0
+        received_ns = monotonic_ns() if is_timed or data_plane.records_arrivals else 0
         try:
             request = self._decoder.decode_now(message)
         except NereidError as error:
             statuses[error.code] += 1
             call.fail(Status(error.code), error.message, retry_trailers(error))
             return
-        infer = infer or self._data_plane.infer
+        infer = infer or data_plane.infer
         if request is None:
             work = self._decode_and_submit(call, message, received_ns, infer)
             self._start_decoding(call, work)
@@ -189,11 +188,8 @@ class GrpcFront:
                 self._forwarding.forward_headers(request, call.metadata)
         if self._data_plane.records_arrivals:
             request.arrival = Arrival("grpc", received_ns, call)
-        if self._data_plane.records_times:
-            request.protocol, request.received_ns = "grpc", received_ns
         respond = partial(self._respond, call, request)
-        may_be_timed = bool(call.metadata) or self._data_plane.times_all
-        if may_be_timed and self._data_plane.timed.include(call.get(HEADER)):
+        if received_ns and self._data_plane.timed.include(call.get(HEADER)):
             timer = start_timer(request, received_ns)
             respond = partial(self._respond_timed, call, request, timer)
         # From here on the data plane counts the bytes.

@@ -338,7 +338,7 @@ class _InferStream:
 
     def _submit_message(self, message: bytes) -> None:
         owner = self._owner
-        received_ns = monotonic_ns() if self._timed or owner.data_plane.reads_clock else 0
+        received_ns = monotonic_ns() if self._timed or owner.data_plane.records_arrivals else 0
         try:
             request = owner.decoder.decode_now(message)
         except NereidError as error:
@@ -376,9 +376,7 @@ class _InferStream:
         request.sender = self._call.account
         request.trace_context = self._trace_context
         if owner.data_plane.records_arrivals:
-            request.arrival = Arrival("grpc", received_ns, self._call)
-        if owner.data_plane.records_times:
-            request.protocol, request.received_ns = "stream", received_ns
+            request.arrival = Arrival("grpc", received_ns, self._call, streamed=True)
         if owner.forwarding is not None:
             owner.forwarding.forward_headers(request, self._call.metadata)
         timer = start_timer(request, received_ns) if self._timed else None

@@ -28,7 +28,6 @@ class InferSubmission:
         self.data_plane = data_plane
         self._forwarding = forwarding
         self._times_all = data_plane.times_all
-        self._records_times = data_plane.records_times
 
     def submit_request(
         self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
@@ -53,13 +52,15 @@ class InferSubmission:
     @property
     def reads_headers(self) -> bool:
         """Whether requests depend on more than the protocol's own headers."""
-        return self._forwarding is not None or self.data_plane.records_arrivals
+        return self._forwarding is not None or self.data_plane.reads_headers
 
     def submit_plain(
         self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
     ) -> None:
         """As submit_request(), if the headers add nothing to the request."""
         request.sender = call.sender
+        if self.data_plane.records_arrivals:
+            request.arrival = Arrival("http", call.received_ns)
         self._submit(call, request, on_response)
 
     def _submit(
@@ -68,8 +69,6 @@ class InferSubmission:
         # The connection holds the call until the response is there. From here on the data plane
         # counts the bytes.
         call.free_body()
-        if self._records_times:
-            request.protocol, request.received_ns = "http", call.received_ns
         submitted = self.data_plane.infer(request, on_response)
         if not call.done:
             call.on_cancel = submitted.cancel

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from nereid.pb import nereid_pb2 as pb
+    from nereid.services.scheduler.executors.instance_batches import SentBatch
     from nereid.services.scheduler.executors.placement import Slot
     from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.models.catalogue import ServedVersion
@@ -71,6 +72,13 @@ class Session:
     def is_same_process(self, process: str) -> bool:
         """Whether a stream with this EXECUTOR_KEY comes from this executor's process."""
         return bool(process) and hmac.compare_digest(process.encode(), self.process.encode())
+
+    def executing(self) -> Iterator[tuple[ServedVersion, SentBatch]]:
+        """The batches that its instances execute."""
+        for served, hosted in self.hosted.items():
+            for instance in hosted.instances.values():
+                if instance.batches.first is not None:
+                    yield served, instance.batches.first
 
     def send(self, command: pb.ExecutorCommand) -> None:
         self.stream.send(command.SerializeToString())

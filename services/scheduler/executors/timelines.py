@@ -102,11 +102,8 @@ class Timelines:
 
     def _executing(self) -> Iterator[BatchRecord]:
         for session in self._sessions():
-            for served, hosted in session.hosted.items():
-                for instance in hosted.instances.values():
-                    sent = instance.batches.first
-                    if sent is not None:
-                        yield executing((served.name, served.number), session.name, sent)
+            for served, sent in session.executing():
+                yield executing((served.name, served.number), session.name, sent)
 
     def _ask(self, session: Session, last_ns: int) -> int:
         query = next(self._numbers)

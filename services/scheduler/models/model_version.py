@@ -439,7 +439,7 @@ class ModelVersion(QueuedRequests):
     def _dispatch(self, now_ns: int) -> None:
         """Send each free instance the batch to run now, and arm the timer for the next look."""
         batcher, router = self._batcher, self._router
-        waited = batcher.pending
+        waited = batcher.pending if self.timeline is not None else 0
         if self._waiting is not None:
             self._waiting.share_queue(len(self._open))
         if self._timer.at_ns <= now_ns:
@@ -463,8 +463,7 @@ class ModelVersion(QueuedRequests):
 
     def _update_wait(self, requests: int, now_ns: int) -> None:
         """Record why requests have waited though an instance was idle, once they do no more."""
-        if self.timeline is None:
-            return
+        assert self.timeline is not None, "without a timeline nothing has waited"
         reason = self._find_wait_reason(now_ns) if self._batcher.pending else ""
         if reason == self._wait_reason:
             return

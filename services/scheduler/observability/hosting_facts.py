@@ -65,13 +65,9 @@ class HostingFacts:
         """Those that instances of these models execute."""
         now_ns = time.monotonic_ns()
         for session in self._loader.sessions:
-            for served, hosted in session.hosted.items():
-                if (name := served.plain_name) not in wanted:
-                    continue
-                for instance in hosted.instances.values():
-                    sent = instance.batches.first
-                    if sent is not None:
-                        yield _batch(name, served.number, sent, now_ns)
+            for served, sent in session.executing():
+                if (name := served.plain_name) in wanted:
+                    yield _batch(name, served.number, sent, now_ns)
 
     def _scheduler(self) -> pb.SchedulerFacts:
         names = sorted(each.plain_name for each in self._catalogue.models() if each.in_service)

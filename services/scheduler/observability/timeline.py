@@ -24,9 +24,6 @@ class SchedulerTimeline:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self._batches = recorder.add_member_ring(BatchRecord, _read_batch, len(Member._fields))
-        self._append_batch = self._batches.append
-        self._added = self._batches.added
-        self._max_batches = self._added.maxlen or 0
         self._ended = recorder.add_ring(EndedRequest, _read_ended)
         self._waits = recorder.add_ring(Wait, itemgetter(1))
 
@@ -39,38 +36,6 @@ class SchedulerTimeline:
         error: str = "",
     ) -> None:
         """A batch of a model and version was executed. error: why it failed."""
-        entries = sent.batch.entries
-        if len(entries) > 1 or len(self._added) == self._max_batches:
-            self._record_many(model, instance, sent, execution, error)
-            return
-        entry = entries[0]
-        self._append_batch(
-            (
-                execution.finished_ns,
-                model,
-                instance.executor,
-                sent.id,
-                execution.instance,
-                execution.batch_size,
-                execution.idle_since_ns,
-                sent.waited_since_ns,
-                execution.started_ns,
-                execution.compute_input_ns,
-                execution.compute_infer_ns,
-                execution.compute_output_ns,
-                error,
-                (entry.request.id, entry.received_ns, entry.enqueued_ns, entry.retries),
-            )
-        )
-
-    def _record_many(
-        self,
-        model: tuple[str, int],
-        instance: RemoteInstance,
-        sent: SentBatch,
-        execution: Execution,
-        error: str,
-    ) -> None:
         members: list[int] = []
         for entry in sent.batch.entries:
             members += (entry.request.id, entry.received_ns, entry.enqueued_ns, entry.retries)
@@ -104,7 +69,7 @@ class SchedulerTimeline:
         size, idle_since_ns = sent.batch.size, sent.idle_since_ns
         times = sent.started_ns, now_ns, 0, 0, 0, 0
         execution = Execution(*times, b"", "", instance.name, size, idle_since_ns)
-        self._record_many(model, instance, sent, execution, cause)
+        self.record_batch(model, instance, sent, execution, cause)
 
     def record_ended(
         self, model: tuple[str, int], entry: Entry, now_ns: int, outcome: str, status: int

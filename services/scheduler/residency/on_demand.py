@@ -317,13 +317,14 @@ class OnDemand:
 
     def _record_waits(self) -> None:
         """Which models wait for memory may have changed."""
+        if self._timeline is None:
+            return
         now_ns = time.monotonic_ns()
         waiting = dict.fromkeys(self._residency.waiting)
         for name in [each for each in self._waiting_since_ns if each not in waiting]:
             since_ns = self._waiting_since_ns.pop(name)
-            if self._timeline is not None:
-                requests = self._use.held_requests(name)
-                self._timeline.record_wait(Wait(name, "", MEMORY, since_ns, now_ns, requests))
+            requests = self._use.held_requests(name)
+            self._timeline.record_wait(Wait(name, "", MEMORY, since_ns, now_ns, requests))
         for name in waiting:
             self._waiting_since_ns.setdefault(name, now_ns)
 

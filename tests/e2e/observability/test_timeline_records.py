@@ -116,7 +116,6 @@ def test_each_request_is_found_at_each_service(it: Mesh) -> None:
             member.enqueued_ns,
             batch.sent_ns,
             execution.received_ns,
-            execution.awake_ns,
             execution.input_ns,
             execution.infer_ns,
             execution.output_ns,

@@ -13,9 +13,9 @@ import pytest
 
 from nereid.cli.timeline import command
 from nereid.timeline import PATH
-from nereid.timeline.wire import write_timeline
 from tests.support.peers.perfetto_traces import trace_of
 from tests.support.scripted_timeline import MS, Load, S, scripted
+from tests.support.timeline_files import write_timeline
 
 pytestmark = pytest.mark.slow
 

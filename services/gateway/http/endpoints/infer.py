@@ -86,7 +86,6 @@ class InferEndpoint:
         self._tasks = tasks
         self._coder = coder
         self._turns = self._data_plane.turns
-        self._reads_clock = self._data_plane.reads_clock
         self.decoders_by_target: BoundedCache[bytes, InferRequestDecoder] = BoundedCache(
             _MAX_DECODERS, _MAX_TARGET_BYTES
         )
@@ -127,7 +126,7 @@ class InferEndpoint:
         body: bytes | MessageBuffer = call.body
         if call.body_buffer is not None:
             body = cast("MessageBuffer", call.body_buffer)  # from allocate_body
-        if not call.received_ns and (self._reads_clock or HEADER_BYTES in headers):
+        if not call.received_ns and (self._data_plane.records_arrivals or HEADER_BYTES in headers):
             call.received_ns = monotonic_ns()
         if b"content-encoding" in headers:
             self._tasks.spawn(call, self._infer_compressed(call, decoder))
@@ -155,7 +154,7 @@ class InferEndpoint:
 
     def infer_again(self, call: HttpCall, template: RequestTemplate) -> None:
         """As infer(), of a call with the same HTTP head as one before on its connection."""
-        if self._reads_clock:
+        if self._data_plane.records_arrivals:
             call.received_ns = monotonic_ns()
         request = template.make_request(call.body)
         if request is None:

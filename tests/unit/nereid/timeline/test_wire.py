@@ -21,7 +21,8 @@ from nereid.timeline.records import (
     Timeline,
     Wait,
 )
-from nereid.timeline.wire import TimelineError, read_timeline, write_timeline
+from nereid.timeline.wire import TimelineError, read_timeline
+from tests.support.timeline_files import write_timeline
 
 NUMBER = (1 << 60) + 7
 
@@ -37,16 +38,16 @@ RECORDS: list[Record] = [
     batch(2, 0),
     EndedRequest(NUMBER, "m", "1", 1, 2, 3, "cache hit", 0),
     Wait("m", "1", "delay", 1, 2, 3),
-    ExecutionRecord("m", "1", "m_0", 1, 3, 1, 2, 3, 4, 5, 6, 7, 8),
+    ExecutionRecord("m", "1", "m_0", 1, 3, 1, 2, 3, 4, 5, 6, 7),
     Event("load", "'m' version 1", 1, 0, ""),
 ]
 
 
 def whole() -> Timeline:
     services = [
-        ServiceTimeline("gateway", "g", 0, 0, 1, 10, 3, RECORDS[:1]),
-        ServiceTimeline("scheduler", "s", -5, 2, 1, 10, 0, RECORDS[1:5]),
-        ServiceTimeline("executor", "e", 1 << 62, 2, 1, 10, 0, RECORDS[5:]),
+        ServiceTimeline("gateway", "g", 0, 0, 1, 10, RECORDS[:1]),
+        ServiceTimeline("scheduler", "s", -5, 2, 1, 10, RECORDS[1:5]),
+        ServiceTimeline("executor", "e", 1 << 62, 2, 1, 10, RECORDS[5:]),
         ServiceTimeline("executor", "empty"),
     ]
     return Timeline(1 << 60, services, ["scheduler 2 of 2: unreachable"])
@@ -77,7 +78,7 @@ def test_a_file_is_its_parts() -> None:
 
 def test_pieces_are_small_and_lose_nothing() -> None:
     records = [batch(number, number % 100) for number in range(300)]
-    frames = list(wire.records_frames(records))
+    frames = list(wire.records_frames(BatchRecord, records))
     read = read_timeline(file_of(service_frame(), *frames)).services[0].records
     assert read == records
     for frame in frames:
@@ -106,7 +107,7 @@ def test_records_of_an_older_release() -> None:
 
 def _changed(**changes: object) -> bytes:
     """A file with one batch of two members, changed."""
-    frame = pb.TimelineFrame.FromString(next(iter(wire.records_frames([batch(1, 2)]))))
+    frame = pb.TimelineFrame.FromString(next(wire.records_frames(BatchRecord, [batch(1, 2)])))
     message = pb.TimelineRecords.FromString(frame.records)
     if "count" in changes:
         message.count = 1 << 30
@@ -126,7 +127,7 @@ def _changed(**changes: object) -> bytes:
     [
         (b"{}", "no timeline"),
         (write_timeline(whole())[:-1], "no timeline"),
-        (file_of(*wire.records_frames([batch(1, 2)])), "before the service"),
+        (file_of(*wire.records_frames(BatchRecord, [batch(1, 2)])), "before the service"),
         (_changed(count=True), "columns of other lengths"),
         (_changed(columns=True), "1 records of the timeline have 2 values"),
         (_changed(members=True), "3 members"),

@@ -22,12 +22,12 @@ from tests.support.scripted_timeline import MS, START, Load, S, scripted
 _GATEWAY = GatewayRequest(7, "m", "", "grpc", "r", "", 100, 210, 0)
 _MEMBER = Member(7, 115, 120, 0)
 _BATCH = BatchRecord("m", "1", "m_0", "e", 3, 1, (_MEMBER,), 90, 140, 140, 190, 5, 20, 5)
-_EXECUTION = ExecutionRecord("m", "1", "m_0", 3, 1, 145, 150, 155, 175, 180, 185)
+_EXECUTION = ExecutionRecord("m", "1", "m_0", 3, 1, 145, 150, 170, 175, 185)
 
 
 def of(**services: list[Record]) -> Joined:
     return joined(
-        Timeline(services=[ServiceTimeline(kind, kind[0], 0, 0, 50, 250, 0, records)
+        Timeline(services=[ServiceTimeline(kind, kind[0], 0, 0, 50, 250, records)
                            for kind, records in services.items()])
     )  # fmt: skip
 
@@ -40,8 +40,8 @@ def test_the_steps_of_a_request() -> None:
     assert request.model == ("m", "1")
     assert whole.steps(request) == [
         ("gateway", 15), ("admission", 5), ("queue", 10),
-        ("wait for delay", 10), ("to executor", 5), ("wake-up", 5), ("input copy", 5),
-        ("compute", 20), ("output copy", 5), ("executor reply", 5), ("from executor", 5),
+        ("wait for delay", 10), ("to executor", 5), ("input copy", 5),
+        ("compute", 20), ("output copy", 5), ("executor reply", 10), ("from executor", 5),
         ("gateway reply", 20),
     ]  # fmt: skip
     assert request.total_ns == 110
@@ -59,8 +59,8 @@ def test_services_of_several_kinds_may_have_one_name() -> None:
     whole = joined(
         Timeline(
             services=[
-                ServiceTimeline("gateway", "host", 0, 0, 10, 250, 0, [_GATEWAY]),
-                ServiceTimeline("scheduler", "host", 0, 0, 50, 250, 0, [_BATCH]),
+                ServiceTimeline("gateway", "host", 0, 0, 10, 250, [_GATEWAY]),
+                ServiceTimeline("scheduler", "host", 0, 0, 50, 250, [_BATCH]),
             ]
         )
     )
@@ -84,7 +84,7 @@ def test_halves_whose_others_were_cut_off() -> None:
 
 def test_a_request_before_the_records_of_its_scheduler() -> None:
     services = [
-        ServiceTimeline("gateway", "g", 0, 0, 50, 250, 0, [_GATEWAY]),
+        ServiceTimeline("gateway", "g", 0, 0, 50, 250, [_GATEWAY]),
         ServiceTimeline("scheduler", "s", 0, 0, 150, 250),
     ]
     assert list(joined(Timeline(services=services)).timed()) == []
@@ -140,7 +140,7 @@ def test_clocks_are_aligned() -> None:
 
 
 def test_times_of_batches_are_aligned_and_their_durations_kept() -> None:
-    service = ServiceTimeline("scheduler", "s", 1000, 0, 50, 250, 0, [_BATCH])
+    service = ServiceTimeline("scheduler", "s", 1000, 0, 50, 250, [_BATCH])
     (batch,) = joined(Timeline(services=[service])).batches
     assert batch.record.sent_ns == 1140
     assert batch.record.infer_ns == 20
@@ -151,7 +151,7 @@ def test_times_of_batches_are_aligned_and_their_durations_kept() -> None:
 def test_numbers_that_begin_again_find_their_own_execution() -> None:
     shift = 1000
     later = _BATCH._replace(sent_ns=1140, started_ns=1140, finished_ns=1190, members=())
-    other = ExecutionRecord("m", "1", "m_0", 3, 1, *(each + shift for each in _EXECUTION[5:11]))
+    other = ExecutionRecord("m", "1", "m_0", 3, 1, *(each + shift for each in _EXECUTION[5:10]))
     whole = of(scheduler=[later, _BATCH], executor=[other, _EXECUTION])
     assert [each.execution for each in whole.batches] == [_EXECUTION, other]
 
@@ -176,7 +176,7 @@ def test_the_last_part() -> None:
         assert service.from_ns == START + 2 * S - S // 2
         assert 0.15 < len(service.records) / before[service.name] < 0.35
     event = Event("load", "m", 10, 0, "")
-    batch = replace(timeline, services=[ServiceTimeline("s", "s", 0, 0, 0, 20, 0, [event])])
+    batch = replace(timeline, services=[ServiceTimeline("s", "s", 0, 0, 0, 20, [event])])
     latest(batch, 5)
     assert batch.services[0].records == []
     latest(timeline, 10 * MS)

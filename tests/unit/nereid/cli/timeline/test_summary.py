@@ -376,12 +376,11 @@ def test_idle_while_another_instance_is_waited_for() -> None:
 def test_what_is_missing_is_said() -> None:
     timeline = scripted(Load())
     timeline.missing.append("executor e9: it did not respond")
-    timeline.services[0].dropped = 7
     timeline.services[1].error_ns = 5 * MS
     summary = summarized(joined(timeline))
     assert not summary.problems
     codes = [each.code for each in summary.statements]
-    assert codes[-3:] == ["missing-service", "dropped-records", "clock"]
+    assert codes[-2:] == ["missing-service", "clock"]
 
 
 def test_requests_without_an_execution() -> None:

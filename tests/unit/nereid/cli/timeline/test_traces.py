@@ -75,7 +75,7 @@ def test_what_there_is() -> None:
     assert counts["request"] == responded > 1000
     assert counts["queue"] == members + 1
     assert counts["batch"] == len(whole.batches)
-    for name in ("execution", "wake-up", "executor reply"):
+    for name in ("execution", "executor reply"):
         assert counts[name] == len(executed)
     # Of the lost executor there is what its instance reported.
     failed = sum(bool(each.record.error) for each in whole.batches)

@@ -18,9 +18,7 @@ TURN = 128
 async def test_a_burst_is_read_to_its_end_though_nothing_is_responded_to() -> None:
     """As of sequences whose next requests are among those that are not read yet."""
     decoder: Any = SimpleNamespace(decode_now=lambda message: InferRequest(0, message, []))
-    data_plane: Any = SimpleNamespace(
-        records_arrivals=False, records_times=False, reads_clock=False, timed=TimedRequests.NEVER
-    )
+    data_plane: Any = SimpleNamespace(records_arrivals=False, timed=TimedRequests.NEVER)
     streams = InferStreams(data_plane, decoder, {}, lambda _: Status.CANCELLED, None)
     call = Mock(account=None, buffered_bytes=0, deadline=None, metadata=())
     call.get.return_value = None
