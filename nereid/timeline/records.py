@@ -93,9 +93,12 @@ class EndedRequest(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Requests of a model waited although an instance was idle, at the scheduler."""
+    """Requests of a model waited at the scheduler: in the queue although an instance was idle, or
+    before it, until their model was loaded.
+    """
 
     model: str
+    # Empty: any of them.
     version: str
     reason: str
     from_ns: int

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from nereid.cli.explain.server import CannotAskError, add_server_arguments, server_of
 from nereid.cli.timeline.chrome import chrome
-from nereid.cli.timeline.joined import Joined, joined, latest
+from nereid.cli.timeline.joined import Joined, joined, latest, model_name
 from nereid.cli.timeline.perfetto import perfetto
 from nereid.cli.timeline.summary import SlowRequest, Summary, summarized
 from nereid.cli.timeline.tracks import laid_out
@@ -172,7 +172,7 @@ def _slow(slow: SlowRequest) -> str:
     ]
     extra = ", ".join(each for each in names if each)
     steps = ", ".join(f"{name} {part / 1e6:.2f}" for name, part in slow.steps)
-    model = ":".join(each for each in (slow.model, slow.version) if each)
+    model = model_name((slow.model, slow.version))
     return f"{slow.total_ns / 1e6:.2f} ms {model}{f' ({extra})' if extra else ''}: {steps}"
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from nereid.timeline.records import Record, ServiceTimeline, Timeline
 
-# The steps of a request, in their order; the queue is split by what was waited for.
+# The steps of a request, in their order; what was waited for is a step of its own.
 AT_GATEWAY: Final = "gateway"
 ADMISSION: Final = "admission"
 QUEUE: Final = "queue"
@@ -53,6 +53,8 @@ WAITS: Final = {
     MEMORY: "wait for memory",
     LOADING: "wait for loading",
 }
+# Requests also wait for these before they are queued: then nothing else is recorded of them.
+_BEFORE_QUEUE: Final = (MEMORY, LOADING)
 
 # Of ServiceTimeline.kind.
 EXECUTOR: Final = "executor"
@@ -85,7 +87,7 @@ class Batch:
     @property
     def name(self) -> str:
         """Its model's name and version."""
-        return f"{self.record.model}:{self.record.version}"
+        return model_name(self.model)
 
     @property
     def began_ns(self) -> int:
@@ -176,7 +178,7 @@ class Joined:
     alone: dict[str, list[ExecutionRecord]] = field(default_factory=dict)
     waits: list[tuple[str, Wait]] = field(default_factory=list)
     ended: list[tuple[str, EndedRequest]] = field(default_factory=list)
-    # Of each model, by reason.
+    # Of each model, by reason. Loading is the last: while a model is loaded it may wait for others.
     waited: dict[Model, dict[str, Intervals]] = field(default_factory=dict)
     events: list[tuple[str, Event]] = field(default_factory=list)
 
@@ -214,15 +216,22 @@ class Joined:
                 lost.setdefault((event.detail, event.subject), []).append(event)
         return lost
 
-    def queued(self, model: Model, start: int, end: int) -> list[tuple[str, int]]:
-        """What requests waited for in a span in which they were queued."""
-        rest, parts = max(end - start, 0), []
-        for reason, spans in self.waited.get(model, {}).items():
-            part = min(spans.within(start, end), rest)
-            if part:
-                rest -= part
-                parts.append((WAITS.get(reason, f"wait for {reason}"), part))
-        return [(QUEUE, rest), *parts]
+    def queue_waits(self, model: Model, start: int, end: int) -> dict[str, int]:
+        """What requests waited for in a span in which they were queued: times by reason."""
+        return _waits_within(self.waited.get(model, {}), start, end)
+
+    def early_waits(self, request: Request) -> dict[str, int]:
+        """What a request waited for before it was queued, while its model was not loaded."""
+        gateway = request.gateway
+        if gateway is None:
+            return {}
+        if request.attempts:
+            end = request.attempts[0].member.received_ns
+        else:
+            end = gateway.ended_ns if request.ended is None else request.ended.received_ns
+        known = self.waited.get(request.model, {})
+        early = {reason: known[reason] for reason in _BEFORE_QUEUE if reason in known}
+        return _waits_within(early, gateway.received_ns, end)
 
     def steps(self, request: Request) -> list[tuple[str, int]]:
         """Where a request's time went, in nanoseconds: the steps that took any, in order."""
@@ -234,11 +243,14 @@ class Joined:
             if not cursor:
                 cursor = end
             elif end > cursor:
+                waits: dict[str, int] = {}
                 if name == QUEUE:
                     model = request.model if batch is None else batch.model
-                    steps += self.queued(model, cursor, end)
-                else:
-                    steps.append((name, end - cursor))
+                    waits = self.queue_waits(model, cursor, end)
+                elif name in {AT_GATEWAY, AT_SCHEDULER}:
+                    waits = self.early_waits(request)
+                steps.append((name, end - cursor - sum(waits.values())))
+                steps += [(wait_name(reason), part) for reason, part in waits.items()]
                 cursor = end
         return [step for step in steps if step[1]]
 
@@ -246,6 +258,16 @@ class Joined:
 def label(kind: str, name: str) -> str:
     """A service: those of several kinds may have one name, such as their host's."""
     return f"{kind} {name}"
+
+
+def model_name(model: Model) -> str:
+    """Its name and version, if there is one."""
+    return ":".join(each for each in model if each)
+
+
+def wait_name(reason: str) -> str:
+    """The step in which requests waited for this."""
+    return WAITS.get(reason, f"wait for {reason}")
 
 
 def joined(timeline: Timeline) -> Joined:
@@ -271,14 +293,7 @@ def joined(timeline: Timeline) -> Joined:
     for (executor, _, _), left in executions.items():
         if left:
             whole.alone.setdefault(executor, []).extend(left)
-    by_reason: dict[Model, dict[str, list[tuple[int, int]]]] = {}
-    for _, wait in whole.waits:
-        spans = by_reason.setdefault((wait.model, wait.version), {})
-        spans.setdefault(wait.reason, []).append((wait.from_ns, wait.to_ns))
-    whole.waited = {
-        model: {reason: Intervals(spans) for reason, spans in reasons.items()}
-        for model, reasons in by_reason.items()
-    }
+    whole.waited = _waited(whole)
     whole.events.sort(key=lambda each: each[1].from_ns)
     whole.instances = _instances(whole)
     return whole
@@ -331,6 +346,37 @@ def _execution_of(
         if near and (each.model, each.version) == (batch.model, batch.version):
             return found.pop(at)
     return None
+
+
+def _waited(whole: Joined) -> dict[Model, dict[str, Intervals]]:
+    spans: dict[Model, dict[str, list[tuple[int, int]]]] = {}
+    for _, wait in whole.waits:
+        reasons = spans.setdefault((wait.model, wait.version), {})
+        reasons.setdefault(wait.reason, []).append((wait.from_ns, wait.to_ns))
+    models = {
+        *spans,
+        *(each.model for each in whole.batches),
+        *((each.model, each.version) for _, each in whole.ended),
+    }
+    waited: dict[Model, dict[str, Intervals]] = {}
+    for name, version in models:
+        own, of_any = spans.get((name, version), {}), spans.get((name, ""), {})
+        waited[name, version] = {
+            reason: Intervals([*own.get(reason, ()), *of_any.get(reason, ())])
+            for reason in sorted({*own, *of_any}, key=lambda each: (each == LOADING, each))
+        }
+    return waited
+
+
+def _waits_within(waits: dict[str, Intervals], start: int, end: int) -> dict[str, int]:
+    """How much of a span each wait has, of those that overlap the first."""
+    rest, parts = max(end - start, 0), {}
+    for reason, spans in waits.items():
+        part = min(spans.within(start, end), rest)
+        if part:
+            rest -= part
+            parts[reason] = part
+    return parts
 
 
 def _instances(whole: Joined) -> list[Instance]:

@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.cli.timeline.intervals import Intervals
-from nereid.cli.timeline.joined import LOST_EXECUTOR, LOST_INSTANCE, QUEUE
+from nereid.cli.timeline.joined import LOST_EXECUTOR, QUEUE, model_name
 from nereid.facts.reasons import Statement
 from nereid.timeline.records import DELAY, LOADING, MEMORY, RATE_LIMITER
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from nereid.cli.timeline.joined import Batch, Instance, Joined, Model, Request
+    from nereid.timeline.records import Event
 
 _MS: Final = 1_000_000
 # An execution that took so many times what its size usually takes, and so long, is a stall.
@@ -91,7 +92,7 @@ class _ModelWork:
 
     @property
     def name(self) -> str:
-        return ":".join(each for each in self.model if each)
+        return model_name(self.model)
 
     @property
     def executed(self) -> list[Batch]:
@@ -102,13 +103,24 @@ class _ModelWork:
         return [each for each in self.batches if each.executing]
 
 
+class _Lost(NamedTuple):
+    """What was lost: executors and why, and what is said of instances by executor and name."""
+
+    executors: dict[str, str]
+    instances: dict[tuple[str, str], list[Event]]
+
+
 def summarized(whole: Joined, max_batch_sizes: Mapping[Model, int] | None = None) -> Summary:
     """All that a timeline says. max_batch_sizes: as configured, where that is known."""
     models = _by_model(whole)
+    lost = _Lost(
+        {each.subject: each.detail for _, each in whole.events if each.what == LOST_EXECUTOR},
+        whole.lost_instances(),
+    )
     statements = [
-        *_losses(whole),
+        *_losses(whole, lost),
         *_stalls(models),
-        *(each for work in models for each in _problems(whole, work)),
+        *(each for work in models for each in _problems(work, lost)),
         *_failed_events(whole),
         *_requests(whole),
         *_tail(whole),
@@ -127,12 +139,15 @@ def _by_model(whole: Joined) -> list[_ModelWork]:
         for member in record.members:
             work.requests += 1
             work.time_ns += max(record.finished_ns - member.enqueued_ns, 0)
-        waited = whole.waited.get(batch.model)
-        if waited:
-            for reason, spans in waited.items():
-                work.waits_ns[reason] += sum(
-                    spans.within(each.enqueued_ns, record.sent_ns) for each in record.members
-                )
+            waits = whole.queue_waits(batch.model, member.enqueued_ns, record.sent_ns)
+            work.waits_ns.update(waits)
+    for request in whole.timed():
+        # Those of an ensemble are of none of its models.
+        found = models.get(request.model)
+        if found is not None and request.attempts:
+            early = whole.early_waits(request)
+            found.waits_ns.update(early)
+            found.time_ns += sum(early.values())
     for instance in whole.instances:
         models[instance.model].instances.append(instance)
     return [models[key] for key in sorted(models)]
@@ -141,17 +156,14 @@ def _by_model(whole: Joined) -> list[_ModelWork]:
 # ---- problems
 
 
-def _losses(whole: Joined) -> Iterator[Statement]:
+def _losses(whole: Joined, lost: _Lost) -> Iterator[Statement]:
     """Executors and instances that were lost, and what of it requests noticed."""
-    executors = {
-        each.subject: each.detail for _, each in whole.events if each.what == LOST_EXECUTOR
-    }
-    for name, detail in executors.items():
+    for name, detail in lost.executors.items():
         yield _loss(
             "executor", name, detail, [b for b in whole.batches if b.record.executor == name]
         )
-    for (executor, name), events in whole.lost_instances().items():
-        if executor in executors:
+    for (executor, name), events in lost.instances.items():
+        if executor in lost.executors:
             continue
         batches = [
             each
@@ -199,17 +211,15 @@ def _failed_events(whole: Joined) -> Iterator[Statement]:
             )
 
 
-def _problems(whole: Joined, work: _ModelWork) -> Iterator[Statement]:
+def _problems(work: _ModelWork, lost: _Lost) -> Iterator[Statement]:
     yield from _slow_copy(work)
-    yield from _long_waits(whole, work)
-    executors = {each.subject for _, each in whole.events if each.what == LOST_EXECUTOR}
-    instances = whole.lost_instances()
+    yield from _long_waits(work, lost)
     failed = [
         each.record
         for each in work.batches
         if each.record.error
-        and each.record.executor not in executors
-        and (each.record.executor, each.record.instance) not in instances
+        and each.record.executor not in lost.executors
+        and (each.record.executor, each.record.instance) not in lost.instances
     ]
     if failed:
         yield Statement(
@@ -428,7 +438,7 @@ _WAIT_PROBLEMS: Final = {
     ),
     MEMORY: (
         "waits-for-memory",
-        "for memory while an instance was idle",
+        "for memory",
         "more memory, smaller batches, or fewer models on the device",
     ),
     LOADING: (
@@ -439,7 +449,7 @@ _WAIT_PROBLEMS: Final = {
 }
 
 
-def _long_waits(whole: Joined, work: _ModelWork) -> Iterator[Statement]:
+def _long_waits(work: _ModelWork, lost: _Lost) -> Iterator[Statement]:
     for reason, waited in work.waits_ns.items():
         code, text, advice = _WAIT_PROBLEMS.get(
             reason, (f"waits-for-{reason.replace(' ', '-')}", f"for {reason}", "")
@@ -454,9 +464,7 @@ def _long_waits(whole: Joined, work: _ModelWork) -> Iterator[Statement]:
         if reason == DELAY and idle < held / 2:
             # Larger batches save what is scarce.
             continue
-        if reason == LOADING and any(
-            each.what in (LOST_EXECUTOR, LOST_INSTANCE) for _, each in whole.events
-        ):
+        if reason == LOADING and (lost.executors or lost.instances):
             # They are loaded again: a consequence.
             continue
         rows = sum(each.record.size for each in work.batches) / len(work.batches)
@@ -521,7 +529,7 @@ def _tail(whole: Joined) -> Iterator[Statement]:
     p50, p99 = median(map(_total, requests)), slowest[-1].total_ns
     yield Statement(
         "p99",
-        f"p99 is {_ms(p99)}, the median {_ms(p50)}: the slowest 1 % ({count} requests) spent"
+        f"p99 is {_ms(p99)}, the median {_ms(p50)}: the slowest 1 % ({_count(count, 'request')}) spent"
         f" {slow.get(step, 0.0) / total:.0%} of their time in the step '{step}',"
         f" {_ms(slow.get(step, 0.0))} ({_ms(usual.get(step, 0.0))} is usual)",
         figures={

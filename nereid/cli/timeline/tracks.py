@@ -20,9 +20,10 @@ from nereid.cli.timeline.joined import (
     INPUT,
     OUTPUT,
     QUEUE,
-    WAITS,
     label,
+    model_name,
     reported_parts,
+    wait_name,
 )
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ def _queues(layout: _Layout, whole: Joined) -> Iterator[Item]:
         queue.extend((each.enqueued_ns, sent, each.number) for each in batch.record.members)
     for scheduler, ended in whole.ended:
         if ended.enqueued_ns and not whole.requests[ended.number].attempts:
-            name = f"{ended.model}:{ended.version}"
+            name = model_name((ended.model, ended.version))
             queue = queues.setdefault((scheduler, name), [])
             queue.append((ended.enqueued_ns, ended.ended_ns, ended.number))
     for (scheduler, name), queue in queues.items():
@@ -264,11 +265,10 @@ def _waits(layout: _Layout, whole: Joined) -> Iterator[Item]:
     for scheduler, wait in sorted(whole.waits, key=lambda each: each[1].from_ns):
         if wait.to_ns < wait.from_ns:
             continue
-        name = f"{wait.model}:{wait.version} waits"
+        name = f"{model_name((wait.model, wait.version))} waits"
         track = layout.lane(scheduler, name, wait.from_ns, wait.to_ns)
-        reason = WAITS.get(wait.reason, f"wait for {wait.reason}")
         arguments = (("requests", wait.requests),)
-        yield Slice(track, reason, wait.from_ns, wait.to_ns, arguments)
+        yield Slice(track, wait_name(wait.reason), wait.from_ns, wait.to_ns, arguments)
 
 
 def _executions(layout: _Layout, whole: Joined) -> Iterator[Item]:
@@ -297,7 +297,7 @@ def _executions(layout: _Layout, whole: Joined) -> Iterator[Item]:
                 (EXECUTOR_REPLY, record.output_ns, record.written_ns),
             )  # fmt: skip
             arguments = (
-                ("model", f"{record.model}:{record.version}"),
+                ("model", model_name((record.model, record.version))),
                 ("size", record.size),
                 ("number", record.number),
                 ("bytes_in", record.bytes_in),

@@ -271,20 +271,24 @@ class Admission:
 
     def _retry_held(self) -> None:
         self._retry_due = False
+        # What comes after it is time in the model's queue.
+        now_ns = time.monotonic_ns()
         released: dict[tuple[str, str], list[HeldRequest]] = {}
         for held in self._load_queue:
             if not self._catalogue.is_loading(held.name, held.version):
                 self._load_queue.remove_request(held)
-                released.setdefault((held.name, held.version), []).append(held)
-                self._submit_held(held)
-        if self._timeline is not None and released:
-            now_ns = time.monotonic_ns()
+                released.setdefault(self._submit_held(held), []).append(held)
+        if self._timeline is not None:
             for (name, version), waited in released.items():
                 since_ns = waited[0].since_ns
                 wait = Wait(name, version, LOADING, since_ns, now_ns, len(waited))
                 self._timeline.record_wait(wait)
 
-    def _submit_held(self, held: HeldRequest) -> None:
+    def _submit_held(self, held: HeldRequest) -> tuple[str, str]:
+        """Submit a request again; returns the name and version of its model, or else those that it
+        asks for.
+        """
+        named = held.name, held.version
         request, on_response, on_queued = held.request, held.on_response, held.on_queued
         try:
             if request.resent:
@@ -292,14 +296,17 @@ class Admission:
                 resent = self._await_first_run(request, on_response, on_queued)
                 if resent is not None:
                     on_queued(request.id, resent)
-                    return
+                    return named
             self._check_moved(held.name)
             model = self._find_model(request, held.name, held.version)
+            name, number = model.named
+            named = name, str(number)
             on_queued(request.id, self._submit_to(model, request, on_response))
         except Exception as error:
             refusal = client_error(error, request)
             self.trace_refusal(request, refusal, held.since_ns)
             on_response(refusal_response(request, refusal))
+        return named
 
 
 def _stopping() -> MovedError:

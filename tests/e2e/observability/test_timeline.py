@@ -57,6 +57,7 @@ RECORDS = "--timeline-seconds=30"
 # About the time of an execution, in seconds.
 _SHORT = 0.002
 _STALL = 1.5
+_LOAD = 0.5
 
 
 def save(root: Path, name: str, config: str, code: str = "") -> None:
@@ -205,6 +206,25 @@ def test_a_trace_has_all_requests(planted: Recorded, form: str, tmp_path: Path) 
     assert batches == computed
     assert errors == []
     assert processes == [("executor",), ("gateway ",), ("schedule",)]
+
+
+def test_a_request_that_waits_for_its_model_to_be_loaded(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    loads = f"    def initialize(self, args):\n        time.sleep({_LOAD})\n"
+    save(models, "lazy", _BATCHES, _SLEEPER + loads)
+    flags = RECORDS, "--lazy-loading=true"
+    with running(models, tmp_path / "log", *flags) as mesh, ThreadPoolExecutor(1) as pool:
+        load = Load(mesh, pool)
+        load.start("lazy", [_SHORT], clients=1)
+        load.join()
+        _, document = timeline(f"--url={mesh.http}", "--last=60s")
+    [slowest] = document["slowest"]
+    steps = {each["step"]: each["ms"] for each in slowest["steps"]}
+    assert sum(steps.values()) == pytest.approx(slowest["ms"])
+    assert steps["wait for loading"] >= _LOAD * 1000
+    [p99] = [each for each in document["statements"] if each["code"] == "p99"]
+    assert p99["figures"]["step"] == "wait for loading"
+    assert "(1 request)" in p99["text"]
 
 
 def test_a_healthy_load_and_then_an_executor_is_killed(tmp_path: Path) -> None:

@@ -47,6 +47,36 @@ def test_the_steps_of_a_request() -> None:
     assert request.total_ns == 110
 
 
+def test_what_a_request_waits_for_before_it_is_queued() -> None:
+    waits = [
+        Wait("m", "1", "loading", 103, 114, 1),
+        # Of any version. Part of the load's time, and again when all instances are lost.
+        Wait("m", "", "memory", 104, 110, 1),
+        Wait("m", "1", "loading", 125, 135, 1),
+        Wait("m", "", "memory", 130, 133, 1),
+        # What others wait for in the queue.
+        Wait("m", "1", "delay", 101, 112, 1),
+        Wait("n", "", "memory", 101, 112, 1),
+    ]
+    whole = of(gateway=[_GATEWAY], scheduler=[_BATCH, *waits], executor=[_EXECUTION])
+    assert whole.steps(whole.requests[7])[:7] == [
+        ("gateway", 4), ("wait for memory", 6), ("wait for loading", 5), ("admission", 5),
+        ("queue", 10), ("wait for memory", 3), ("wait for loading", 7),
+    ]  # fmt: skip
+    assert sum(part for _, part in whole.steps(whole.requests[7])) == 110
+
+
+def test_requests_that_wait_for_a_load_and_are_not_executed() -> None:
+    wait = Wait("m", "", "loading", 103, 200, 1)
+    refused = of(gateway=[_GATEWAY], scheduler=[wait])
+    assert refused.steps(refused.requests[7]) == [("scheduler", 13), ("wait for loading", 97)]
+    ended = EndedRequest(7, "m", "1", 201, 201, 205, "cancelled", 1)
+    cancelled = of(gateway=[_GATEWAY], scheduler=[wait, ended])
+    assert cancelled.steps(cancelled.requests[7]) == [
+        ("gateway", 4), ("wait for loading", 97), ("queue", 4), ("gateway reply", 5)
+    ]  # fmt: skip
+
+
 def test_without_the_executor_its_reported_times_are_taken() -> None:
     whole = of(gateway=[_GATEWAY], scheduler=[_BATCH])
     steps = dict(whole.steps(whole.requests[7]))

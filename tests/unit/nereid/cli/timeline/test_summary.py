@@ -19,6 +19,7 @@ from nereid.timeline.records import (
     BatchRecord,
     EndedRequest,
     Event,
+    GatewayRequest,
     Member,
     ServiceTimeline,
     Timeline,
@@ -336,10 +337,27 @@ def test_long_waits_by_reason(reason: str, code: str) -> None:
     assert problems(summarized(joined(timeline))) == expected
 
 
+@pytest.mark.parametrize(
+    ("reason", "code"), [(MEMORY, "waits-for-memory"), (LOADING, "waits-for-loading")]
+)
+def test_long_waits_before_requests_are_queued(reason: str, code: str) -> None:
+    timeline = scripted(Load(rate=50))
+    gateway, scheduler = timeline.services[0].records, timeline.services[1].records
+    for at, each in enumerate(gateway):
+        assert isinstance(each, GatewayRequest)
+        gateway[at] = each._replace(received_ns=each.received_ns - 9 * MS)
+        scheduler.append(Wait("m", "", reason, each.received_ns - 9 * MS, each.received_ns, 1))
+    summary = summarized(joined(timeline))
+    assert problems(summary) == [code]
+    assert statement(summary, code).figures["wait_ms"] >= 9
+    assert statement(summary, "p99").figures["step"] == f"wait for {reason}"
+
+
 def test_where_p99_comes_from_and_the_slowest() -> None:
     summary = said(Load(rate=100, stalls={"e0": [(2 * S, 1 * S)]}))
     figures = statement(summary, "p99").figures
     assert figures["step"] == "queue"
+    assert "requests) spent" in statement(summary, "p99").text
     assert figures["p99_ms"] > 500 > figures["p50_ms"]
     assert len(summary.slowest) == 10
     totals = [each.total_ns for each in summary.slowest]

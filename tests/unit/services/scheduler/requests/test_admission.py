@@ -14,8 +14,12 @@ from nereid.services.scheduler.executors.instance_batches import SentBatch
 from nereid.services.scheduler.executors.remote_instance import RemoteInstance
 from nereid.services.scheduler.executors.sessions import PlacedInstance
 from nereid.services.scheduler.models.lifecycle import LoadStatus
+from nereid.services.scheduler.observability.timeline import SchedulerTimeline
 from nereid.services.scheduler.requests.entry import Batch, Entry, ValidHead
 from nereid.services.scheduler.requests.nested_calls import NestedCalls
+from nereid.timeline.recorder import Recorder
+from nereid.timeline.records import LOADING, Wait
+from nereid.timeline.wire import file_part, read_timeline
 from tests.support.peers.spans import RecordedSpans
 from tests.support.scheduler.admission_world import AdmissionWorld, loading_version, request
 from tests.support.scheduler.fake_executors import turn
@@ -34,6 +38,21 @@ async def test_held_requests_go_to_the_model_once_it_is_ready() -> None:
     assert len(it.load_queue) == 0
     model.fail_all(Unavailable("over"))
     assert it.errors() == [(1, "over"), (2, "over")]
+
+
+async def test_what_held_requests_waited_for_is_recorded() -> None:
+    recorder = Recorder("scheduler", "s", 30)
+    it = AdmissionWorld(timeline=SchedulerTimeline(recorder))
+    it.gateway.on_items([request(1), request(2)])
+    model = it.ready()
+    await turn()
+    read = read_timeline(b"".join(map(file_part, recorder.frames(30_000_000_000))))
+    [wait] = [each for each in read.services[0].records if isinstance(each, Wait)]
+    # They left the version to the scheduler.
+    assert (wait.model, wait.version) == (model.named[0], "1")
+    assert (wait.reason, wait.requests) == (LOADING, 2)
+    assert wait.from_ns < wait.to_ns
+    model.fail_all(Unavailable("over"))
 
 
 async def test_a_models_held_request_counts_in_deadlock_detection() -> None:
