@@ -178,7 +178,7 @@ class Joined:
     alone: dict[str, list[ExecutionRecord]] = field(default_factory=dict)
     waits: list[tuple[str, Wait]] = field(default_factory=list)
     ended: list[tuple[str, EndedRequest]] = field(default_factory=list)
-    # Of each model, by reason. Loading is the last: while a model is loaded it may wait for others.
+    # Of each model, by reason.
     waited: dict[Model, dict[str, Intervals]] = field(default_factory=dict)
     events: list[tuple[str, Event]] = field(default_factory=list)
 
@@ -361,10 +361,15 @@ def _waited(whole: Joined) -> dict[Model, dict[str, Intervals]]:
     waited: dict[Model, dict[str, Intervals]] = {}
     for name, version in models:
         own, of_any = spans.get((name, version), {}), spans.get((name, ""), {})
-        waited[name, version] = {
+        reasons = waited[name, version] = {
             reason: Intervals([*own.get(reason, ()), *of_any.get(reason, ())])
-            for reason in sorted({*own, *of_any}, key=lambda each: (each == LOADING, each))
+            for reason in sorted({*own, *of_any})
         }
+        loading, memory = reasons.get(LOADING), reasons.get(MEMORY)
+        if loading and memory:
+            # A load waits for memory first, which says more.
+            rest = memory.gaps(loading.starts[0], loading.ends[-1])
+            reasons[LOADING] = loading.common(rest)
     return waited
 
 

@@ -529,8 +529,8 @@ def _tail(whole: Joined) -> Iterator[Statement]:
     p50, p99 = median(map(_total, requests)), slowest[-1].total_ns
     yield Statement(
         "p99",
-        f"p99 is {_ms(p99)}, the median {_ms(p50)}: the slowest 1 % ({_count(count, 'request')}) spent"
-        f" {slow.get(step, 0.0) / total:.0%} of their time in the step '{step}',"
+        f"p99 is {_ms(p99)}, the median {_ms(p50)}: the slowest 1 % ({_count(count, 'request')})"
+        f" spent {slow.get(step, 0.0) / total:.0%} of their time in the step '{step}',"
         f" {_ms(slow.get(step, 0.0))} ({_ms(usual.get(step, 0.0))} is usual)",
         figures={
             "p50_ms": p50 / _MS,
