@@ -230,7 +230,7 @@ class Joined:
         else:
             end = gateway.ended_ns if request.ended is None else request.ended.received_ns
         known = self.waited.get(request.model, {})
-        early = {reason: known[reason] for reason in _BEFORE_QUEUE if reason in known}
+        early = {reason: spans for reason, spans in known.items() if reason in _BEFORE_QUEUE}
         return _waits_within(early, gateway.received_ns, end)
 
     def steps(self, request: Request) -> list[tuple[str, int]]:
@@ -361,15 +361,15 @@ def _waited(whole: Joined) -> dict[Model, dict[str, Intervals]]:
     waited: dict[Model, dict[str, Intervals]] = {}
     for name, version in models:
         own, of_any = spans.get((name, version), {}), spans.get((name, ""), {})
-        reasons = waited[name, version] = {
+        by_reason = waited[name, version] = {
             reason: Intervals([*own.get(reason, ()), *of_any.get(reason, ())])
             for reason in sorted({*own, *of_any})
         }
-        loading, memory = reasons.get(LOADING), reasons.get(MEMORY)
+        loading, memory = by_reason.get(LOADING), by_reason.get(MEMORY)
         if loading and memory:
             # A load waits for memory first, which says more.
             rest = memory.gaps(loading.starts[0], loading.ends[-1])
-            reasons[LOADING] = loading.common(rest)
+            by_reason[LOADING] = loading.common(rest)
     return waited
 
 

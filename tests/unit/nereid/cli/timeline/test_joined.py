@@ -60,8 +60,8 @@ def test_what_a_request_waits_for_before_it_is_queued() -> None:
     ]
     whole = of(gateway=[_GATEWAY], scheduler=[_BATCH, *waits], executor=[_EXECUTION])
     assert whole.steps(whole.requests[7])[:7] == [
-        ("gateway", 4), ("wait for memory", 6), ("wait for loading", 5), ("admission", 5),
-        ("queue", 10), ("wait for memory", 3), ("wait for loading", 7),
+        ("gateway", 4), ("wait for loading", 5), ("wait for memory", 6), ("admission", 5),
+        ("queue", 10), ("wait for loading", 7), ("wait for memory", 3),
     ]  # fmt: skip
     assert sum(part for _, part in whole.steps(whole.requests[7])) == 110
 
