@@ -38,7 +38,7 @@ class Slowest(Generic[T]):
             heapreplace(heap, entry)
 
     def slowest(self, now_s: float) -> list[T]:
-        """They, the slowest first."""
+        """Those of the window, the slowest first."""
         self._forget(now_s)
         entries = sorted((each for _, heap in self._heaps for each in heap), reverse=True)
         return [item for _, _, item in entries[: self._most]]

@@ -181,7 +181,7 @@ class Admission:
                 version,
                 on_response,
                 on_queued,
-                on_failed=self.trace_refusal,
+                on_failed=self._on_hold_failed,
                 since_ns=time.monotonic_ns(),
                 queue=self._load_queue,
             )
@@ -278,11 +278,18 @@ class Admission:
             if not self._catalogue.is_loading(held.name, held.version):
                 self._load_queue.remove_request(held)
                 released.setdefault(self._submit_held(held), []).append(held)
+        for named, waited in released.items():
+            self._record_hold(named, waited, now_ns)
+
+    def _on_hold_failed(self, held: HeldRequest, error: NereidError) -> None:
+        self.trace_refusal(held.request, error, held.since_ns)
+        self._record_hold((held.name, held.version), [held], time.monotonic_ns())
+
+    def _record_hold(self, named: tuple[str, str], waited: list[HeldRequest], now_ns: int) -> None:
+        """Requests of a model and version have waited for its load, the first one the longest."""
         if self._timeline is not None:
-            for (name, version), waited in released.items():
-                since_ns = waited[0].since_ns
-                wait = Wait(name, version, LOADING, since_ns, now_ns, len(waited))
-                self._timeline.record_wait(wait)
+            wait = Wait(*named, LOADING, waited[0].since_ns, now_ns, len(waited))
+            self._timeline.record_wait(wait)
 
     def _submit_held(self, held: HeldRequest) -> tuple[str, str]:
         """Submit a request again; returns the name and version of its model, or else those that it

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     OnResponse = Callable[[InferResponse], None]
     # A request waits in another queue now: its id, and what its sender may cancel there.
     OnQueued = Callable[[int, PendingRequest], None]
-    # Its model was not loaded in time: the request, the error, and when it came.
-    OnFailed = Callable[[InferRequest, NereidError, int], None]
+    # Its model was not loaded in time.
+    OnFailed = Callable[["HeldRequest", NereidError], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -103,5 +103,5 @@ class LoadQueue:
 
     def _fail_request(self, held: HeldRequest, error: NereidError) -> None:
         self.remove_request(held)
-        held.on_failed(held.request, error, held.since_ns)
+        held.on_failed(held, error)
         held.on_response(InferResponse(held.request.id, error=error_status_of(error)))

@@ -40,19 +40,33 @@ async def test_held_requests_go_to_the_model_once_it_is_ready() -> None:
     assert it.errors() == [(1, "over"), (2, "over")]
 
 
+def waits_of(recorder: Recorder) -> list[Wait]:
+    read = read_timeline(b"".join(map(file_part, recorder.frames(30_000_000_000))))
+    return [each for each in read.services[0].records if isinstance(each, Wait)]
+
+
 async def test_what_held_requests_waited_for_is_recorded() -> None:
     recorder = Recorder("scheduler", "s", 30)
     it = AdmissionWorld(timeline=SchedulerTimeline(recorder))
     it.gateway.on_items([request(1), request(2)])
     model = it.ready()
     await turn()
-    read = read_timeline(b"".join(map(file_part, recorder.frames(30_000_000_000))))
-    [wait] = [each for each in read.services[0].records if isinstance(each, Wait)]
+    [wait] = waits_of(recorder)
     # They left the version to the scheduler.
     assert (wait.model, wait.version) == (model.named[0], "1")
     assert (wait.reason, wait.requests) == (LOADING, 2)
     assert wait.from_ns < wait.to_ns
     model.fail_all(Unavailable("over"))
+
+
+async def test_held_requests_that_fail_have_waited_as_well() -> None:
+    recorder = Recorder("scheduler", "s", 30)
+    it = AdmissionWorld(timeline=SchedulerTimeline(recorder))
+    it.gateway.on_items([request(1)])
+    it.load_queue.fail_all(Unavailable("over"))
+    assert it.errors() == [(1, "over")]
+    [wait] = waits_of(recorder)
+    assert (wait.model, wait.version, wait.reason, wait.requests) == ("m", "", LOADING, 1)
 
 
 async def test_a_models_held_request_counts_in_deadlock_detection() -> None:
