@@ -47,13 +47,13 @@ FROM_EXECUTOR: Final = "from executor"
 AT_SCHEDULER: Final = "scheduler"
 GATEWAY_REPLY: Final = "gateway reply"
 # Of Wait.reason.
-WAITS: Final = {
+_WAITS: Final = {
     DELAY: "wait for delay",
     RATE_LIMITER: "wait for rate limiter",
     MEMORY: "wait for memory",
     LOADING: "wait for loading",
 }
-# Requests also wait for these before they are queued: then nothing else is recorded of them.
+# Requests wait for these before they are queued, too; the queue's other waits are not theirs yet.
 _BEFORE_QUEUE: Final = (MEMORY, LOADING)
 
 # Of ServiceTimeline.kind.
@@ -267,7 +267,7 @@ def model_name(model: Model) -> str:
 
 def wait_name(reason: str) -> str:
     """The step in which requests waited for this."""
-    return WAITS.get(reason, f"wait for {reason}")
+    return _WAITS.get(reason, f"wait for {reason}")
 
 
 def joined(timeline: Timeline) -> Joined:
@@ -349,6 +349,7 @@ def _execution_of(
 
 
 def _waited(whole: Joined) -> dict[Model, dict[str, Intervals]]:
+    """The waits of each model and version, with those that are of any version."""
     spans: dict[Model, dict[str, list[tuple[int, int]]]] = {}
     for _, wait in whole.waits:
         reasons = spans.setdefault((wait.model, wait.version), {})
@@ -374,7 +375,7 @@ def _waited(whole: Joined) -> dict[Model, dict[str, Intervals]]:
 
 
 def _waits_within(waits: dict[str, Intervals], start: int, end: int) -> dict[str, int]:
-    """How much of a span each wait has, of those that overlap the first."""
+    """How much of a span was waited, by reason; no time counts twice."""
     rest, parts = max(end - start, 0), {}
     for reason, spans in waits.items():
         part = min(spans.within(start, end), rest)

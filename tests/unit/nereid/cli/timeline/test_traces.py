@@ -12,7 +12,16 @@ from nereid.cli.timeline.chrome import chrome
 from nereid.cli.timeline.joined import Joined, joined
 from nereid.cli.timeline.perfetto import perfetto
 from nereid.cli.timeline.tracks import Count, Flow, Item, Mark, Process, Slice, Track, laid_out
-from nereid.timeline.records import EndedRequest, Event
+from nereid.timeline.records import (
+    LOADING,
+    MEMORY,
+    EndedRequest,
+    Event,
+    Record,
+    ServiceTimeline,
+    Timeline,
+    Wait,
+)
 from tests.support.peers.perfetto_traces import query, trace_of
 from tests.support.scripted_timeline import MS, START, US, Load, S, scripted
 
@@ -167,6 +176,20 @@ def test_chromes_events() -> None:
     request = next(each for each in events if each["name"] == "request")
     assert request["args"]["model"] in ("m", "limited")
     assert request["ts"] * 1000 == pytest.approx(START, rel=0.01)
+
+
+def test_waits_of_any_version_of_a_model() -> None:
+    waits: list[Record] = [
+        Wait("m", "", MEMORY, START, START + 5 * MS, 3),
+        Wait("m", "1", LOADING, START, START + 9 * MS, 3),
+    ]
+    service = ServiceTimeline("scheduler", "s", from_ns=START, to_ns=START + S, records=waits)
+    items = list(laid_out(joined(Timeline(services=[service]))))
+    names = {each.id: each.name for each in items if isinstance(each, Track)}
+    assert [(names[each.track], each.name) for each in items if isinstance(each, Slice)] == [
+        ("m waits", "wait for memory"),
+        ("m:1 waits", "wait for loading"),
+    ]
 
 
 def test_counters_have_few_points() -> None:
