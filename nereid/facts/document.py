@@ -47,6 +47,8 @@ class Server(TypedDict):
     max_consoles: int
     # Of this gateway; 0: it serves no gRPC.
     grpc_port: int
+    # Of --timeline-seconds; 0: no timeline is recorded.
+    timeline_seconds: float
     # What could not be asked of the mesh, and why; empty if everything could.
     problems: list[str]
 
@@ -270,6 +272,8 @@ class SlowRequest(TypedDict, total=False):
     model: str
     version: str
     request_id: str
+    # In the mesh, for `nereid timeline --request`; decimal, as it may be above 2^53.
+    number: str
     duration_us: float
     # Empty: it succeeded.
     error: str

@@ -216,6 +216,7 @@ class GatewayService:
             mesh_request(self._settings),
             self._read_own_page,
             grpc_port=self._settings.grpc_port if self._settings.allow_grpc else 0,
+            timeline_seconds=self._settings.timeline_seconds,
         )
         return endpoints
 

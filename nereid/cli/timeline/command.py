@@ -20,8 +20,9 @@ from urllib.parse import quote
 from nereid.cli.explain.server import CannotAskError, add_server_arguments, server_of
 from nereid.cli.timeline.chrome import chrome
 from nereid.cli.timeline.joined import Joined, joined, latest, model_name
+from nereid.cli.timeline.one_request import around
 from nereid.cli.timeline.perfetto import perfetto
-from nereid.cli.timeline.summary import SlowRequest, Summary, summarized
+from nereid.cli.timeline.summary import SlowRequest, Summary, request_summary, summarized
 from nereid.cli.timeline.tracks import laid_out
 from nereid.timeline import PATH
 from nereid.timeline.wire import MAX_BYTES, TimelineError, read_timeline
@@ -48,6 +49,13 @@ _WIDTH: Final = 100
 _SECONDS: Final = 5.0
 # Whose configurations are asked for.
 _MOST_MODELS: Final = 50
+# More than any service keeps.
+_ALL_SECONDS: Final = 100_000.0
+_UNKNOWN: Final = (
+    "no request {number} among the {seconds:.1f} s that were recorded: numbers are those of the"
+    " console's slow requests; if it is older, ask sooner, or start the mesh with a longer"
+    " --timeline-seconds; if it has only just ended, ask again"
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -59,15 +67,17 @@ def main(argv: Sequence[str]) -> int:
         if server is None:
             data = _read(Path(given.file))
         else:
-            data = _recorded(server, given.seconds, given.last)
+            last = given.last
+            if given.request is not None and given.seconds is None:
+                last = last or _ALL_SECONDS
+            data = _recorded(server, given.seconds, last)
         timeline = read_timeline(data)
+        if given.file and given.last:
+            latest(timeline, int(given.last * 1e9))
+        whole, summary = _understood(joined(timeline), given.request, server)
     except (CannotAskError, TimelineError, OSError) as error:
         sys.stderr.write(f"{_PROGRAM}: {error}\n")
         return 2
-    if given.file and given.last:
-        latest(timeline, int(given.last * 1e9))
-    whole = joined(timeline)
-    summary = summarized(whole, {} if server is None else _max_batch_sizes(server, whole))
     try:
         if given.raw:
             _write(Path(given.raw), [data])
@@ -79,8 +89,23 @@ def main(argv: Sequence[str]) -> int:
     if given.json:
         print(json.dumps(_document(whole, summary), indent=1))
     else:
-        print(*_lines(summary), sep="\n")
+        title = "the slowest requests" if given.request is None else f"request {given.request}"
+        print(*_lines(summary, title), sep="\n")
     return 1 if summary.problems else 0
+
+
+def _understood(whole: Joined, number: int | None, server: Server | None) -> tuple[Joined, Summary]:
+    """What is to be written, and to be said. number: of the one request that is asked for."""
+    if number is None:
+        sizes = {} if server is None else _max_batch_sizes(server, whole)
+        return whole, summarized(whole, sizes)
+    try:
+        part = around(whole, number)
+    except KeyError:
+        start, end = whole.span
+        text = _UNKNOWN.format(number=number, seconds=(end - start) / 1e9)
+        raise TimelineError(text) from None
+    return part, request_summary(part, number)
 
 
 def _recorded(server: Server, seconds: float | None, last: float | None) -> bytes:
@@ -152,14 +177,14 @@ def _document(whole: Joined, summary: Summary) -> dict[str, Any]:
     }
 
 
-def _lines(summary: Summary) -> Iterator[str]:
+def _lines(summary: Summary, title: str) -> Iterator[str]:
     for each in summary.statements:
         text = f"{'problem: ' if each.problem else ''}{each.text} [{each.code}]"
         yield from _wrapped(text, "", "    ")
         if each.advice:
             yield from _wrapped(each.advice, "    ", "    ")
     if summary.slowest:
-        yield "the slowest requests:"
+        yield f"{title}:"
     for slow in summary.slowest:
         yield from _wrapped(_slow(slow), "  ", "      ")
 
@@ -208,6 +233,11 @@ def _parser() -> argparse.ArgumentParser:
     when.add_argument(
         "--last", type=_seconds, metavar="S", help="what has just happened, such as 30s"
     )
+    add(
+        "--request", type=int, metavar="NUMBER",
+        help="only this request, and what happened in its lifetime (without --seconds or --last: of"
+        " all that is kept); the console's slow requests have their numbers",
+    )  # fmt: skip
     add("-o", "--output", default="", metavar="PATH", help="write a trace")
     add(
         "--format", choices=("perfetto", "chrome"), default="perfetto",

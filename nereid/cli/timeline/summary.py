@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from nereid.cli.timeline.joined import Batch, Instance, Joined, Model, Request
-    from nereid.timeline.records import Event
+    from nereid.timeline.records import Event, Member
 
 _MS: Final = 1_000_000
 # An execution that took so many times what its size usually takes, and so long, is a stall.
@@ -666,17 +666,69 @@ def _incomplete(whole: Joined) -> Iterator[Statement]:
 
 
 def _slowest(whole: Joined) -> list[SlowRequest]:
-    return [
-        SlowRequest(
-            "" if each.gateway is None else each.gateway.request_id,
-            "" if each.gateway is None else each.gateway.trace_id,
-            *each.model,
-            each.total_ns,
-            len(each.attempts),
-            whole.steps(each),
+    return [described(whole, each) for each in nlargest(_SHOWN, whole.timed(), key=_total)]
+
+
+def described(whole: Joined, request: Request) -> SlowRequest:
+    """A request, with where its time went."""
+    gateway = request.gateway
+    return SlowRequest(
+        "" if gateway is None else gateway.request_id,
+        "" if gateway is None else gateway.trace_id,
+        *request.model,
+        request.total_ns,
+        len(request.attempts),
+        whole.steps(request),
+    )
+
+
+def request_summary(whole: Joined, number: int) -> Summary:
+    """Of one request alone: its batches, how it ended, and its steps. whole: what around() left."""
+    request = whole.requests[number]
+    statements = [_execution(batch, member) for batch, member in request.attempts]
+    if request.ended is not None:
+        outcome = request.ended.outcome
+        statements.append(
+            Statement("ended", f"ended at its scheduler: {outcome}", figures={"outcome": outcome})
         )
-        for each in nlargest(_SHOWN, whole.timed(), key=_total)
-    ]
+    if request.gateway is not None and request.gateway.status:
+        status = request.gateway.status
+        statements.append(
+            Statement(
+                "failed",
+                f"its client got gRPC status {status}",
+                problem=True,
+                figures={"status": status},
+            )
+        )
+    statements += _incomplete(whole)
+    return Summary(statements, [described(whole, request)])
+
+
+def _execution(batch: Batch, member: Member) -> Statement:
+    """A member's part in it."""
+    record = batch.record
+    queued, executed = record.sent_ns - member.enqueued_ns, _duration(batch)
+    return Statement(
+        "batch",
+        f"{'failed' if record.error else 'executed'} in batch {record.number} of instance"
+        f" {record.instance} of executor {record.executor}:"
+        f" {_count(len(record.members), 'request')}, {_count(record.size, 'row')}, sent after"
+        f" {_ms(queued)} in the queue, {_ms(executed)} at the instance"
+        f"{f' ({record.error})' if record.error else ''}",
+        problem=bool(record.error),
+        version=record.version,
+        figures={
+            "model": record.model,
+            "instance": record.instance,
+            "executor": record.executor,
+            "number": record.number,
+            "requests": len(record.members),
+            "rows": record.size,
+            "queue_ms": queued / _MS,
+            "execution_ms": executed / _MS,
+        },
+    )
 
 
 def _total(request: Request) -> int:

@@ -26,10 +26,18 @@ def make_console(  # noqa: PLR0913 (called once)
     read_own: Callable[[], Awaitable[bytes]],
     *,
     grpc_port: int,
+    timeline_seconds: float,
 ) -> tuple[ConsoleHub, ConsoleEndpoints]:
     """The consoles that are open, and the routes. request: for the mesh's series. read_own: those
     of this gateway, or its group. grpc_port: of its clients; 0: it has none.
+    timeline_seconds: how much of the past is recorded.
     """
     observer = Observer(data_plane, request, read_own)
-    hub = ConsoleHub(data_plane, observer, slow_requests, grpc_port=grpc_port)
+    hub = ConsoleHub(
+        data_plane,
+        observer,
+        slow_requests,
+        grpc_port=grpc_port,
+        timeline_seconds=timeline_seconds,
+    )
     return hub, ConsoleEndpoints(hub, policy, read_files(package_files()))

@@ -85,14 +85,18 @@ class ConsoleHub:
         slow_requests: SlowRequests,
         *,
         grpc_port: int = 0,
+        timeline_seconds: float = 0.0,
         max_consoles: int = MAX_CONSOLES,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        """grpc_port: what the page's code is to name; 0: none."""
+        """grpc_port: what the page's code is to name; 0: none. timeline_seconds: how much of the
+        past is recorded.
+        """
         self._data_plane = data_plane
         self._observer = observer
         self._slow_requests = slow_requests
         self._grpc_port = grpc_port
+        self._timeline_seconds = timeline_seconds
         self._max_consoles = max_consoles
         self._interval_s = interval_s
         self._consoles: dict[Console, None] = {}
@@ -238,6 +242,7 @@ class ConsoleHub:
             "consoles": len(self._consoles),
             "max_consoles": self._max_consoles,
             "grpc_port": self._grpc_port,
+            "timeline_seconds": self._timeline_seconds,
             "problems": list(look.problems),
         }
         shared: dict[str, Any] = {

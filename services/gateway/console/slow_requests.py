@@ -90,6 +90,8 @@ def _described(
         "request_id": request.request_id[:200],
         "duration_us": duration_ns / 1000,
     }
+    if request.id:
+        shown["number"] = str(request.id)
     if response.error is not None:
         shown["error"] = response.error.message[:1000]
     elif response.head and not shown["version"]:

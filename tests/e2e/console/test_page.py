@@ -303,3 +303,26 @@ def test_the_timeline_is_saved(watched: Watched, site: FactsServer) -> None:
     assert saving.value.suggested_filename == "nereid-timeline.raw"
     assert saving.value.path().read_bytes() == b"timeline"
     page.get_by_text("nereid timeline nereid-timeline.raw -o trace.pftrace").wait_for()
+
+
+def test_a_slow_request_leads_to_its_own_timeline(watched: Watched, site: FactsServer) -> None:
+    page = watched.page
+    go(page, site, "slow requests")
+    own = page.get_by_role("button", name="Its timeline")
+    assert own.count() == 0
+    site.document["permissions"]["for_all_models"] = ["trace"]
+    site.publish()
+    own.click()
+    page.get_by_role("button", name="Copy the request's command").click()
+    page.get_by_text("Copied the request's command.").wait_for()
+    command = (
+        f"nereid timeline --url={site.origin} --request=9223372036854775809 -o request.pftrace"
+    )
+    assert page.evaluate("navigator.clipboard.readText()") == command
+    with page.expect_download():
+        page.get_by_role("button", name="Save the timeline").click()
+    page.get_by_text("nereid timeline nereid-timeline.raw --request=9223372036854775809").wait_for()
+    site.document["server"]["timeline_seconds"] = 0.0
+    site.publish()
+    page.get_by_label("The command for this request").wait_for(state="detached")
+    assert own.count() == 0

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.console.console_client import console
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.peers.perfetto_traces import query
 
@@ -252,3 +253,35 @@ def test_a_healthy_load_and_then_an_executor_is_killed(tmp_path: Path) -> None:
     figures = {each["code"]: each["figures"] for each in document["statements"]}
     assert figures["requests"]["requests"] == load.sent.total()
     assert figures["executor-lost"]["batches"] <= 2
+
+
+def test_a_slow_request_of_the_console_is_found_by_its_number(tmp_path: Path) -> None:
+    models, raw = tmp_path / "models", tmp_path / "raw"
+    save(models, "sleeper", _BATCHES, _SLEEPER)
+    save(models, "other", _BATCHES)
+    with (
+        running(models, tmp_path / "log", RECORDS, "--console") as mesh,
+        ThreadPoolExecutor(4) as pool,
+        console(mesh.http) as viewer,
+    ):
+        viewer.read_event()
+        load = Load(mesh, pool)
+        load.start("sleeper", [_SHORT, _SHORT, 0.2], clients=2)
+        load.start("other", [0.0] * 10, clients=1)
+        load.join()
+        slow = viewer.until(lambda facts: facts["slow_requests"] and facts["slow_requests"][0])
+        assert viewer.document["server"]["timeline_seconds"] == 30.0
+        number = slow["number"]
+        _, document = timeline(f"--url={mesh.http}", f"--request={number}", f"--raw={raw}")
+        (found,) = document["slowest"]
+        assert (found["model"], found["request_id"]) == ("sleeper", slow["request_id"])
+        assert found["ms"] >= slow["duration_us"] / 1000
+        (batch,) = [each for each in document["statements"] if each["code"] == "batch"]
+        assert batch["figures"]["rows"] == slow["batch_size"]
+    # The mesh is gone, but not what it recorded.
+    trace = tmp_path / "trace.json"
+    timeline(str(raw), f"--request={number}", "--format=chrome", "-o", str(trace))
+    events = json.loads(trace.read_bytes())["traceEvents"]
+    ids = {each["args"]["request_id"] for each in events if each["name"] == "request"}
+    assert slow["request_id"] in ids
+    assert not [each for each in ids if each.startswith("other")]

@@ -115,6 +115,39 @@ def test_files_that_cannot_be_read_or_written(
     assert "No such file" in capsys.readouterr().err
 
 
+def test_one_request(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    data = write_timeline(scripted(Load(), seconds=1))
+    trace = tmp_path / "trace.json"
+    with serving(data) as (address, asked):
+        flags = [f"--url={address}", "--request=7", "--format=chrome", "-o", str(trace)]
+        assert command.main(flags) == 0
+    # All that is kept.
+    assert asked == [f"{PATH}?last=100000"]
+    printed = capsys.readouterr().out
+    assert "executed in batch" in printed
+    assert "request 7:\n" in printed
+    assert "(request r7): gateway 0.12, " in printed
+    slices = [each["args"] for each in json.loads(trace.read_bytes())["traceEvents"]
+              if each["name"] == "request"]  # fmt: skip
+    assert "r7" in {each["request_id"] for each in slices}
+    assert len(slices) < 20
+    raw = tmp_path / "raw"
+    raw.write_bytes(data)
+    assert command.main([str(raw), "--request=7", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [each["request_id"] for each in document["slowest"]] == ["r7"]
+
+
+def test_a_request_that_is_not_known(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    raw, trace = tmp_path / "raw", tmp_path / "trace"
+    raw.write_bytes(write_timeline(scripted(Load(), seconds=1)))
+    assert command.main([str(raw), "--request=123456789", "-o", str(trace)]) == 2
+    printed = capsys.readouterr().err
+    assert "no request 123456789 among the 1.0 s that were recorded" in printed
+    assert "--timeline-seconds" in printed
+    assert not trace.exists()
+
+
 @pytest.mark.parametrize(
     "flags",
     [
@@ -124,6 +157,7 @@ def test_files_that_cannot_be_read_or_written(
         ["--last=soon"],
         ["--last=1s", "--seconds=1"],
         ["--format=pdf"],
+        ["--request=r7"],
     ],
 )
 def test_usage(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,12 +23,12 @@ export function render({ facts, ui, refresh }) {
     h("h1", { tabindex: -1 }, "Slow requests"),
     h("p", { class: "quiet" }, "The slowest of the last minute at this gateway. Trace ids are of requests that are traced."),
     section("Timeline", timeline(facts, ui, refresh)),
-    list.length === 0 ? empty("None in the last minute.") : h("ol", { class: "slowest" }, list.map(one)),
+    list.length === 0 ? empty("None in the last minute.") : h("ol", { class: "slowest" }, list.map((each) => one(each, facts, ui, refresh))),
   ];
 }
 
 // Only who may see all models' requests has it.
-function timeline({ permissions }, ui, refresh) {
+function timeline({ permissions, server }, ui, refresh) {
   const saved = `nereid timeline ${FILE} -o trace.pftrace`;
   const asked = `nereid timeline --url=${location.origin} --last=${SECONDS}s -o trace.pftrace`;
   const command = ui.saved ? saved : asked;
@@ -38,7 +38,8 @@ function timeline({ permissions }, ui, refresh) {
       ? h("div", { class: "buttons" }, h("button", { type: "button", disabled: ui.saving === true, onclick: async () => {
         ui.saving = true;
         refresh();
-        ui.saved = await save();
+        // When: requests that end later are not in it.
+        ui.saved = (await save()) && server.time_s;
         ui.saving = false;
         refresh();
       } }, ui.saving ? "Saving" : "Save the timeline"))
@@ -67,7 +68,24 @@ async function save() {
   }
 }
 
-function one(request) {
+// A request's own part of the timeline: the command, once it is asked for.
+function own(request, { permissions, server }, ui, refresh) {
+  if (!request.number || !(server.timeline_seconds > 0) || !permissions.for_all_models.includes("trace")) return null;
+  if (ui.request !== request.number) {
+    return h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => {
+      ui.request = request.number;
+      refresh();
+    } }, "Its timeline"));
+  }
+  const isSaved = request.time_s <= ui.saved && request.time_s > ui.saved - SECONDS;
+  const from = isSaved ? FILE : `--url=${location.origin}`;
+  const command = `nereid timeline ${from} --request=${request.number} -o request.pftrace`;
+  return h("div", { class: "code" },
+    h("pre", { tabindex: 0, "aria-label": "The command for this request" }, h("code", null, command)),
+    copyButton(command, "the request's command"));
+}
+
+function one(request, all, ui, refresh) {
   const parts = slowParts(request.phases_us, request.duration_us).map((part) => ({ ...part, text: microseconds(part.value) }));
   const facts = [
     request.request_id ? `id ${request.request_id}` : null,
@@ -84,6 +102,7 @@ function one(request) {
       request.error ? badge("bad", "error") : null),
     request.error ? h("p", { class: "reason" }, request.error) : null,
     parts.length > 0 ? breakdown(parts) : null,
+    own(request, all, ui, refresh),
     request.trace_id
       ? h("p", { class: "inline" }, h("span", null, "Trace ", h("code", null, request.trace_id)), copyButton(request.trace_id, "the trace id"))
       : null);
