@@ -60,15 +60,24 @@ def error_status_of(error: NereidError) -> ErrorStatus:
 MOVED: Final = ErrorStatus(Unavailable.code, "another scheduler of the mesh serves the model now")
 
 
-class Arrival(NamedTuple):
+class Arrival:
     """How a request came to its gateway: by "http" or "grpc", when it was complete, the call of
     that protocol, and whether that is a stream of requests.
     """
 
-    protocol: str
-    received_ns: int
-    call: Any = None
-    streamed: bool = False
+    __slots__ = ("call", "protocol", "received_ns", "streamed")
+
+    def __init__(
+        self,
+        protocol: str,
+        received_ns: int,
+        call: Any = None,
+        streamed: bool = False,
+    ) -> None:
+        self.protocol = protocol
+        self.received_ns = received_ns
+        self.call = call
+        self.streamed = streamed
 
 
 class InferRequest:

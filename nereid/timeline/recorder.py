@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict, deque
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
@@ -11,12 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from nereid.pb import nereid_pb2 as pb
 from nereid.timeline import wire
 from nereid.timeline.records import Event
-from nereid.timeline.ring import MAX_RECORDS, MemberRing, Ring
+from nereid.timeline.ring import MAX_BYTES, MAX_RECORDS, PackedRing, Ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from nereid.timeline.ring import AnyRing
+
 _MAX_EVENTS: Final = 10_000
+# Rings that nothing will be added to.
+_MAX_ENDED: Final = 1_000
 
 
 def clock_identity() -> str:
@@ -56,7 +62,9 @@ class Recorder:
         self._last_ns = round(seconds * 1e9)
         self._started_ns = monotonic_ns()
         self._max_records = max_records
-        self._rings: dict[type[Any], Ring] = {}
+        self._rings: defaultdict[type[Any], list[AnyRing]] = defaultdict(list)
+        self._ended: deque[tuple[type[Any], PackedRing]] = deque()
+        self._lock = threading.Lock()
         self._unfinished: dict[type[Any], Callable[[], Iterable[Any]]] = {}
         self._events = self.add_ring(Event, itemgetter(1), _MAX_EVENTS)
 
@@ -64,15 +72,32 @@ class Recorder:
         self, record: type[Any], read: Callable[[Any], Any], max_records: int | None = None
     ) -> Ring:
         """The ring of a kind of records; parameters as of Ring."""
-        ring = self._rings[record] = Ring(read, max_records or self._max_records)
+        ring = Ring(read, max_records or self._max_records)
+        self._rings[record].append(ring)
         return ring
 
-    def add_member_ring(
-        self, record: type[Any], read: Callable[[Any], Any], width: int
-    ) -> MemberRing:
-        """As add_ring(), of records with members."""
-        ring = self._rings[record] = MemberRing(read, width, self._max_records)
+    def add_packed_ring(
+        self,
+        record: type[Any],
+        read: Callable[[bytes, list[Any]], Iterable[tuple[int, Any]]],
+        max_bytes: int = MAX_BYTES,
+    ) -> PackedRing:
+        """As add_ring(), a packed one. A kind of records may have one for each thread."""
+        ring = PackedRing(read, self._last_ns, max_bytes)
+        self._rings[record].append(ring)
         return ring
+
+    def remove_ring(self, record: type[Any], ring: PackedRing) -> None:
+        """Nothing will be added to a ring any more; what it has is kept as long as if there were.
+        From any thread.
+        """
+        oldest_ns = monotonic_ns() - self._last_ns
+        with self._lock:
+            ended = self._ended
+            ended.append((record, ring))
+            while len(ended) > _MAX_ENDED or (ended and ended[0][1].last_ended_ns < oldest_ns):
+                kind, forgotten = ended.popleft()
+                self._rings[kind].remove(forgotten)
 
     def add_unfinished(self, record: type[Any], find: Callable[[], Iterable[Any]]) -> None:
         """find: gives records of what has begun and not ended."""
@@ -90,9 +115,10 @@ class Recorder:
         """
         now_ns = monotonic_ns()
         from_ns = max(self._started_ns, now_ns - min(last_ns, self._last_ns))
-        found = [(kind, ring, ring.since(from_ns)) for kind, ring in self._rings.items()]
+        rings = [(kind, each) for kind, some in self._rings.items() for each in list(some)]
+        found = [(kind, ring.since(from_ns)) for kind, ring in rings]
         unfinished = [(kind, list(find())) for kind, find in self._unfinished.items()]
-        complete_from_ns = max(from_ns, *(ring.lost_until_ns for _, ring, _ in found))
+        complete_from_ns = max(from_ns, *(ring.lost_until_ns for _, ring in rings))
         service = pb.TimelineService(
             kind=self.kind,
             name=self.name,
@@ -101,9 +127,7 @@ class Recorder:
             clock=self.clock,
             now_ns=now_ns,
         )
-        records = (
-            wire.records_frames(kind, map(ring.read, ended)) for kind, ring, ended in found if ended
-        )
+        records = (wire.records_frames(kind, ended) for kind, ended in found)
         begun = (wire.records_frames(kind, some) for kind, some in unfinished if some)
         frames = chain.from_iterable(chain(begun, records))
         return chain((wire.service_frame(service),), frames)

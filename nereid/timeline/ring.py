@@ -1,91 +1,155 @@
 """The last records of one kind, in memory: bounded, and cheap to add to.
 
-A hot path appends a plain tuple of numbers and names, whose first item is when it ended; it becomes
-a record when somebody asks. What a tuple refers to is kept for as long as the tuple: no payloads.
+What hot paths record are numbers, written one behind the other, so that a record costs no object:
+objects have to be freed one by one, long after they have left the processor's caches, and the
+garbage collector visits them.
 """
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
 from collections import deque
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from librt.strings import BytesWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
-# Of one kind, members of batches included. One takes about 300 bytes.
+# Of a Ring. One takes about 300 bytes.
 MAX_RECORDS: Final = 100_000
+# Of a PackedRing. A request at a gateway takes 32, a batch 76, and each of its members 28.
+MAX_BYTES: Final = 16 << 20
+PIECE_BYTES: Final = 1 << 16
 _ATTEMPTS: Final = 8
 
 
-class Ring:
-    """Of records of one size; several threads may append some."""
-
-    def __init__(self, read: Callable[[Any], Any], max_records: int = MAX_RECORDS) -> None:
-        """read: makes a record of what was appended."""
-        self.read = read
-        # At most max_records; read only.
-        self.added: deque[Any] = deque(maxlen=max_records)
-        # A deque's own: no call of ours on a hot path.
-        self.append: Callable[[Any], None] = self.added.append
+class AnyRing(Protocol):
+    """How rings are read."""
 
     @property
     def lost_until_ns(self) -> int:
         """When the last one ended that may have had to make way; 0: none has."""
-        added = self.added
-        return added[0][0] if len(added) == added.maxlen else 0
 
-    def since(self, from_ns: int) -> list[Any]:
-        """The tuples of what ended at this time or later, the oldest first."""
+    def since(self, from_ns: int) -> Iterator[Any]:
+        """The records of what ended at this time or later, the oldest first: those that there are
+        now, each made as it is asked for.
+        """
+
+
+class Ring:
+    """Of tuples whose first item is when the record ended; several threads may append some."""
+
+    def __init__(self, read: Callable[[Any], Any], max_records: int = MAX_RECORDS) -> None:
+        """read: makes a record of a tuple."""
+        self._read = read
+        self._added: deque[Any] = deque(maxlen=max_records)
+        self.append: Callable[[Any], None] = self._added.append
+
+    @property
+    def lost_until_ns(self) -> int:
+        """See AnyRing."""
+        added = self._added
+        return int(added[0][0]) if len(added) == added.maxlen else 0
+
+    def since(self, from_ns: int) -> Iterator[Any]:
+        """See AnyRing."""
         added = self._copy()
         # Several threads, and events with a duration, come in almost this order.
-        return added[bisect_left(added, from_ns, key=itemgetter(0)) :]
+        return map(self._read, added[bisect_left(added, from_ns, key=itemgetter(0)) :])
 
     def _copy(self) -> list[Any]:
         for _ in range(_ATTEMPTS):
             try:
-                return list(self.added)
+                return list(self._added)
             except RuntimeError:
                 # Another thread has appended one meanwhile.
                 continue
         return []
 
 
-class MemberRing(Ring):
-    """Of records with members, which come last in their tuples, in one flat tuple. One thread
-    appends.
+class Piece(NamedTuple):
+    """Some records of a PackedRing, whole ones."""
+
+    data: bytes
+    objects: list[Any]
+    # When the last one ended.
+    ended_ns: int
+
+
+class PackedRing:
+    """Of records that one thread writes to `piece`, what is no number to `objects`; another thread
+    may read them. end() ends each.
+
+    Objects must be shared by many records, and small.
     """
 
     def __init__(
-        self, read: Callable[[Any], Any], width: int, max_records: int = MAX_RECORDS
+        self,
+        read: Callable[[bytes, list[Any]], Iterable[tuple[int, Any]]],
+        kept_ns: int,
+        max_bytes: int = MAX_BYTES,
+        piece_bytes: int = PIECE_BYTES,
     ) -> None:
-        """width: how many values a member has."""
-        super().__init__(read, max_records)
-        self._width = width
-        self._max_values = max_records * width
-        # Of all members of tuples with more than one.
-        self._values = 0
-        self._dropped_until_ns = 0
+        """read: the records that were written, each with when it ended. kept_ns: how long after its
+        end a record may make way although there is room.
+        """
+        self.piece = BytesWriter()
+        self.objects: list[Any] = []
+        self._read = read
+        self._kept_ns = kept_ns
+        self._piece_bytes = piece_bytes
+        self._max_pieces = max(1, max_bytes // piece_bytes)
+        self._pieces: deque[Piece] = deque()
+        # Of `piece`: the bytes of whole records, and when the last one ended.
+        self._whole_bytes = 0
+        self._ended_ns = 0
+        self._lost_until_ns = 0
+        # A piece ends while nobody reads.
+        self._lock = threading.Lock()
 
     @property
     def lost_until_ns(self) -> int:
-        return self._dropped_until_ns
+        """See AnyRing."""
+        return self._lost_until_ns
 
-    def append_many(self, ended: Any) -> None:
-        """Append one that may have several members; append() is for one with one, while there is
-        room.
-        """
-        if len(self.added) == self.added.maxlen:
-            self._drop_first()
-        self.added.append(ended)
-        if len(ended[-1]) != self._width:
-            self._values += len(ended[-1])
-        while self._values > self._max_values:
-            self._drop_first()
+    @property
+    def last_ended_ns(self) -> int:
+        """When the last record ended; 0: there was none."""
+        return self._ended_ns
 
-    def _drop_first(self) -> None:
-        ended = self.added.popleft()
-        self._dropped_until_ns = ended[0]
-        if len(ended[-1]) != self._width:
-            self._values -= len(ended[-1])
+    def end(self, ended_ns: int) -> None:
+        """What was written since the last call is a record, of what ended at this time."""
+        self._ended_ns = ended_ns
+        self._whole_bytes = len(self.piece)
+        if self._whole_bytes >= self._piece_bytes:
+            self._end_piece()
+
+    def _end_piece(self) -> None:
+        with self._lock:
+            pieces = self._pieces
+            pieces.append(Piece(self.piece.getvalue(), self.objects, self._ended_ns))
+            # Emptied, it keeps its memory.
+            self.piece.truncate(0)
+            self.objects, self._whole_bytes = [], 0
+            kept_from_ns = self._ended_ns - self._kept_ns
+            while len(pieces) > self._max_pieces or pieces[0].ended_ns < kept_from_ns:
+                self._lost_until_ns = pieces.popleft().ended_ns
+
+    def since(self, from_ns: int) -> Iterator[Any]:
+        """See AnyRing."""
+        with self._lock:
+            pieces = [each for each in self._pieces if each.ended_ns >= from_ns]
+            whole_bytes, ended_ns = self._whole_bytes, self._ended_ns
+            # The thread that writes may be in the middle of a record.
+            data = self.piece.getvalue()[:whole_bytes]
+            pieces.append(Piece(data, list(self.objects), ended_ns))
+        return self._records(pieces, from_ns)
+
+    def _records(self, pieces: list[Piece], from_ns: int) -> Iterator[Any]:
+        for piece in pieces:
+            for ended_ns, record in self._read(piece.data, piece.objects):
+                if ended_ns >= from_ns:
+                    yield record

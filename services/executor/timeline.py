@@ -1,20 +1,19 @@
 """What an executor records for timelines, and its replies to the scheduler that asks for it.
 
-A batch is one tuple, made once its responses are written. Instances' threads record; replies are
-made on the event loop. Batches of models whose processes serve their streams themselves are not
-seen here: their times come with their responses.
+Instances' threads record; replies are made on the event loop. Batches of models whose processes
+serve their streams themselves are not seen here: their times come with their responses.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from nereid.core.errors import NereidError
-from nereid.core.executed import ExecutedTimes, read_executed_times
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import LOW_WATER_BYTES
+from nereid.services.executor.batch.executions import Executions
 from nereid.timeline import wire
 from nereid.timeline.collection import OwnFrames
 from nereid.timeline.recorder import Recorder
@@ -35,46 +34,14 @@ class ExecutorTimeline:
         """name: the executor's in the mesh."""
         self.recorder = Recorder("executor", name, seconds)
         self.own = OwnFrames(self.recorder)
-        self._ring = self.recorder.add_ring(ExecutionRecord, _read_execution)
 
     def executions(self, spec: InstanceSpec) -> Executions:
         """Where the batches of one instance are recorded."""
-        return Executions(self._ring.append, (spec.config.name, str(spec.version), spec.name))
+        return Executions(self.recorder, spec.config.name, str(spec.version), spec.name)
 
-
-class Executions(NamedTuple):
-    """The batches of one instance: how they are recorded, and its model, version and name.
-
-    append takes when the reply was written; `named`; how many requests the batch has; when it was
-    read; how its reply ends, which is its number and how long its phases took; the bytes of its
-    frame and of the reply. The thread that has read a batch executes it.
-    """
-
-    append: Callable[[Any], None]
-    named: tuple[str, str, str]
-
-
-def _read_execution(ended: tuple[Any, ...]) -> ExecutionRecord:
-    written_ns, named, size, received_ns, ending, bytes_in, bytes_out = ended
-    model, version, instance = named
-    # None: nobody had sent it, so that it has no number.
-    times = read_executed_times(ending, 0) or ExecutedTimes(0, 0, 0, 0)
-    input_ns = received_ns + times.compute_input_ns
-    infer_ns = input_ns + times.compute_infer_ns
-    return ExecutionRecord(
-        model,
-        version,
-        instance,
-        times.id,
-        size,
-        received_ns,
-        input_ns,
-        infer_ns,
-        infer_ns + times.compute_output_ns,
-        written_ns,
-        bytes_in,
-        bytes_out,
-    )
+    def end(self, executions: Executions) -> None:
+        """The instance will execute no more."""
+        self.recorder.remove_ring(ExecutionRecord, executions.ring)
 
 
 class TimelineReplies:

@@ -10,20 +10,17 @@ from __future__ import annotations
 import socket
 from contextlib import aclosing
 from time import monotonic_ns, time_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from nereid import rpc
 from nereid.core.errors import Unavailable
 from nereid.core.methods import TIMELINE_PATH
 from nereid.core.retry_after import DEFAULT_MS
-from nereid.core.trace_context import CONTEXT_BYTES, TRACE_ID
-from nereid.observability.tracing import is_sampled
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.gateway.request_head import HeadReader
+from nereid.services.gateway.request_records import RequestRecords
 from nereid.timeline import wire
 from nereid.timeline.collection import OwnFrames, RemoteFrames, TimelineStreams, read_all
 from nereid.timeline.recorder import Recorder
-from nereid.timeline.records import GatewayRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -31,10 +28,7 @@ if TYPE_CHECKING:
 
     from nereid.gateway_group import GatewayGroup
     from nereid.mesh_routing.route import MeshAccess
-    from nereid.pending_requests import PendingRequest
 
-# Of a client's id for its request, as it is recorded.
-_MAX_ID: Final = 128
 # How long another service may send nothing before it counts as missing.
 _SILENCE_LIMIT_S: Final = 10.0
 _GATHERING: Final = "the timeline is being gathered for another client; try again"
@@ -55,27 +49,8 @@ class GatewayTimeline:
         self._others: dict[str, rpc.Channel] = {}
         self._server: rpc.Server | None = None
         self._gathering = False
-        self._heads = HeadReader()
-        self._append_request = self.recorder.add_ring(GatewayRequest, _read_request).append
-
-    def record_request(self, pending: PendingRequest, status: int) -> None:
-        """A request has ended, with this gRPC status code."""
-        request = pending.request
-        arrival = request.arrival
-        if arrival is None:
-            return  # it asks for a model alone
-        self._append_request(
-            (
-                monotonic_ns(),
-                request.id,
-                self._heads.read(request.head),
-                "stream" if arrival.streamed else arrival.protocol,
-                request.request_id[:_MAX_ID],
-                request.trace_context[:CONTEXT_BYTES],
-                arrival.received_ns,
-                status,
-            )
-        )
+        # Records a request that has ended.
+        self.record_request = RequestRecords(self.recorder).record
 
     def record_lost_link(self, scheduler: str) -> None:
         """The link to a scheduler broke."""
@@ -137,20 +112,3 @@ class GatewayTimeline:
 
 def _socket(group: GatewayGroup, number: int) -> Path:
     return group.directory / f"timeline-{number}.sock"
-
-
-def _read_request(ended: tuple[Any, ...]) -> GatewayRequest:
-    """The record of what record_request() appends."""
-    ended_ns, number, named, protocol, request_id, trace_context, received_ns, status = ended
-    model, version, _ = named
-    return GatewayRequest(
-        number,
-        model,
-        version,
-        protocol,
-        request_id,
-        trace_context[TRACE_ID].hex() if is_sampled(trace_context) else "",
-        received_ns,
-        ended_ns,
-        status,
-    )

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from nereid.observability.tracing import Tracer
     from nereid.services.executor.batch.arrays import GatheredBatch, Lend, Piece, View
     from nereid.services.executor.batch.batch_reader import BatchMessage, BatchRequest
+    from nereid.services.executor.batch.executions import Executions
     from nereid.services.executor.batch.request_plan import Signature
     from nereid.services.executor.batch.stateful_model import StackInputs
     from nereid.services.executor.nvtx_ranges import NvtxRanges
     from nereid.services.executor.shared_tensors import OutputLender
-    from nereid.services.executor.timeline import Executions
 
     SplitOutputs = Callable[[Signature, GatheredBatch, Sequence[Array], Lend | None], list[Piece]]
 
@@ -81,12 +81,12 @@ class BatchRunner:
         objects (HeapTrim.on_freed). executions: None: no timeline is recorded.
         ranges: None: there are none around its phases.
         """
-        self._append_execution = None if executions is None else executions.append
-        self._named = ("", "", "") if executions is None else executions.named
-        # Of the last batch that was finished, and how its reply ends: its number and times.
-        self._last_size = self._last_frame_bytes = 0
-        self._last_started_ns = 0
-        self._last_ending = b""
+        self._executions = executions
+        # Of the last batch that was finished: its number, its requests, when it was received, how
+        # long its phases took, and the bytes of its frame.
+        self._last_number = self._last_size = self._last_started_ns = 0
+        self._last_input_ns = self._last_infer_ns = self._last_output_ns = 0
+        self._last_frame_bytes = 0
         self._name = spec.name
         self.signature = signature_of(
             spec.config,
@@ -232,12 +232,18 @@ class BatchRunner:
         if message.traced and self._tracer is not None:
             times = (oldest.started_ns, stacked_ns, ran_ns, ended_ns)
             self.traced = Run(sampled(message.requests), *times, failed)
-        started_ns = self._last_started_ns = oldest.started_ns
-        self._last_size, self._last_frame_bytes = len(oldest.ids), message.frame_bytes
-        self._last_ending = encode_executed(
-            oldest.id, stacked_ns - started_ns, ran_ns - stacked_ns, ended_ns - ran_ns
+        number, started_ns = oldest.id, oldest.started_ns
+        input_ns, infer_ns, output_ns = (
+            stacked_ns - started_ns,
+            ran_ns - stacked_ns,
+            ended_ns - ran_ns,
         )
-        pieces.append(self._last_ending)
+        pieces.append(encode_executed(number, input_ns, infer_ns, output_ns))
+        if self._executions is not None:
+            self._last_number, self._last_size = number, len(oldest.ids)
+            self._last_started_ns, self._last_frame_bytes = started_ns, message.frame_bytes
+            self._last_input_ns, self._last_infer_ns = input_ns, infer_ns
+            self._last_output_ns = output_ns
         if self._states is not None:
             # A message's parts are messages.
             pieces.append(self._states.written_states(message).SerializeToString())
@@ -265,17 +271,17 @@ class BatchRunner:
 
     def record_execution(self, reply_bytes: int) -> None:
         """The reply to the last batch was written, and has this size; for timelines."""
-        if self._append_execution is not None:
-            self._append_execution(
-                (
-                    perf_counter_ns(),
-                    self._named,
-                    self._last_size,
-                    self._last_started_ns,
-                    self._last_ending,
-                    self._last_frame_bytes,
-                    reply_bytes,
-                )
+        if self._executions is not None:
+            self._executions.record(
+                perf_counter_ns(),
+                self._last_started_ns,
+                self._last_number,
+                self._last_size,
+                self._last_input_ns,
+                self._last_infer_ns,
+                self._last_output_ns,
+                self._last_frame_bytes,
+                reply_bytes,
             )
 
     def record_spans(self) -> None:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from nereid.backends import ModelLostError
 from nereid.core.errors import Internal, NereidError
-from nereid.core.executed import encode_executed
 from nereid.core.messages import ErrorStatus, error_status_of
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.open_batches import OpenBatches
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from nereid.backends import InstanceSpec, Request, RequestModel
     from nereid.observability.tracing import Tracer
     from nereid.rpc import BlockingStream
+    from nereid.services.executor.batch.executions import Executions
     from nereid.services.executor.batch.open_batches import OpenBatch
-    from nereid.services.executor.timeline import Executions
 
 _log = logging.getLogger(__name__)
 
@@ -228,9 +227,8 @@ class RequestRunner:
             begun_ns, now_ns = batch.begun_ns or responded_ns, perf_counter_ns()
             started_ns = batch.started_ns
             times = begun_ns - started_ns, responded_ns - begun_ns, now_ns - responded_ns
-            ending = encode_executed(batch.id, *times)
             size = len(batch.ids)
-            executions.append((now_ns, executions.named, size, started_ns, ending, 0, reply_bytes))
+            executions.record(now_ns, started_ns, batch.id, size, *times, 0, reply_bytes)
 
     def _record_trace(self, batch: OpenBatch, responded_ns: int, failed: str | None = None) -> None:
         if self._tracer is not None and batch.trace_contexts:

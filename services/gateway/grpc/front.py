@@ -186,10 +186,12 @@ class GrpcFront:
                 request.trace_context = trace_context.binary(traceparent, state)
             if self._forwarding is not None:
                 self._forwarding.forward_headers(request, call.metadata)
-        if self._data_plane.records_arrivals:
+        data_plane = self._data_plane
+        if data_plane.records_arrivals:
             request.arrival = Arrival("grpc", received_ns, call)
         respond = partial(self._respond, call, request)
-        if received_ns and self._data_plane.timed.include(call.get(HEADER)):
+        asked = call.get(HEADER) if call.metadata else None
+        if (asked is not None or data_plane.times_all) and data_plane.timed.include(asked):
             timer = start_timer(request, received_ns)
             respond = partial(self._respond_timed, call, request, timer)
         # From here on the data plane counts the bytes.

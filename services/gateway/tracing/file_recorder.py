@@ -123,7 +123,7 @@ class _FileTrace:
             data = [_copy(tensor_bytes(request, each)) for each in request.payloads]
             self._tensors += traced_inputs(request.head, data)
         assert request.arrival is not None, "the front recorded no arrival"
-        protocol, received_ns, *_ = request.arrival
+        protocol, received_ns = request.arrival.protocol, request.arrival.received_ns
         start, end = _RECEIVED[protocol]
         self._send_events = _SENT[protocol]
         self._sent_ns = _now_ns()

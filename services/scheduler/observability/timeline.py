@@ -1,21 +1,33 @@
 """What a scheduler records for timelines: batches, requests without one, and waits.
 
-A batch is one tuple, made once its responses are sent. Events are recorded where they happen.
+A batch is recorded once its responses are sent. Events are recorded where they happen.
 """
 
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from librt.strings import write_i32_le, write_i64_le
 
 from nereid.services.scheduler.observability.execution import Execution
 from nereid.timeline.records import BatchRecord, EndedRequest, Member, Wait
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nereid.services.scheduler.executors.instance_batches import SentBatch
     from nereid.services.scheduler.executors.remote_instance import RemoteInstance
     from nereid.services.scheduler.requests.entry import Entry
     from nereid.timeline.recorder import Recorder
+    from nereid.timeline.ring import PackedRing
+
+# When a batch finished; its model's version; its number; since when the instance had been idle; when it was sent there
+# to wait, and begun; how long inputs, model and outputs took; its size, its members, and whether it
+# has an error. Its members come behind: number, times, retries.
+_BATCH: Final = Struct("<9q3i")
+_MEMBER: Final = Struct("<3qi")
 
 
 class SchedulerTimeline:
@@ -23,7 +35,7 @@ class SchedulerTimeline:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self._batches = recorder.add_member_ring(BatchRecord, _read_batch, len(Member._fields))
+        self._batches: PackedRing = recorder.add_packed_ring(BatchRecord, _read_batches)
         self._ended = recorder.add_ring(EndedRequest, _read_ended)
         self._waits = recorder.add_ring(Wait, itemgetter(1))
 
@@ -36,26 +48,32 @@ class SchedulerTimeline:
         error: str = "",
     ) -> None:
         """A batch of a model and version was executed. error: why it failed."""
-        members: list[int] = []
-        for entry in sent.batch.entries:
-            members += (entry.request.id, entry.received_ns, entry.enqueued_ns, entry.retries)
-        record = (
-            execution.finished_ns,
-            model,
-            instance.executor,
-            sent.id,
-            execution.instance,
-            execution.batch_size,
-            execution.idle_since_ns,
-            sent.waited_since_ns,
-            execution.started_ns,
-            execution.compute_input_ns,
-            execution.compute_infer_ns,
-            execution.compute_output_ns,
-            error,
-            tuple(members),
-        )
-        self._batches.append_many(record)
+        ring, entries = self._batches, sent.batch.entries
+        piece, objects = ring.piece, ring.objects
+        # Not the tuple, which compiled code makes anew here.
+        objects.append(model[0])
+        objects.append(instance.executor)
+        objects.append(execution.instance)
+        if error:
+            objects.append(error)
+        write_i64_le(piece, execution.finished_ns)
+        write_i64_le(piece, model[1])
+        write_i64_le(piece, sent.id)
+        write_i64_le(piece, execution.idle_since_ns)
+        write_i64_le(piece, sent.waited_since_ns)
+        write_i64_le(piece, execution.started_ns)
+        write_i64_le(piece, execution.compute_input_ns)
+        write_i64_le(piece, execution.compute_infer_ns)
+        write_i64_le(piece, execution.compute_output_ns)
+        write_i32_le(piece, execution.batch_size)
+        write_i32_le(piece, len(entries))
+        write_i32_le(piece, 1 if error else 0)
+        for entry in entries:
+            write_i64_le(piece, entry.request.id)
+            write_i64_le(piece, entry.received_ns)
+            write_i64_le(piece, entry.enqueued_ns)
+            write_i32_le(piece, entry.retries)
+        ring.end(execution.finished_ns)
 
     def record_lost(
         self,
@@ -104,26 +122,37 @@ def executing(model: tuple[str, int], executor: str, sent: SentBatch) -> BatchRe
     )
 
 
-def _read_batch(ended: tuple[Any, ...]) -> BatchRecord:
-    finished_ns, model, executor, number, instance, size, *times, error, values = ended
-    idle_since_ns, waited_since_ns, started_ns, input_ns, infer_ns, output_ns = times
-    return BatchRecord(
-        model[0],
-        str(model[1]),
-        instance,
-        executor,
-        number,
-        size,
-        tuple(map(Member, values[::4], values[1::4], values[2::4], values[3::4])),
-        idle_since_ns,
-        waited_since_ns or started_ns,
-        started_ns,
-        finished_ns,
-        input_ns,
-        infer_ns,
-        output_ns,
-        error,
-    )
+def _read_batches(data: bytes, objects: list[Any]) -> Iterator[tuple[int, BatchRecord]]:
+    at = 0
+    others = iter(objects)
+    while at < len(data):
+        finished_ns, version, number, idle_since_ns, waited_since_ns, started_ns, *durations = (
+            _BATCH.unpack_from(data, at)
+        )
+        input_ns, infer_ns, output_ns, size, count, failed = durations
+        members_at = at + _BATCH.size
+        at = members_at + count * _MEMBER.size
+        model, executor, instance = next(others), next(others), next(others)
+        yield (
+            finished_ns,
+            BatchRecord(
+                model,
+                str(version),
+                instance,
+                executor,
+                number,
+                size,
+                tuple(map(Member._make, _MEMBER.iter_unpack(data[members_at:at]))),
+                idle_since_ns,
+                waited_since_ns or started_ns,
+                started_ns,
+                finished_ns,
+                input_ns,
+                infer_ns,
+                output_ns,
+                next(others) if failed else "",
+            ),
+        )
 
 
 def _read_ended(ended: tuple[Any, ...]) -> EndedRequest:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from struct import iter_unpack
 from time import monotonic_ns
+
+from librt.strings import write_i64_le
 
 from nereid.timeline import wire
 from nereid.timeline.recorder import Recorder, clock_identity
@@ -73,6 +76,38 @@ def test_records_that_made_way_shorten_the_time() -> None:
     service = read(recorder)
     assert service.from_ns == times[1]
     assert len(service.records) == 2
+
+
+def test_a_ring_that_was_removed_keeps_what_it_has_for_a_while() -> None:
+    recorder = Recorder("executor", "e", 30)
+
+    def record(ended_ns: int) -> None:
+        """Of an instance that ends at once."""
+        ring = recorder.add_packed_ring(
+            Wait,
+            lambda data, _: [
+                (each, Wait("m", "1", "", 1, each, 1)) for (each,) in iter_unpack("<q", data)
+            ],
+        )
+        write_i64_le(ring.piece, ended_ns)
+        ring.end(ended_ns)
+        recorder.remove_ring(Wait, ring)
+
+    now_ns = monotonic_ns()
+    recorder._started_ns = 0
+    record(now_ns)
+    record(now_ns + 1)
+    shown = [each.to_ns for each in read(recorder).records if isinstance(each, Wait)]
+    assert shown == [now_ns, now_ns + 1]
+    assert len(recorder._rings[Wait]) == 2
+
+
+def test_rings_that_were_removed_are_forgotten() -> None:
+    recorder = Recorder("executor", "e", 30)
+    for _ in range(3):
+        # Nothing was ever added.
+        recorder.remove_ring(Wait, recorder.add_packed_ring(Wait, lambda data, objects: []))
+    assert recorder._rings[Wait] == []
 
 
 def test_one_clock_has_one_name() -> None:
