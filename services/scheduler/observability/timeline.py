@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from nereid.timeline.recorder import Recorder
     from nereid.timeline.ring import PackedRing
 
-# When a batch finished; its model's version; its number; since when the instance had been idle; when it was sent there
-# to wait, and begun; how long inputs, model and outputs took; its size, its members, and whether it
-# has an error. Its members come behind: number, times, retries.
+# When a batch finished; its model's version; its number; since when the instance had been idle;
+# when it was sent there to wait, and begun; how long inputs, model and outputs took; its size, its
+# members, and whether it has an error. Members come behind: number, times, retries.
 _BATCH: Final = Struct("<9q3i")
 _MEMBER: Final = Struct("<3qi")
 
