@@ -65,7 +65,7 @@ def test_packed_pieces_make_way_whole() -> None:
     assert it.lost_until_ns == 4
 
 
-def test_packed_pieces_that_are_too_old_make_way_though_there_is_room() -> None:
+def test_old_packed_pieces_make_way_before_the_ring_is_full() -> None:
     it = packed(kept_ns=10)
     add(it, 1, 2, 3, 4, 11, 12, 13, 14, 15)
     assert next(ended_ns for ended_ns, _ in it.since(0)) == 1
@@ -74,7 +74,7 @@ def test_packed_pieces_that_are_too_old_make_way_though_there_is_room() -> None:
     assert it.lost_until_ns == 4
 
 
-def test_packed_records_that_were_looked_at_stay_as_they_were() -> None:
+def test_packed_records_that_were_read_do_not_change() -> None:
     it = packed()
     add(it, 1, 2)
     found = it.since(0)
