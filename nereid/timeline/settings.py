@@ -15,6 +15,6 @@ class TimelineSettings:
     TOPIC: ClassVar = Topic.TRACING
 
     timeline_seconds: float = flag(
-        0.0, "how much of the past is kept in memory for nereid timeline, such as 30; 0: nothing is"
+        30.0, "how much of the past is kept in memory for nereid timeline; 0: nothing is"
         " recorded, and the gateway serves no timeline", seconds,
     )  # fmt: skip

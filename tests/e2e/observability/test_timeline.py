@@ -54,7 +54,6 @@ _LIMITED = """\
 max_batch_size: 1
 instance_group [{ count: 2 kind: KIND_CPU rate_limiter { resources [{ name: "R" count: 1 }] } }]
 """
-RECORDS = "--timeline-seconds=30"
 # About the time of an execution, in seconds.
 _SHORT = 0.002
 _STALL = 1.5
@@ -145,7 +144,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     save(models, "copies", _BATCHES, _COPIER)
     save(models, "limited", _LIMITED, _SLEEPER)
     limits = "--rate-limit=execution_count", "--rate-limit-resource=R:1"
-    with running(models, folder / "log", RECORDS, *limits) as mesh, ThreadPoolExecutor(16) as pool:
+    with running(models, folder / "log", *limits) as mesh, ThreadPoolExecutor(16) as pool:
         load = Load(mesh, pool)
         load.start("healthy", [_SHORT] * 100)
         load.start("stalls", [_SHORT] * 80, clients=1)
@@ -213,7 +212,7 @@ def test_a_request_that_waits_for_its_model_to_be_loaded(tmp_path: Path) -> None
     models = tmp_path / "models"
     loads = f"    def initialize(self, args):\n        time.sleep({_LOAD})\n"
     save(models, "lazy", _BATCHES, _SLEEPER + loads)
-    flags = RECORDS, "--lazy-loading=true"
+    flags = ("--lazy-loading=true",)
     with running(models, tmp_path / "log", *flags) as mesh, ThreadPoolExecutor(1) as pool:
         load = Load(mesh, pool)
         load.start("lazy", [_SHORT], clients=1)
@@ -232,7 +231,7 @@ def test_a_healthy_load_and_then_an_executor_is_killed(tmp_path: Path) -> None:
     models = tmp_path / "models"
     save(models, "healthy", _BATCHES, _SLEEPER)
     with (
-        running(models, tmp_path / "log", RECORDS, executors=2) as mesh,
+        running(models, tmp_path / "log", executors=2) as mesh,
         ThreadPoolExecutor(8) as pool,
     ):
         load = Load(mesh, pool)
@@ -260,7 +259,7 @@ def test_a_slow_request_of_the_console_is_found_by_its_number(tmp_path: Path) ->
     save(models, "sleeper", _BATCHES, _SLEEPER)
     save(models, "other", _BATCHES)
     with (
-        running(models, tmp_path / "log", RECORDS, "--console") as mesh,
+        running(models, tmp_path / "log", "--console") as mesh,
         ThreadPoolExecutor(4) as pool,
         console(mesh.http) as viewer,
     ):

@@ -32,7 +32,6 @@ from tests.support.models.e2e_models import save_echo
 
 pytestmark = pytest.mark.slow
 
-RECORDS = "--timeline-seconds=30"
 EXECUTOR = "nereid.services.executor"
 DELAY_MS = 30
 R = TypeVar("R")
@@ -77,7 +76,7 @@ def it(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
     save_echo(models, "batched", f"dynamic_batching {{ {batching} }}\n")
     save_echo(models, "kept", "response_cache { enable: true }\n")
     flags = (f"--join={request.param}", "--cache-config=local,size=1048576")
-    with running(models, root / "log", RECORDS, *flags, "--cache-timeout-ms=10000") as mesh:
+    with running(models, root / "log", *flags, "--cache-timeout-ms=10000") as mesh:
         yield mesh
 
 
@@ -171,7 +170,7 @@ def test_only_the_seconds_that_are_asked_for(it: Mesh) -> None:
 
 def test_a_lost_executor(tmp_path: Path) -> None:
     save_echo(tmp_path / "models", "plain")
-    with running(tmp_path / "models", tmp_path / "log", RECORDS, "--join=none") as mesh:
+    with running(tmp_path / "models", tmp_path / "log", "--join=none") as mesh:
         send(mesh, "plain")
         mesh.kill(EXECUTOR)
         until(lambda: "executor lost" in whats(mesh), "the executor's end")
@@ -197,7 +196,7 @@ def test_several_gateways_and_schedulers(tmp_path: Path) -> None:
     for number in range(4):
         save_echo(tmp_path / "models", f"plain{number}")
     flags = ("--gateways=2", "--schedulers=2")
-    with running(tmp_path / "models", tmp_path / "log", RECORDS, *flags) as mesh:
+    with running(tmp_path / "models", tmp_path / "log", *flags) as mesh:
         for number in range(4):
             send(mesh, f"plain{number}")
         timeline = fetch(mesh)
@@ -217,7 +216,7 @@ def test_several_gateways_and_schedulers(tmp_path: Path) -> None:
 
 def test_an_executor_that_hangs_is_missing(tmp_path: Path) -> None:
     save_echo(tmp_path / "models", "plain")
-    with running(tmp_path / "models", tmp_path / "log", RECORDS, "--join=none") as mesh:
+    with running(tmp_path / "models", tmp_path / "log", "--join=none") as mesh:
         send(mesh, "plain")
         [pid] = mesh.children(EXECUTOR)
         waiting = threading.Thread(target=send, args=(mesh, "plain"))
@@ -238,9 +237,9 @@ def test_an_executor_that_hangs_is_missing(tmp_path: Path) -> None:
         assert len(last.members) == 1
 
 
-def test_nothing_is_recorded_without_the_flag(tmp_path: Path) -> None:
+def test_nothing_is_recorded_where_it_is_turned_off(tmp_path: Path) -> None:
     save_echo(tmp_path / "models", "plain")
-    with running(tmp_path / "models", tmp_path / "log") as mesh:
+    with running(tmp_path / "models", tmp_path / "log", "--timeline-seconds=0") as mesh:
         send(mesh, "plain")
         status, body = mesh.get(PATH)
         assert status == 404

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from tests.support.gateway.gateway_http import BODY, INFER
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 from tests.support.mesh import mesh
 
-recording_site = partial(gateway_site, timeline_seconds=30.0)
 FULL, TRACER, NARROW, CALLER = make_key(), make_key(), make_key(), make_key()
 CONFIG = (
     HEALTH_FOR_ALL
@@ -48,7 +46,7 @@ async def ask(site: GatewaySite, *request: Any, **options: Any) -> tuple[int, by
 async def test_credentials(tmp_path: Path, headers: dict[str, str], status: int) -> None:
     config = tmp_path / "auth.toml"
     config.write_text(CONFIG)
-    async with recording_site(auth_config=str(config)) as site:
+    async with gateway_site(auth_config=str(config)) as site:
         got, body = await ask(site, PATH, headers=headers)
         assert got == status
         if status == 403:
@@ -56,15 +54,15 @@ async def test_credentials(tmp_path: Path, headers: dict[str, str], status: int)
 
 
 async def test_it_is_restricted_and_closed_as_trace_settings_are() -> None:
-    async with recording_site(http_restricted_api=("trace:key=secret",)) as site:
+    async with gateway_site(http_restricted_api=("trace:key=secret",)) as site:
         assert (await ask(site, PATH))[0] == 403
         assert (await ask(site, PATH, headers={"key": "secret"}))[0] == 200
-    async with recording_site(open_control_apis=False) as site:
+    async with gateway_site(open_control_apis=False) as site:
         assert (await ask(site, PATH))[0] == 403
 
 
 async def test_a_scheduler_without_timelines_is_missing() -> None:
-    async with recording_site() as site:
+    async with gateway_site() as site:
         assert (await ask(site, INFER, "POST", BODY))[0] == 200
         _, body = await ask(site, PATH + "?last=30")
         timeline = read_timeline(body)
@@ -79,12 +77,12 @@ async def test_a_scheduler_without_timelines_is_missing() -> None:
 
 @pytest.mark.parametrize("last", ["0", "-1", "x", "inf", "nan"])
 async def test_bad_queries(last: str) -> None:
-    async with recording_site() as site:
+    async with gateway_site() as site:
         got, body = await ask(site, f"{PATH}?last={last}")
         assert got == 400
         assert b"number of seconds" in body
 
 
 async def test_only_get() -> None:
-    async with recording_site() as site:
+    async with gateway_site() as site:
         assert (await ask(site, PATH, "POST", b""))[0] == 405

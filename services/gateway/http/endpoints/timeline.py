@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nereid.services.gateway.http.routes import Route
     from nereid.services.gateway.http.server.call import HttpCall
 
-_OFF: Final = "this gateway records no timeline: start the mesh with --timeline-seconds=30"
+_OFF: Final = "this gateway records no timeline: it was started with --timeline-seconds=0"
 _LAST: Final = "the query 'last' must be a number of seconds above 0, such as ?last=30"
 _DEFAULT_S: Final = 30.0
 _TYPE: Final = CONTENT_TYPE.encode()

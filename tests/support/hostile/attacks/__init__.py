@@ -15,6 +15,7 @@ from tests.support.hostile.attacks import (
     messages,
     requests,
     shared_memory,
+    timelines,
     unfinished,
 )
 
@@ -31,6 +32,7 @@ ATTACKS: tuple[Attack, ...] = (
     *decoders.ATTACKS,
     *control_calls.ATTACKS,
     *consoles.ATTACKS,
+    *timelines.ATTACKS,
     *managed_ports.ATTACKS,
     *memory.ATTACKS,
     *shared_memory.ATTACKS,
