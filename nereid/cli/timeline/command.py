@@ -53,7 +53,7 @@ _MOST_MODELS: Final = 50
 _ALL_SECONDS: Final = 100_000.0
 _UNKNOWN: Final = (
     "no request {number} among the {seconds:.1f} s that were recorded: numbers are those of the"
-    " console's slow requests; if it is older, ask sooner, or start the mesh with a longer"
+    " slowest requests; if it is older, ask sooner, or start the mesh with a longer"
     " --timeline-seconds; if it has only just ended, ask again"
 )
 
@@ -164,6 +164,7 @@ def _document(whole: Joined, summary: Summary) -> dict[str, Any]:
         "statements": [asdict(each) for each in summary.statements],
         "slowest": [
             {
+                "number": each.number,
                 "request_id": each.request_id,
                 "trace_id": each.trace_id,
                 "model": each.model,
@@ -191,14 +192,15 @@ def _lines(summary: Summary, title: str) -> Iterator[str]:
 
 def _slow(slow: SlowRequest) -> str:
     names = [
+        f"number {slow.number}",
         slow.request_id and f"request {slow.request_id}",
         slow.trace_id and f"trace {slow.trace_id}",
         slow.attempts > 1 and f"{slow.attempts} executions",
     ]
-    extra = ", ".join(each for each in names if each)
+    about = ", ".join(each for each in names if each)
     steps = ", ".join(f"{name} {part / 1e6:.2f}" for name, part in slow.steps)
     model = model_name((slow.model, slow.version))
-    return f"{slow.total_ns / 1e6:.2f} ms {model}{f' ({extra})' if extra else ''}: {steps}"
+    return f"{slow.total_ns / 1e6:.2f} ms {model} ({about}): {steps}"
 
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:
@@ -236,7 +238,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--request", type=int, metavar="NUMBER",
         help="only this request, and what happened in its lifetime (without --seconds or --last: of"
-        " all that is kept); the console's slow requests have their numbers",
+        " all that is kept); the slowest requests, here and in the console, have their numbers",
     )  # fmt: skip
     add("-o", "--output", default="", metavar="PATH", help="write a trace")
     add(

@@ -118,6 +118,8 @@ class Attempt(NamedTuple):
 class Request:
     """A request: at its gateway, and at its scheduler, in executions or without any."""
 
+    # In the whole mesh.
+    number: int
     gateway: GatewayRequest | None = None
     ended: EndedRequest | None = None
     attempts: tuple[Attempt, ...] = ()
@@ -332,7 +334,7 @@ def _sort_in(
 def _request(whole: Joined, number: int) -> Request:
     found = whole.requests.get(number)
     if found is None:
-        found = whole.requests[number] = Request()
+        found = whole.requests[number] = Request(number)
     return found
 
 

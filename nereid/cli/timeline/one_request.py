@@ -33,6 +33,8 @@ def around(whole: Joined, number: int) -> Joined:
     request = whole.requests[number]
     start, end = lifetime(request)
     models = {request.model, *(batch.model for batch, _ in request.attempts)}
+    # Some waits are of any version.
+    waiting = {*models, *((name, "") for name, _ in models)}
 
     def meanwhile(since: int, until: int) -> bool:
         return since <= end and max(since, until) >= start
@@ -73,7 +75,7 @@ def around(whole: Joined, number: int) -> Joined:
         waits=[
             (service, each)
             for service, each in whole.waits
-            if (each.model, each.version) in models and meanwhile(each.from_ns, each.to_ns)
+            if (each.model, each.version) in waiting and meanwhile(each.from_ns, each.to_ns)
         ],
         ended=ended,
         events=[each for each in whole.events if meanwhile(each[1].from_ns, each[1].to_ns)],

@@ -54,8 +54,9 @@ ANOTHER: Final = "another instance"
 
 @dataclass(slots=True)
 class SlowRequest:
-    """One of the slowest, with where its time went."""
+    """One of the slowest, with where its time went. number: in the whole mesh."""
 
+    number: int
     request_id: str
     trace_id: str
     model: str
@@ -673,6 +674,7 @@ def described(whole: Joined, request: Request) -> SlowRequest:
     """A request, with where its time went."""
     gateway = request.gateway
     return SlowRequest(
+        request.number,
         "" if gateway is None else gateway.request_id,
         "" if gateway is None else gateway.trace_id,
         *request.model,

@@ -126,7 +126,7 @@ def test_one_request(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     printed = capsys.readouterr().out
     assert "executed in batch" in printed
     assert "request 7:\n" in printed
-    assert "(request r7): gateway 0.12, " in printed
+    assert "number 7, request r7): gateway 0.12" in printed
     slices = [each["args"] for each in json.loads(trace.read_bytes())["traceEvents"]
               if each["name"] == "request"]  # fmt: skip
     assert "r7" in {each["request_id"] for each in slices}
