@@ -80,10 +80,11 @@ class Piece(NamedTuple):
 
 
 class PackedRing:
-    """Of records that one thread writes to `piece`, what is no number to `objects`; another thread
-    may read them. end() ends each.
+    """Of records that one thread writes to `piece`, then what is no number to `objects`; another
+    thread may read them. end() ends each.
 
-    Objects must be shared by many records, and small.
+    Objects must be shared by many records, and small. Writing a number that has too many bits
+    raises ValueError: drop() what is there of the record.
     """
 
     def __init__(
@@ -126,6 +127,10 @@ class PackedRing:
         self._whole_bytes = len(self.piece)
         if self._whole_bytes >= self._piece_bytes:
             self._end_piece()
+
+    def drop(self) -> None:
+        """What was written since the last end() is no record."""
+        self.piece.truncate(self._whole_bytes)
 
     def _end_piece(self) -> None:
         with self._lock:

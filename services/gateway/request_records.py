@@ -8,7 +8,7 @@ from struct import Struct
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from librt.strings import write_i16_le, write_i32_le, write_i64_le
+from librt.strings import write_i16_le, write_i64_le
 
 from nereid.core.trace_context import CONTEXT_BYTES, TRACE_ID
 from nereid.services.gateway.request_head import HeadReader
@@ -27,7 +27,7 @@ _HTTP: Final = "http"
 _PROTOCOLS: Final = (_HTTP, "grpc", "stream")
 # When it ended, and was received, its number, status and protocol, and the bytes of its id and of
 # its trace's, which come behind.
-_RECORD: Final = Struct("<3qi3h")
+_RECORD: Final = Struct("<4q3h")
 _FLAGS: Final = CONTEXT_BYTES - 1
 
 
@@ -55,13 +55,10 @@ class RequestRecords:
         ring = self._ring
         model, version, _ = self._heads.read(request.head)
         piece, objects = ring.piece, ring.objects
-        # Not the tuple, which compiled code makes anew here.
-        objects.append(model)
-        objects.append(version)
         write_i64_le(piece, ended_ns)
         write_i64_le(piece, arrival.received_ns)
         write_i64_le(piece, request.id)
-        write_i32_le(piece, status)
+        write_i64_le(piece, status)
         write_i16_le(piece, 2 if arrival.streamed else 0 if arrival.protocol == _HTTP else 1)
         write_i16_le(piece, len(request_id))
         write_i16_le(piece, len(trace_id))
@@ -69,6 +66,9 @@ class RequestRecords:
             piece.write(request_id)
         if trace_id:
             piece.write(trace_id)
+        # Not the tuple, which compiled code makes anew here.
+        objects.append(model)
+        objects.append(version)
         ring.end(ended_ns)
 
 

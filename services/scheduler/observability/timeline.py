@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from librt.strings import write_i32_le, write_i64_le
 
+from nereid.core.correlation_ids import as_signed
 from nereid.services.scheduler.observability.execution import Execution
 from nereid.timeline.records import BatchRecord, EndedRequest, Member, Wait
 
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 # When a batch finished; its model's version; its number; since when the instance had been idle;
 # when it was sent there to wait, and begun; how long inputs, model and outputs took; its size, its
 # members, and whether it has an error. Members come behind: number, times, retries.
-_BATCH: Final = Struct("<9q3i")
-_MEMBER: Final = Struct("<3qi")
+_BATCH: Final = Struct("<10q2i")
+_MEMBER: Final = Struct("<Q2qi")
+# What compiled code keeps in a register.
+_MAX_SHORT: Final = (1 << 62) - 1
 
 
 class SchedulerTimeline:
@@ -50,29 +53,36 @@ class SchedulerTimeline:
         """A batch of a model and version was executed. error: why it failed."""
         ring, entries = self._batches, sent.batch.entries
         piece, objects = ring.piece, ring.objects
+        try:
+            write_i64_le(piece, execution.finished_ns)
+            write_i64_le(piece, model[1])
+            write_i64_le(piece, sent.id)
+            write_i64_le(piece, execution.idle_since_ns)
+            write_i64_le(piece, sent.waited_since_ns)
+            write_i64_le(piece, execution.started_ns)
+            write_i64_le(piece, execution.compute_input_ns)
+            write_i64_le(piece, execution.compute_infer_ns)
+            write_i64_le(piece, execution.compute_output_ns)
+            write_i64_le(piece, execution.batch_size)
+            write_i32_le(piece, len(entries))
+            write_i32_le(piece, 1 if error else 0)
+            for entry in entries:
+                number = entry.request.id
+                # Those of ensembles' steps may have the highest bit.
+                write_i64_le(piece, number if number <= _MAX_SHORT else as_signed(number))
+                write_i64_le(piece, entry.received_ns)
+                write_i64_le(piece, entry.enqueued_ns)
+                write_i32_le(piece, entry.retries)
+        except ValueError:
+            # An executor says how long it took, which may be any number.
+            ring.drop()
+            return
         # Not the tuple, which compiled code makes anew here.
         objects.append(model[0])
         objects.append(instance.executor)
         objects.append(execution.instance)
         if error:
             objects.append(error)
-        write_i64_le(piece, execution.finished_ns)
-        write_i64_le(piece, model[1])
-        write_i64_le(piece, sent.id)
-        write_i64_le(piece, execution.idle_since_ns)
-        write_i64_le(piece, sent.waited_since_ns)
-        write_i64_le(piece, execution.started_ns)
-        write_i64_le(piece, execution.compute_input_ns)
-        write_i64_le(piece, execution.compute_infer_ns)
-        write_i64_le(piece, execution.compute_output_ns)
-        write_i32_le(piece, execution.batch_size)
-        write_i32_le(piece, len(entries))
-        write_i32_le(piece, 1 if error else 0)
-        for entry in entries:
-            write_i64_le(piece, entry.request.id)
-            write_i64_le(piece, entry.received_ns)
-            write_i64_le(piece, entry.enqueued_ns)
-            write_i32_le(piece, entry.retries)
         ring.end(execution.finished_ns)
 
     def record_lost(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from struct import iter_unpack
 from typing import Any
 
+import pytest
 from librt.strings import write_i64_le
 
 from nereid.timeline.ring import PackedRing, Ring
@@ -87,6 +88,17 @@ def test_half_a_packed_record_is_not_read() -> None:
     add(it, 1)
     write_i64_le(it.piece, 2)
     assert list(it.since(0)) == [(1, "at 1")]
+
+
+def test_a_packed_record_that_is_dropped() -> None:
+    it = packed()
+    add(it, 1)
+    write_i64_le(it.piece, 2)
+    with pytest.raises(ValueError, match="too large"):
+        write_i64_le(it.piece, 1 << 63)
+    it.drop()
+    add(it, 3)
+    assert list(it.since(0)) == [(1, "at 1"), (3, "at 3")]
 
 
 def test_packed_records_of_a_thread_while_another_looks() -> None:

@@ -86,6 +86,34 @@ async def test_payloads_are_not_kept() -> None:
     assert [type(each) for each in it.model.timeline._batches.objects] == [str, str, str]
 
 
+async def test_any_number_that_a_request_may_have() -> None:
+    it = World()
+    instance, stream = it.instance()
+    await turn()
+    numbers = [1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
+    it.submit(*numbers)
+    await turn()
+    for message in stream.sent:
+        it.model.on_reply(instance, executed(message))
+        await turn()
+    found = [each.number for batch in it.records(BatchRecord) for each in batch.members]
+    assert found == numbers
+
+
+async def test_a_time_that_cannot_be_recorded_is_no_error() -> None:
+    it = World()
+    instance, stream = it.instance()
+    await turn()
+    for number, infer_ns in ((1, (1 << 64) - 1), (2, 5)):
+        it.submit(number)
+        await turn()
+        reply = pb.Executed.FromString(executed(stream.sent[number - 1]))
+        reply.compute_infer_ns = infer_ns
+        it.model.on_reply(instance, reply.SerializeToString())
+    [batch] = it.records(BatchRecord)
+    assert (batch.number, batch.infer_ns, batch.members[0].number) == (2, 5, 2)
+
+
 async def test_a_batch_that_failed() -> None:
     it = World()
     instance, _ = it.instance()
