@@ -360,6 +360,18 @@ def test_a_model_is_unloaded_and_loaded(page: Page, mesh: Mesh) -> None:
     assert mesh.index()["partial"]["state"] == "READY"
 
 
+def test_an_executor_is_drained_and_comes_back(page: Page, mesh: Mesh) -> None:
+    module = "nereid.services.executor"
+    (before,) = mesh.own_processes(module)
+    go(page, mesh, "#/executors")
+    page.get_by_role("button", name="Drain executor-0", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Drain", exact=True).click()
+    page.get_by_text("executor-0 is leaving the mesh.").wait_for()
+    until(lambda: set(mesh.children(module)) - {before}, "its next process")
+    page.get_by_role("region", name="executor-0").get_by_role("link", name="doubler").wait_for()
+    assert mesh.index()["doubler"]["state"] == "READY"
+
+
 def is_ready(mesh: Mesh) -> bool:
     with contextlib.suppress(OSError):
         return mesh.get("/v2/health/ready")[0] == 200

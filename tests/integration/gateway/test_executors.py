@@ -39,11 +39,11 @@ async def test_credentials(tmp_path: Path, headers: dict[str, str], status: int)
     config = tmp_path / "auth.toml"
     config.write_text(CONFIG)
     async with gateway_site(auth_config=str(config), console=True) as site:
-        response = await ask(site, "POST", DRAIN, **headers)
+        response = await ask(site, "POST", DRAIN, b"", **headers)
         assert response.status == status
         assert (b"model-repository" in response.body) == (status == 403)
         assert site.scheduler.drained == (["executor-0"] if status == 200 else [])
-        facts = await ask(site, "GET", "/console/facts", **headers)
+        facts = await ask(site, "GET", "/console/facts", b"", **headers)
         if facts.status == 200:
             assert json.loads(facts.body)["permissions"]["may_drain"] == (status == 200)
 

@@ -39,7 +39,7 @@ async def test_a_drained_executor_finishes_its_batch_and_gets_no_other(tmp_path:
         assert left.value.status is Status.NOT_FOUND
 
 
-async def test_an_executor_of_an_older_release_stays(tmp_path: Path) -> None:
+async def test_an_executor_of_an_older_release_is_not_drained(tmp_path: Path) -> None:
     add_model(tmp_path / "models", config=CONFIG)
     async with world(tmp_path / "models") as it:
         await it.pair()
