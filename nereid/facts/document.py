@@ -17,7 +17,7 @@ GET /console/stream          the same, as server-sent events, with query, offset
 
 Errors are {"error": text}: 401 and 403 as of any API, 400 for a query that makes no sense, 404
 without --console, 503 with Retry-After when too many consoles are open. Actions (load, unload,
-infer) are those of /v2, with the viewer's own key.
+infer, drain) are those of /v2, with the viewer's own key.
 
 Fields are only ever added.
 """
@@ -65,7 +65,7 @@ class Permissions(TypedDict):
     # closed to everybody.
     may_load: bool
     may_infer: bool
-    # False: the mesh has no call that drains an executor; ending its process does.
+    # Executors, by POST /v2/nereid/executors/NAME/drain: as may_load, for all models.
     may_drain: bool
 
 

@@ -65,6 +65,7 @@ _ROLES: Final[dict[str, frozenset[Role]]] = {
             "LogSettings",
             "Metrics",
             "Facts",
+            "DrainExecutor",
         )
     },
     EXCHANGE_PATH: frozenset({Role.SCHEDULER}),

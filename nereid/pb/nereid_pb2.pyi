@@ -228,6 +228,16 @@ class DeclaredConfig(_message.Message):
     config: _model_config_pb2.ModelConfig
     def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ...) -> None: ...
 
+class DrainExecutorRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DrainExecutorResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class TimelineRequest(_message.Message):
     __slots__ = ("last_ns", "with_executors")
     LAST_NS_FIELD_NUMBER: _ClassVar[int]
@@ -901,7 +911,7 @@ class GpuUsage(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., utilization: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., power_usage_watts: _Optional[float] = ..., power_limit_watts: _Optional[float] = ..., energy_joules: _Optional[float] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("name", "host", "devices", "backends", "shm_namespace", "process", "begun_requests", "repository_agents", "records_timeline")
+    __slots__ = ("name", "host", "devices", "backends", "shm_namespace", "process", "begun_requests", "repository_agents", "records_timeline", "drains")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -911,6 +921,7 @@ class Hello(_message.Message):
     BEGUN_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     REPOSITORY_AGENTS_FIELD_NUMBER: _ClassVar[int]
     RECORDS_TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    DRAINS_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     devices: _containers.RepeatedCompositeFieldContainer[Device]
@@ -920,7 +931,8 @@ class Hello(_message.Message):
     begun_requests: _containers.RepeatedScalarFieldContainer[int]
     repository_agents: _containers.RepeatedScalarFieldContainer[str]
     records_timeline: bool
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., process: _Optional[str] = ..., begun_requests: _Optional[_Iterable[int]] = ..., repository_agents: _Optional[_Iterable[str]] = ..., records_timeline: bool = ...) -> None: ...
+    drains: bool
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., process: _Optional[str] = ..., begun_requests: _Optional[_Iterable[int]] = ..., repository_agents: _Optional[_Iterable[str]] = ..., records_timeline: bool = ..., drains: bool = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("kind", "id", "uuid", "name", "memory_bytes")
@@ -1001,7 +1013,7 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class ExecutorCommand(_message.Message):
-    __slots__ = ("describe", "load", "unload", "log_rules", "release", "readiness_query", "withdraw", "recall", "report_begun", "report_timeline")
+    __slots__ = ("describe", "load", "unload", "log_rules", "release", "readiness_query", "withdraw", "recall", "report_begun", "report_timeline", "drain")
     DESCRIBE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     UNLOAD_FIELD_NUMBER: _ClassVar[int]
@@ -1012,6 +1024,7 @@ class ExecutorCommand(_message.Message):
     RECALL_FIELD_NUMBER: _ClassVar[int]
     REPORT_BEGUN_FIELD_NUMBER: _ClassVar[int]
     REPORT_TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
     describe: Describe
     load: LoadInstance
     unload: UnloadInstance
@@ -1022,7 +1035,12 @@ class ExecutorCommand(_message.Message):
     recall: Recall
     report_begun: ReportBegun
     report_timeline: ReportTimeline
-    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., readiness_query: _Optional[_Union[ReadinessQuery, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., report_begun: _Optional[_Union[ReportBegun, _Mapping]] = ..., report_timeline: _Optional[_Union[ReportTimeline, _Mapping]] = ...) -> None: ...
+    drain: Drain
+    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., readiness_query: _Optional[_Union[ReadinessQuery, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., report_begun: _Optional[_Union[ReportBegun, _Mapping]] = ..., report_timeline: _Optional[_Union[ReportTimeline, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+
+class Drain(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class ReportTimeline(_message.Message):
     __slots__ = ("query", "last_ns")

@@ -140,6 +140,8 @@ class ExecutorService:
         if settings.timeline_seconds:
             timeline = ExecutorTimeline(hello.name, settings.timeline_seconds)
         hello.records_timeline = timeline is not None
+        # Nobody would start another one in the process of the scheduler.
+        hello.drains = self._local is None
         credentials = settings.mesh_credentials(Role.EXECUTOR)
         kept = KeptInstances(settings.or_restart(settings.kept_instance_secs), self._is_commanded)
         directories = make_directories(settings, self._agents)
@@ -162,7 +164,9 @@ class ExecutorService:
         )
         descriptions = Descriptions(read_model_files)
         schedulers, mesh = self._open_mesh(hello.shm_namespace)
-        context = SessionContext(settings, hello, describe_pool, descriptions, instances, mesh)
+        context = SessionContext(
+            settings, hello, describe_pool, descriptions, instances, self.leave, mesh
+        )
         stopped_limit_s = settings.recovery.ping_reply_s
         tasks = (
             asyncio.ensure_future(_trim_memory(shared_tensors)),

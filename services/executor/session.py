@@ -65,6 +65,8 @@ class SessionContext:
     describe_pool: ThreadPoolExecutor
     descriptions: Descriptions
     instances: ExecutorInstances
+    # Has the executor leave all schedulers.
+    drain: Callable[[], None]
     # Of all sessions, where there are several schedulers.
     mesh: Mesh | None = None
     # Called now and then after models were loaded or closed.
@@ -246,6 +248,9 @@ class SchedulerSession:
                 self._timeline_replies.begin(command.report_timeline)
             case "report_begun":
                 self._on_report_begun(command.report_begun)
+            case "drain" if self._context.hello.drains:
+                _log.info("a scheduler asks this executor to drain")
+                self._context.drain()
             case _:
                 _log.warning("unknown command from the scheduler; is it of a newer release?")
 

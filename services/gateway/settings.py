@@ -177,9 +177,9 @@ class ControlApiSettings:
 
     open_control_apis: bool = flag(
         True,
-        "whether clients without credentials may load and unload models, change trace and log"
-        " settings and register shared memory; false: only with a restricted API's header or by"
-        " --auth-config",
+        "whether clients without credentials may load and unload models, drain executors, change"
+        " trace and log settings and register shared memory; false: only with a restricted API's"
+        " header or by --auth-config",
         flags.boolean,
         bare="true",
         hardened="false",

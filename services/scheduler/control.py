@@ -43,14 +43,16 @@ class Control:
         readiness: Readiness,
         facts: Callable[[nereid_pb.FactsRequest], Message],
         *,
+        drain: Callable[[nereid_pb.DrainExecutorRequest], Awaitable[Message]],
         strict: bool,
         is_elsewhere: Callable[[str], bool] | None = None,
         ensure: Callable[[str, int], Awaitable[None]] | None = None,
         memory_of: Callable[[ServedVersion], Mapping[str, int]] | None = None,
     ) -> None:
-        """strict: readiness by Triton's strict rule. is_elsewhere: whether another scheduler has a
-        model; None: there is no other. ensure: waits for a model that is loaded on demand; None:
-        none is. memory_of: the bytes that a version takes, by device, for its statistics.
+        """drain: of an executor. strict: readiness by Triton's strict rule. is_elsewhere: whether
+        another scheduler has a model; None: there is no other. ensure: waits for a model that is
+        loaded on demand; None: none is. memory_of: the bytes that a version takes, by device, for
+        its statistics.
         """
         self._ensure = ensure
         self._memory_of = memory_of
@@ -60,6 +62,7 @@ class Control:
         self._mesh_settings = mesh_settings
         self._readiness = readiness
         self._facts = facts
+        self._drain = drain
         self._strict = strict
         self.stopping = False
 
@@ -81,6 +84,9 @@ class Control:
             SCHEDULER + "ModelReady": _async_handler(pb.ModelReadyRequest, self._model_ready),
             SCHEDULER + "TraceSetting": _async_handler(pb.TraceSettingRequest, self._trace_setting),
             SCHEDULER + "LogSettings": _async_handler(pb.LogSettingsRequest, self._log_settings),
+            SCHEDULER + "DrainExecutor": _async_handler(
+                nereid_pb.DrainExecutorRequest, self._drain
+            ),
         }
 
     def handlers(self) -> dict[str, UnaryHandler]:

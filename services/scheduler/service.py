@@ -26,6 +26,7 @@ from nereid.rpc import Handlers
 from nereid.service_process import StartError
 from nereid.services.scheduler.control import Control
 from nereid.services.scheduler.environment import open_environment
+from nereid.services.scheduler.executors.drains import Drains
 from nereid.services.scheduler.executors.executor_streams import ExecutorStreams
 from nereid.services.scheduler.executors.sessions import memory_of
 from nereid.services.scheduler.executors.timelines import Timelines
@@ -118,6 +119,7 @@ class SchedulerService:
         self._announced: tuple[str, ...] = ()
         # ---- control calls
         self._timelines = Timelines(environment.timeline, lambda: models.loader.sessions)
+        self._drains = Drains(lambda: models.loader.sessions)
         self.metrics = SchedulerMetrics(
             models.catalogue,
             models.loader,
@@ -140,6 +142,7 @@ class SchedulerService:
                 self._gateways.sessions,
                 None if models.shard is None else models.shard.membership,
             ).respond,
+            drain=self._drains.drain,
             strict=settings.strict_readiness,
             is_elsewhere=None if moves is None else moves.is_elsewhere,
             ensure=None if on_demand is None else on_demand.ensure,
@@ -165,7 +168,7 @@ class SchedulerService:
 
     def handlers(self) -> Handlers:
         """All RPCs of the scheduler, for a server or a LocalChannel."""
-        executors = ExecutorStreams(self._models.loader, self._timelines)
+        executors = ExecutorStreams(self._models.loader, self._timelines, self._drains)
         streams = {
             TIMELINE_PATH: TimelineStreams(self._timelines.collect).accept,
             INFER_PATH: self._gateways.accept_call,

@@ -92,6 +92,7 @@ class SimulatedExecutor:
             cast("Any", None),
             Descriptions(read_model_files),
             self.shared,
+            self._leaving.set,
             freeze=_freeze_nothing,
         )
         keepalive_s = _REPLACEABLE_S if len(addresses) > 1 else _ALONE_S

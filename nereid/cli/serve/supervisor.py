@@ -116,7 +116,11 @@ class Supervisor:
                 _log.warning("%s ended (%s); its standby takes over", spec.name, _cause(code))
                 continue
             pause_s = backoff.next_delay_s(loop.time() - started)
-            _log.warning("%s ended (%s); restarting it in %g s", spec.name, _cause(code), pause_s)
+            # 0: it was asked to end, as executors are to drain.
+            level = logging.WARNING if code else logging.INFO
+            _log.log(
+                level, "%s ended (%s); restarting it in %g s", spec.name, _cause(code), pause_s
+            )
             await _first_of(self._stopping.wait(), timeout_s=pause_s)
 
     async def _run_once(self, spec: ChildSpec) -> int:

@@ -27,14 +27,16 @@ def permissions(
         grant = principal.grant
         rights = [each for each in rights if grant.permits(each)]
         for_all = [each for each in rights if not grant.depends_on_model(each)]
+    may_load = "model-repository" in rights and _is_open(
+        "model-repository", policy, call, changes=True
+    )
     return {
         "principal": "" if principal is None else principal.name,
         "rights": rights,
         "for_all_models": for_all,
-        "may_load": "model-repository" in rights
-        and _is_open("model-repository", policy, call, changes=True),
+        "may_load": may_load,
         "may_infer": "inference" in rights,
-        "may_drain": False,
+        "may_drain": may_load and "model-repository" in for_all,
     }
 
 

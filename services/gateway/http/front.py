@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from nereid.services.gateway.auth.principal import principal_of
 from nereid.services.gateway.http.browser_origins import FORGED, is_forged
 from nereid.services.gateway.http.call_tasks import CallTasks
+from nereid.services.gateway.http.endpoints.executors import ExecutorEndpoints
 from nereid.services.gateway.http.endpoints.generate import GenerateEndpoint
 from nereid.services.gateway.http.endpoints.health import HealthEndpoints
 from nereid.services.gateway.http.endpoints.infer import InferEndpoint
@@ -59,7 +60,9 @@ _AT_ONCE: Final = frozenset(
 )
 _PROBES: Final = frozenset({RouteKind.READY, RouteKind.MODEL_READY})
 # These go on if the client disconnects.
-_GO_ON: Final = frozenset({RouteKind.REPOSITORY_LOAD, RouteKind.REPOSITORY_UNLOAD})
+_GO_ON: Final = frozenset(
+    {RouteKind.REPOSITORY_LOAD, RouteKind.REPOSITORY_UNLOAD, RouteKind.EXECUTOR_DRAIN}
+)
 
 
 class Endpoint(NamedTuple):
@@ -115,6 +118,7 @@ class HttpFront:
             RouteKind.TRACE_SETTING: Endpoint(settings.trace_setting, get + post),
             RouteKind.LOGGING: Endpoint(settings.logging, get + post),
             RouteKind.TIMELINE: Endpoint(TimelineEndpoint(data_plane).timeline, get),
+            RouteKind.EXECUTOR_DRAIN: Endpoint(ExecutorEndpoints(control).drain, post),
             RouteKind.SHARED_MEMORY_STATUS: Endpoint(shared_memory.status, get),
             RouteKind.SHARED_MEMORY_REGISTER: Endpoint(shared_memory.register, post),
             RouteKind.SHARED_MEMORY_UNREGISTER: Endpoint(shared_memory.unregister, post),

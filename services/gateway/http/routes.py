@@ -32,6 +32,7 @@ class RouteKind(Enum):
     LOGGING = "the logging extension"
     TRACE_SETTING = "the trace extension"
     TIMELINE = "timeline"
+    EXECUTOR_DRAIN = "executor drain"
     SHARED_MEMORY_STATUS = "shared memory status"
     SHARED_MEMORY_REGISTER = "shared memory register"
     SHARED_MEMORY_UNREGISTER = "shared memory unregister"
@@ -52,6 +53,7 @@ class Route(NamedTuple):
     region: str = ""
     # Of the console's page.
     file: str = ""
+    executor: str = ""
 
 
 # Tried in this order. `{name}` is a member of Route; what is in brackets may be missing.
@@ -71,6 +73,7 @@ _ROUTES: Final = {
     "/v2/trace/setting": RouteKind.TRACE_SETTING,
     "/v2/logging": RouteKind.LOGGING,
     TIMELINE_PATH: RouteKind.TIMELINE,
+    "/v2/nereid/executors/{executor}/drain": RouteKind.EXECUTOR_DRAIN,
     "/v2/repository[/{repository}]/index": RouteKind.REPOSITORY_INDEX,
     "/v2/repository[/{repository}]/models/{model}/load": RouteKind.REPOSITORY_LOAD,
     "/v2/repository[/{repository}]/models/{model}/unload": RouteKind.REPOSITORY_UNLOAD,

@@ -23,7 +23,14 @@ _POST: Final = frozenset(
     }
 )
 # As on Triton.
-_CLOSED: Final = frozenset({RouteKind.NOT_FOUND, RouteKind.TRACE_SETTING, RouteKind.LOGGING})
+_CLOSED: Final = frozenset(
+    {
+        RouteKind.NOT_FOUND,
+        RouteKind.TRACE_SETTING,
+        RouteKind.LOGGING,
+        RouteKind.EXECUTOR_DRAIN,
+    }
+)
 
 
 class Redirect(NamedTuple):

@@ -25,6 +25,7 @@ ROUTES_BY_API: Final[dict[str, tuple[RouteKind, ...]]] = {
         RouteKind.REPOSITORY_INDEX,
         RouteKind.REPOSITORY_LOAD,
         RouteKind.REPOSITORY_UNLOAD,
+        RouteKind.EXECUTOR_DRAIN,
     ),
     "statistics": (RouteKind.MODEL_STATISTICS,),
     "trace": (RouteKind.TRACE_SETTING, RouteKind.TIMELINE),
@@ -62,6 +63,7 @@ CHANGING_ROUTES: Final = frozenset(
     {
         RouteKind.REPOSITORY_LOAD,
         RouteKind.REPOSITORY_UNLOAD,
+        RouteKind.EXECUTOR_DRAIN,
         RouteKind.SHARED_MEMORY_REGISTER,
         RouteKind.SHARED_MEMORY_UNREGISTER,
         RouteKind.TRACE_SETTING,

@@ -34,6 +34,7 @@ from nereid.services.scheduler.residency.sizes import read_sizes
 
 if TYPE_CHECKING:
     from nereid.rpc import Call
+    from nereid.services.scheduler.executors.drains import Drains
     from nereid.services.scheduler.executors.sessions import PlacedInstance
     from nereid.services.scheduler.executors.timelines import Timelines
     from nereid.services.scheduler.models.loader import Loader
@@ -50,15 +51,18 @@ _MOST_DIGITS: Final = 20
 class ExecutorStreams:
     """Accepts the executors' streams for one loader."""
 
-    def __init__(self, loader: Loader, timelines: Timelines | None = None) -> None:
-        """timelines: those that are gathered; None: none is."""
+    def __init__(
+        self, loader: Loader, timelines: Timelines | None = None, drains: Drains | None = None
+    ) -> None:
+        """timelines: those that are gathered; None: none is. drains: likewise."""
         self._loader = loader
         self._timelines = timelines
+        self._drains = drains
         self._refusals = RefusalLog(_log)
 
     def accept_join(self, call: Call) -> None:
         """Open an executor's control stream."""
-        _JoinStream(self._loader, call, self._refusals, self._timelines)
+        _JoinStream(self._loader, call, self._refusals, self._timelines, self._drains)
         call.accept()
 
     def accept_execute(self, call: Call) -> None:
@@ -120,10 +124,16 @@ class _JoinStream:
     """One Join stream: a hello first, then the events of a session."""
 
     def __init__(
-        self, loader: Loader, call: Call, refusals: RefusalLog, timelines: Timelines | None
+        self,
+        loader: Loader,
+        call: Call,
+        refusals: RefusalLog,
+        timelines: Timelines | None,
+        drains: Drains | None,
     ) -> None:
         self._loader = loader
         self._timelines = timelines
+        self._drains = drains
         self._call = call
         self._refusals = refusals
         self._session: Session | None = None
@@ -172,6 +182,7 @@ class _JoinStream:
             self._loader.first_runs.executor_reported(session, event.begun_requests)
         elif kind == "leaving":
             self._loader.executor_leaving(session)
+            self._notify_drains(session)
         elif kind == "hello":
             self._refuse("an executor says hello once")
         elif (
@@ -230,5 +241,10 @@ class _JoinStream:
             self._loader.executor_left(self._session)
             if self._timelines is not None:
                 self._timelines.executor_left(self._session)
+            self._notify_drains(self._session)
             self._session = None
         self._call.finish()
+
+    def _notify_drains(self, session: Session) -> None:
+        if self._drains is not None:
+            self._drains.on_left(session)

@@ -86,6 +86,7 @@ class RemoteControl:
             SCHEDULER + "RepositoryIndex": self._index,
             SCHEDULER + "Metrics": self._metrics,
             SCHEDULER + "Facts": self._facts,
+            SCHEDULER + "DrainExecutor": self._drain_executor,
         }
 
     def handlers(self) -> dict[str, AsyncUnaryHandler]:
@@ -241,6 +242,18 @@ class RemoteControl:
         silent = [name for name, each in responses.items() if isinstance(each, RpcError)]
         parsed = map(nereid_pb.FactsResponse.FromString, _responses(responses))
         return merge_facts(parsed, silent).SerializeToString()
+
+    async def _drain_executor(self, path: str, message: bytes) -> bytes:
+        # It may not have joined this scheduler yet; it leaves all of them if one asks it to.
+        others = sorted(self._shard.membership.members - {self._shard.name})
+        outcome = await self._call(self._shard.name, path, message)
+        for name in others:
+            if isinstance(outcome, bytes) or outcome.status is not Status.NOT_FOUND:
+                break
+            outcome = await self._call(name, path, message)
+        if isinstance(outcome, RpcError):
+            raise outcome
+        return outcome
 
     async def _call_all(self, path: str, message: bytes) -> dict[str, bytes | RpcError]:
         """The responses by scheduler, this one's first."""

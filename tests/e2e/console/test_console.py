@@ -52,6 +52,26 @@ class TritonPythonModel:
         time.sleep(3)
         return []
 """
+# As many responses as the first number says; of 0 none, and no end.
+_COUNTS = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.senders = []
+
+    def execute(self, requests):
+        for request in requests:
+            numbers = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+            sender = request.get_response_sender()
+            if not numbers.flat[0]:
+                self.senders.append(sender)
+                continue
+            for number in range(int(numbers.flat[0])):
+                output = pb_utils.Tensor("OUTPUT0", numbers + number)
+                sender.send(pb_utils.InferenceResponse([output]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
 _FAILS_TO_LOAD = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -75,6 +95,9 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     save_python(root, "refuses", _PYTHON_ERROR)
     save_python(root, "fails", _FAILS_TO_LOAD)
     save_python(root, "waits", _WAITS)
+    save_python(root, "counts", _COUNTS)
+    with (root / "counts" / "config.pbtxt").open("a") as config:
+        config.write("\nmodel_transaction_policy { decoupled: true }\n")
     for name in (SHELL_NAME, CURL_NAME, MARKUP_NAME):
         save_echo(root, name)
     log = tmp_path_factory.mktemp("mesh") / "log"
@@ -348,6 +371,26 @@ def test_an_error_of_a_model_is_text(page: Page, mesh: Mesh) -> None:
     assert "<script>alert('error')</script> refused" in page.locator("main").inner_text()
 
 
+def test_a_decoupled_models_responses_are_shown(page: Page, mesh: Mesh) -> None:
+    send(page, mesh, "counts", "1, 3", "3, 1, 2", outcome="3 responses")
+    found = page.get_by_role("region", name="Responses").locator(".values").all_inner_texts()
+    assert [json.loads(each)["OUTPUT0"] for each in found] == [[3, 1, 2], [4, 2, 3], [5, 3, 4]]
+    code = copied_code(page, "curl")
+    ran = subprocess.run(["sh", "-c", code], capture_output=True, timeout=30, check=True)
+    assert ran.stdout.count(b"data: ") == 3
+    # A page takes so many.
+    page.get_by_label("Values").fill("5000, 1, 2")
+    page.get_by_role("button", name="Send", exact=True).click()
+    page.get_by_text("a page takes no more").wait_for()
+    assert page.get_by_role("region", name="Responses").locator(".values").count() == 100
+    # One without an end is stopped.
+    page.get_by_label("Values").fill("0, 1, 2")
+    page.get_by_role("button", name="Send", exact=True).click()
+    page.get_by_role("button", name="Stop", exact=True).click()
+    page.get_by_text("Stopped.", exact=True).wait_for()
+    page.get_by_role("button", name="Send", exact=True).wait_for()
+
+
 def test_a_model_is_unloaded_and_loaded(page: Page, mesh: Mesh) -> None:
     go(page, mesh, model_address("partial"))
     page.get_by_role("button", name="Unload").click()
@@ -358,6 +401,18 @@ def test_a_model_is_unloaded_and_loaded(page: Page, mesh: Mesh) -> None:
     page.get_by_role("dialog").get_by_role("button", name="Load", exact=True).click()
     page.locator(".heading", has_text="READY").wait_for()
     assert mesh.index()["partial"]["state"] == "READY"
+
+
+def test_an_executor_is_drained_and_comes_back(page: Page, mesh: Mesh) -> None:
+    module = "nereid.services.executor"
+    (before,) = mesh.own_processes(module)
+    go(page, mesh, "#/executors")
+    page.get_by_role("button", name="Drain executor-0", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Drain", exact=True).click()
+    page.get_by_text("executor-0 is leaving the mesh.").wait_for()
+    until(lambda: set(mesh.children(module)) - {before}, "its next process")
+    page.get_by_role("region", name="executor-0").get_by_role("link", name="doubler").wait_for()
+    assert mesh.index()["doubler"]["state"] == "READY"
 
 
 def is_ready(mesh: Mesh) -> bool:

@@ -194,6 +194,29 @@ def test_grpcurl_has_each_datatype(page: Page, tmp_path: Path) -> None:
             assert list(found) == values
 
 
+def test_generate_takes_what_has_no_shape_of_its_own(page: Page) -> None:
+    def body(datatype: str, dims: list[int], shape: list[int], text: str, name: str = "x") -> Any:
+        tensors = "await import('/console/static/tensors.js')"
+        values = f"({tensors}).parseValues(a[1], a[4])"
+        given = f"{{ name: a[0], datatype: a[1], shape: a[3], values: {values} }}"
+        script = f"m.generateBody({{ inputs: [{given}], parameters: {{ n: 1 }} }}, [a[5]])"
+        described = {"name": name, "dims": dims}
+        return call(page, "wire.js", script, name, datatype, dims, shape, text, described)
+
+    assert body("INT64", [-1, 2], [1, 2], "9007199254740993, -1") == (
+        '{"x":[9007199254740993,-1],"parameters":{"n":1}}'
+    )
+    assert json.loads(body("BYTES", [-1, -1], [1, 2], '["a", "it\'s"]'))["x"] == ["a", "it's"]
+    # Two rows of one would come as one row of two.
+    for refused, why in (
+        (("FP32", [-1, -1], [2, 1], "1, 2"), "shape 1, 2"),
+        (("FP16", [2], [2], "1, 2"), "no JSON form"),
+        (("FP32", [2], [2], "1, 2", "id"), "another thing"),
+    ):
+        with pytest.raises(Exception, match=why):
+            body(*refused)
+
+
 def test_halves_are_rounded_as_numpy_does(page: Page) -> None:
     generator = np.random.default_rng(1)
     # Bits of halves, and what lies between them.

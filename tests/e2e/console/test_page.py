@@ -201,6 +201,25 @@ def test_unload_asks_first(watched: Watched, site: FactsServer) -> None:
     assert posts == ["/v2/repository/models/mlp/unload"]
 
 
+def test_drain_asks_first_and_is_there_for_who_may(watched: Watched, site: FactsServer) -> None:
+    page = watched.page
+    go(page, site, "executors")
+    button = page.get_by_role("button", name="Drain executor-0", exact=True)
+    button.click()
+    dialog = page.get_by_role("dialog", name="Drain executor-0?")
+    dialog.get_by_role("button", name="Cancel").click()
+    dialog.wait_for(state="detached")
+    assert not [path for method, path, _ in site.requests if method == "POST"]
+    button.click()
+    dialog.get_by_role("button", name="Drain", exact=True).click()
+    page.get_by_text("executor-0 is leaving the mesh.").wait_for()
+    posts = [path for method, path, _ in site.requests if method == "POST"]
+    assert posts == ["/v2/nereid/executors/executor-0/drain"]
+    site.document["permissions"]["may_drain"] = False
+    site.publish()
+    button.wait_for(state="detached")
+
+
 def test_the_keyboard_is_enough(watched: Watched, site: FactsServer) -> None:
     page = watched.page
     go(page, site, "overview")

@@ -158,6 +158,39 @@ def test_a_process_that_serves_clients_is_killed_and_no_call_fails(
     assert load.retries
 
 
+@pytest.mark.parametrize(
+    "flags", [(), pytest.param(("--schedulers=2",), marks=pytest.mark.nightly)], ids=["one", "two"]
+)
+def test_executors_are_drained_by_calls_and_no_call_fails(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    save_scaler(tmp_path / "models", "doubler", 2, "max_batch_size: 16\ndynamic_batching { }\n")
+    save_multiplier(tmp_path / "models", "slow", 3, "instance_group [{ count: 1 }]")
+    log = tmp_path / "log"
+    with (
+        running(tmp_path / "models", log, *flags, executors=2) as mesh,
+        Load(mesh.http, mesh.grpc) as load,
+        busy(mesh.http),
+    ):
+        first = mesh.own_processes("nereid.services.executor")
+        for number in range(2):
+            load.await_more()
+            path = f"/v2/nereid/executors/executor-{number}/drain"
+            assert mesh.get(path, "POST") == (200, b"")
+            ended = f"nereid.services.executor {number} ended (exit code 0)"
+            until(lambda: ended in log.read_text(), "its end")  # noqa: B023
+            load.await_more()
+        until(
+            lambda: len(set(mesh.children("nereid.services.executor")) - set(first)) == 2,
+            "both anew",
+        )
+        load.await_more()
+        assert mesh.get("/v2/nereid/executors/none/drain", "POST")[0] == 404
+    assert set(load.outcomes) == {"right"}, load.outcomes
+    assert not load.retries
+    assert "was lost" not in log.read_text()
+
+
 class SeparateServices:
     """The services of a mesh, each started by hand; they can be replaced one by one."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -96,6 +97,20 @@ async def test_stages_end_one_after_the_other(journal: Path) -> None:
 async def test_a_child_that_ends_is_restarted(journal: Path) -> None:
     async with running(Supervisor([child(FAILING, "failing", journal)], rules(LIMIT_S))):
         assert await lines(journal, 3) == ["ran"] * 3
+
+
+DRAINED = "open(__import__('sys').argv[2], 'a').write('ran\\n')"
+
+
+async def test_a_child_that_was_asked_to_end_is_restarted_without_a_warning(
+    journal: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with running(Supervisor([child(DRAINED, "drained", journal)], rules(LIMIT_S))):
+        assert await lines(journal, 2) == ["ran"] * 2
+    ends = [each for each in caplog.records if "drained ended (exit code 0)" in each.getMessage()]
+    assert ends
+    assert {each.levelno for each in ends} == {logging.INFO}
 
 
 async def test_refused_settings_end_everything_with_2(journal: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nereid.pb import nereid_pb2 as pb
 from tests.support.executor.executor_world import SLOW, WAIT_S, Scheduler, slow, turns
 from tests.support.models.onnx_models import response_of
 
@@ -54,6 +55,28 @@ async def test_sigterm_ends_it_after_the_running_batch(tmp_path: Path) -> None:
         assert response_of(response)[0][3] == np.int64(5000).tobytes()
         assert await exit_code(started) == 0
         await session.wait()
+
+
+async def test_a_scheduler_drains_it_and_all_schedulers_know(tmp_path: Path) -> None:
+    asking, other = Scheduler(), Scheduler()
+    path = str(slow(tmp_path / "1"))
+    async with (
+        asking.serving(tmp_path / "a") as first,
+        other.serving(tmp_path / "b") as second,
+        process(f"--scheduler-address={first},{second}", "--gpus=none") as started,
+    ):
+        session, hello = await asking.accept_session()
+        assert hello.drains
+        other_session, _ = await other.accept_session()
+        other_session.load(7, SLOW, path)
+        stream = await other.accept_stream()
+        stream.send(turns(5000))
+        session.call.send(pb.ExecutorCommand(drain=pb.Drain()).SerializeToString())
+        assert (await session.event()).HasField("leaving")
+        assert (await other_session.event()).HasField("leaving")
+        (response,) = (await stream.responses()).responses
+        assert response_of(response)[0][3] == np.int64(5000).tobytes()
+        assert await exit_code(started) == 0
 
 
 async def test_a_batch_that_takes_too_long_is_cut_off(tmp_path: Path) -> None:

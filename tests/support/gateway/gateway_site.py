@@ -49,6 +49,9 @@ class EchoScheduler:
         self.cancelled: asyncio.Queue[int] = asyncio.Queue()
         self.flows: asyncio.Queue[FlowControl] = asyncio.Queue()
         self.link: Any = None
+        # Names of those that may be drained, and of those that were.
+        self.executors = ["executor-0"]
+        self.drained: list[str] = []
 
     def on_items(self, items: list[ToScheduler]) -> None:
         for item in items:
@@ -108,6 +111,7 @@ class EchoScheduler:
             "ModelConfig": lambda asked: kserve_pb2.ModelConfigResponse(config=self._config(asked)),
             "ModelStatistics": self._statistics,
             "RepositoryIndex": self._index,
+            "DrainExecutor": self._drain,
         }
         return Handlers(
             async_unary={
@@ -117,7 +121,8 @@ class EchoScheduler:
         )
 
     def _handler(self, method: str, wire_response: Callable[[Any], Any]) -> Any:
-        request_class = getattr(kserve_pb2, f"{method}Request")
+        name = f"{method}Request"
+        request_class = getattr(kserve_pb2, name, None) or getattr(pb, name)
 
         async def handle(_call: Call, message: bytes) -> bytes:
             try:
@@ -161,6 +166,12 @@ class EchoScheduler:
             each.inference_stats.success.count = 7
             each.batch_stats.add(batch_size=1).compute_infer.ns = 5
         return response
+
+    def _drain(self, asked: pb.DrainExecutorRequest) -> pb.DrainExecutorResponse:
+        if asked.name not in self.executors:
+            raise NotFound(f"no executor '{asked.name}' has joined")
+        self.drained.append(asked.name)
+        return pb.DrainExecutorResponse()
 
     def _index(self, asked: Any) -> kserve_pb2.RepositoryIndexResponse:
         if asked.repository_name:

@@ -274,7 +274,8 @@ class Executor:
     """An executor that has joined. refuse: loads fail with this text; hold: batches wait for the
     test; lazy: loads wait for the test; controls: models accept controls; reports_readiness: models
     report their readiness; withdrawals: batches may wait and be withdrawn; process: what tells its
-    process from others of its name; memory: what each instance takes, by device.
+    process from others of its name; memory: what each instance takes, by device; drains: it may be
+    drained, which the test does.
     """
 
     def __init__(
@@ -293,8 +294,10 @@ class Executor:
         gpus: tuple[str, ...] = (),
         process: str = "",
         memory: str = "",
+        drains: bool = False,
     ) -> None:
         self.world = where
+        self.drains = drains
         self.memory = memory
         self.process = process or name
         self.name = name
@@ -331,7 +334,7 @@ class Executor:
             on_message=self._on_command,
             on_close=self._on_close,
         )
-        hello = pb.Hello(name=self.name, host="here", backends=self.backends)
+        hello = pb.Hello(name=self.name, host="here", backends=self.backends, drains=self.drains)
         hello.devices.add(kind=pb.Device.CPU, name="cpu")
         for number, uuid in enumerate(self.gpus):
             hello.devices.add(kind=pb.Device.GPU, id=number, uuid=uuid)
@@ -375,6 +378,11 @@ class Executor:
 
     async def command(self) -> pb.ExecutorCommand:
         return await asyncio.wait_for(self.commands.get(), LIMIT_S)
+
+    async def drain_command(self) -> None:
+        """Until it is asked to drain."""
+        while not (await self.command()).HasField("drain"):
+            pass
 
     async def batch(self) -> tuple[Instance, pb.Batch]:
         return await asyncio.wait_for(self.batches.get(), LIMIT_S)

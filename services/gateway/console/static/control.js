@@ -1,4 +1,4 @@
-// Loads and unloads models, after a question.
+// Loads and unloads models and drains executors, after a question.
 
 import { announce, confirmed, notify } from "./dialogs.js";
 import { h } from "./dom.js";
@@ -6,45 +6,61 @@ import { request } from "./session.js";
 import { messageOf } from "./stream.js";
 import { fitsPath } from "./wire.js";
 
-export function loadButton(context, row) {
-  const again = row.state === "READY";
-  return button(context, row, {
-    path: "load", verb: again ? "Reload" : "Load", done: "loaded",
+const MODEL = "A browser cannot have this model's name in a URL: load and unload it over gRPC.";
+const EXECUTOR = "A browser cannot have this executor's name in a URL: end its process with SIGTERM.";
+
+export function loadButton(context, { name, state }) {
+  const again = state === "READY";
+  return button(context, {
+    name, path: `/v2/repository/models/${name}/load`, unfit: MODEL,
+    verb: again ? "Reload" : "Load", done: "loaded",
     question: again
       ? "Its files are read again. The version that serves goes on until the new one is ready."
       : "Its newest versions are loaded, as its version policy says.",
   });
 }
 
-export function unloadButton(context, row) {
-  if (row.state !== "READY" && row.state !== "LOADING") return null;
-  return button(context, row, {
-    path: "unload", verb: "Unload", done: "unloaded", dangerous: true,
+export function unloadButton(context, { name, state }) {
+  if (state !== "READY" && state !== "LOADING") return null;
+  return button(context, {
+    name, path: `/v2/repository/models/${name}/unload`, unfit: MODEL,
+    verb: "Unload", done: "unloaded", dangerous: true,
     question: "Requests that it has accepted complete; new ones are refused until it is loaded again.",
   });
 }
 
-function button({ ui, refresh }, row, { path, verb, done, question, dangerous = false }) {
-  const doing = ui.doing === row.name;
+export function drainButton(context, { name }) {
+  return button(context, {
+    name, path: `/v2/nereid/executors/${name}/drain`, unfit: EXECUTOR,
+    label: `Drain ${name}`, verb: "Drain", done: "leaving the mesh", dangerous: true,
+    question: "It completes its batches and its process ends; what restarts processes starts it anew. "
+      + "Requests go to other executors, or wait for one.",
+  });
+}
+
+function button({ ui, refresh }, { name, path, unfit, label, verb, done, question, dangerous = false }) {
+  // What is done to one model or executor disables all buttons of it.
+  const subject = path.slice(0, path.lastIndexOf("/"));
   return h("button", {
-    type: "button", key: path, class: dangerous ? "dangerous" : null, disabled: doing,
+    type: "button", key: path, class: dangerous ? "dangerous" : null, disabled: ui.doing === subject,
+    "aria-label": label ?? null,
     onclick: async () => {
-      if (!fitsPath(row.name)) {
-        notify("A browser cannot have this model's name in a URL: load and unload it over gRPC.", true);
+      if (!fitsPath(name)) {
+        notify(unfit, true);
         return;
       }
-      if (!(await confirmed(`${verb} ${row.name}?`, question, verb, dangerous))) return;
-      ui.doing = row.name;
+      if (!(await confirmed(`${verb} ${name}?`, question, verb, dangerous))) return;
+      ui.doing = subject;
       refresh();
-      announce(`${verb} of ${row.name} has begun.`);
+      announce(`${verb} of ${name} has begun.`);
       try {
-        const response = await request(`/v2/repository/models/${row.name}/${path}`, {
+        const response = await request(path, {
           method: "POST", headers: { "content-type": "application/json" }, body: "{}",
         });
         if (!response.ok) throw new Error(await messageOf(response));
-        notify(`${row.name} is ${done}.`);
+        notify(`${name} is ${done}.`);
       } catch (error) {
-        notify(`${verb} of ${row.name}: ${error.message}`, true);
+        notify(`${verb} of ${name}: ${error.message}`, true);
       } finally {
         ui.doing = null;
         refresh();

@@ -1,6 +1,7 @@
 // Executors, their devices, and who has the memory.
 
 import { breakdown } from "./chart.js";
+import { drainButton } from "./control.js";
 import { h } from "./dom.js";
 import { bytes, count, percent, plural } from "./format.js";
 import { badge, definitions, empty, section, table, versionLink } from "./parts.js";
@@ -12,26 +13,27 @@ const MOST_TENANTS = 200;
 export const title = () => "Executors";
 export const query = () => ({ limit: 1 });
 
-export function render({ facts }) {
+export function render(context) {
+  const { facts } = context;
   const list = Object.values(facts.executors);
   return [
     h("h1", { tabindex: -1 }, "Executors"),
     list.length === 0
       ? empty("No executor has joined the mesh. Start one with the scheduler's address (--scheduler-address) and look at its log.")
       : [
-        h("p", { class: "quiet" }, `${plural(list.length, "executor")} on ${plural(new Set(list.map((each) => each.host)).size, "host")}. `,
-          "To drain one, send its process SIGTERM: it finishes what it has and leaves."),
-        list.map(executor),
+        h("p", { class: "quiet" }, `${plural(list.length, "executor")} on ${plural(new Set(list.map((each) => each.host)).size, "host")}.`),
+        list.map((each) => executor(each, facts.permissions.may_drain ? drainButton(context, each) : null)),
       ],
   ];
 }
 
-function executor(each) {
+function executor(each, drain) {
   return section(each.name,
     h("div", { class: "inline" },
       badge(each.busy > 0 ? "busy" : "quiet", `${count(each.busy)} of ${plural(each.instances, "instance")} busy`),
       h("span", { class: "quiet" }, `host ${each.host}`),
-      h("span", { class: "quiet" }, each.backends.join(", "))),
+      h("span", { class: "quiet" }, each.backends.join(", ")),
+      drain),
     each.devices.length === 0 ? empty("It has not reported its devices.")
       : h("div", { class: "devices" }, each.devices.map((one) => device(one, each))));
 }

@@ -5,9 +5,10 @@ import { announce, copyButton } from "./dialogs.js";
 import { h } from "./dom.js";
 import { may, rowsOf } from "./facts.js";
 import { float32, plural, seconds } from "./format.js";
+import { generate } from "./generate.js";
 import { address, badge, empty, foldedText, idOf, modelLink, section, table } from "./parts.js";
 import { header, request as send } from "./session.js";
-import { curl, grpcurl, python } from "./snippets.js";
+import { curl, curlStream, grpcurl, python } from "./snippets.js";
 import { messageOf } from "./stream.js";
 import { elementCount, firstShape, parseShape, parseValues, randomValues, valuesText } from "./tensors.js";
 import { binaryBody, fitsPath, hasJson, inferPath, jsonBody, modelPath, readOutputs } from "./wire.js";
@@ -15,6 +16,8 @@ import { binaryBody, fitsPath, hasJson, inferPath, jsonBody, modelPath, readOutp
 // Of more values the text is not shown: a page would be slow with it.
 const MOST_WRITTEN = 4096;
 const MOST_READ = 64;
+// Of a response of several.
+const MOST_TEXT = 1000;
 const CODES = [["curl", "curl"], ["http", "Python"], ["grpc", "Python, gRPC"], ["grpcurl", "grpcurl"]];
 
 export const title = ({ name }) => `Request to ${name ?? "a model"}`;
@@ -36,7 +39,7 @@ export function render(context) {
   const [request, errors] = build(ui, spec, parameters);
   return [
     head,
-    spec.decoupled ? h("p", { class: "banner" }, "This model responds any number of times (decoupled): requests to it need a gRPC stream, or /generate_stream.") : null,
+    spec.decoupled ? h("p", { class: "banner" }, "This model responds any number of times (decoupled): its responses come by /generate_stream.") : null,
     h("div", { class: "workbench" },
       h("div", { class: "side" },
         h("form", { class: "card", novalidate: true, "aria-labelledby": "inputs-title", onsubmit: (event) => {
@@ -47,7 +50,8 @@ export function render(context) {
         spec.inputs.map((input) => field(context, input, errors)),
         options(context, rows, row, errors),
         h("div", { class: "buttons" },
-          h("button", { class: "main", disabled: ui.sending === true || spec.decoupled }, ui.sending ? "Sending" : "Send"),
+          h("button", { class: "main", disabled: ui.sending === true }, ui.sending ? "Sending" : "Send"),
+          ui.stop ? h("button", { type: "button", key: "stop", onclick: ui.stop }, "Stop") : null,
           h("button", { type: "button", onclick: () => {
             ui.inputs = null;
             context.refresh();
@@ -265,10 +269,15 @@ function fillFromJson(ui, spec, text) {
 
 // ---- the response
 
-async function submit({ ui, refresh }, request, spec) {
+async function submit(context, request, spec) {
+  const { ui, refresh } = context;
   if (!fitsPath(request.model)) {
     ui.result = { error: "A browser cannot have this model's name in a URL: send it by the code." };
     refresh();
+    return;
+  }
+  if (spec.decoupled) {
+    await stream(context, request, spec);
     return;
   }
   ui.sending = true;
@@ -301,9 +310,27 @@ async function submit({ ui, refresh }, request, spec) {
   }
 }
 
+async function stream({ ui, refresh }, request, spec) {
+  const abort = new AbortController();
+  const stop = () => abort.abort();
+  // Of another view nobody reads them.
+  addEventListener("hashchange", stop, { once: true });
+  Object.assign(ui, { sending: true, stop, result: null });
+  refresh();
+  const { error, count } = await generate(request, spec.inputs, abort.signal, (result) => {
+    ui.result = result;
+    refresh();
+  });
+  removeEventListener("hashchange", stop);
+  Object.assign(ui, { sending: false, stop: null });
+  announce(error ? "The request failed." : `${plural(count, "response")}.`);
+  refresh();
+}
+
 function response({ result, sending }) {
   if (!result) return empty(sending ? "Waiting." : "Nothing was sent yet.");
   const { status, took, error, outputs, document, timing } = result;
+  if (result.responses) return responses(result, sending);
   return [
     h("div", { class: "inline", id: "outcome" },
       badge(error ? "bad" : "good", status ? `${status}` : "failed"),
@@ -317,6 +344,21 @@ function response({ result, sending }) {
       { title: "Values", cell: (each) => h("code", { class: "values" }, readable(each)) },
     ], outputs, (each) => each.name, "stacked outputs") : null,
     document ? foldedText("The response as JSON", shortened(JSON.stringify(document, null, 1))) : null,
+  ];
+}
+
+function responses({ status, took, error, count, responses: kept, stopped }, sending) {
+  return [
+    h("div", { class: "inline", id: "outcome" },
+      badge(error || status >= 400 ? "bad" : sending ? "busy" : "good", status ? `${status}` : "failed"),
+      h("b", { class: "duration" }, seconds(took / 1e3)),
+      h("span", { class: "quiet" }, `${plural(count, "response")}${count > kept.length ? `, the first ${kept.length} below` : ""}`)),
+    error ? h("p", { class: "reason" }, error) : null,
+    stopped ? h("p", { class: "quiet" }, stopped) : null,
+    kept.length > 0 ? table("Responses", [
+      { title: "After", cell: (each) => seconds(each.took / 1e3) },
+      { title: "Response", cell: (each) => h("code", { class: "values" }, each.text.slice(0, MOST_TEXT)) },
+    ], kept, (each) => `${each.number}`, "stacked") : null,
   ];
 }
 
@@ -349,8 +391,8 @@ function timings(header) {
 // ---- the code
 
 function code({ facts, ui, refresh }, request, spec) {
-  const chosen = ui.code ?? "curl";
-  const choices = h("div", { class: "segments", role: "radiogroup", "aria-label": "Kind of code" }, CODES.map(([name, text]) =>
+  const chosen = spec.decoupled ? "curl" : ui.code ?? "curl";
+  const choices = h("div", { class: "segments", role: "radiogroup", "aria-label": "Kind of code" }, CODES.filter(([name]) => !spec.decoupled || name === "curl").map(([name, text]) =>
     h("label", { key: name }, h("input", { type: "radio", name: "code", value: name, checked: name === chosen, onchange: () => {
       ui.code = name;
       refresh();
@@ -362,7 +404,8 @@ function code({ facts, ui, refresh }, request, spec) {
     secure: location.protocol === "https:", header: header(),
   };
   const { text, note } = {
-    curl: () => curl(request, spec.outputs, target), grpcurl: () => grpcurl(request, spec.outputs, target),
+    curl: () => (spec.decoupled ? curlStream(request, spec.inputs, target) : curl(request, spec.outputs, target)),
+    grpcurl: () => grpcurl(request, spec.outputs, target),
     http: () => python(request, spec.outputs, target, "http"), grpc: () => python(request, spec.outputs, target, "grpc"),
   }[chosen]();
   return [

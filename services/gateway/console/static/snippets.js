@@ -3,7 +3,7 @@
 // Names and values may be anything: whatever is quoted here is run by people in their shells.
 
 import { elementCount } from "./tensors.js";
-import { fitsUrl, hasJson, inferPath, jsonBody, rawTensor } from "./wire.js";
+import { fitsUrl, generateBody, generatePath, hasJson, inferPath, jsonBody, rawTensor } from "./wire.js";
 
 // One argument longer than this is refused by Linux.
 const MOST_ARGUMENT = 100_000;
@@ -34,16 +34,28 @@ function pythonQuote(text) {
 // target: { origin, host, grpc, secure, header }; header: { name, prefix } of the one that carries
 // the key, which code takes from the environment, or null.
 export function curl(request, outputs, target) {
-  if (!fitsUrl(request.model)) {
-    return { text: null, note: "A URL cannot have this model's name as it is: use gRPC." };
-  }
   if (!hasJson(request, outputs)) {
     return { text: null, note: "FP16 and BF16 have no JSON form: use Python or gRPC." };
   }
-  const body = jsonBody(request);
+  return curlOf(request, inferPath(request), jsonBody(request), target);
+}
+
+// To a decoupled model. inputs: of its metadata.
+export function curlStream(request, inputs, target) {
+  try {
+    return curlOf(request, generatePath(request), generateBody(request, inputs), target, " --no-buffer");
+  } catch (error) {
+    return { text: null, note: error.message };
+  }
+}
+
+function curlOf(request, path, body, target, more = "") {
+  if (!fitsUrl(request.model)) {
+    return { text: null, note: "A URL cannot have this model's name as it is: use gRPC." };
+  }
   const lines = [
-    "curl --globoff --path-as-is --silent --show-error",
-    shellQuote(target.origin + inferPath(request)),
+    `curl --globoff --path-as-is --silent --show-error${more}`,
+    shellQuote(target.origin + path),
     `-H ${shellQuote("Content-Type: application/json")}`,
   ];
   if (target.header) lines.push(keyArgument(target.header));

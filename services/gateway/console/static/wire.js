@@ -47,6 +47,10 @@ export function inferPath(request) {
   return `${modelPath(request)}/infer`;
 }
 
+export function generatePath(request) {
+  return `${modelPath(request)}/generate_stream`;
+}
+
 // A path names a model as it is: nothing in it is decoded. So a browser cannot send what it would
 // encode, of which each encodes something else.
 export function fitsPath(name) {
@@ -71,12 +75,43 @@ export function hasJson(request, outputs) {
 // The body as JSON. 64-bit integers are written in full.
 export function jsonBody({ inputs, parameters }) {
   const texts = inputs.map(({ name, datatype, shape, values }) => {
-    const data = values.map((each) => (typeof each === "bigint" ? String(each) : JSON.stringify(each))).join(",");
+    const data = valuesJson(values);
     const head = JSON.stringify({ name, datatype, shape });
     return `${head.slice(0, -1)},"data":[${data}]}`;
   });
   const rest = parameters && Object.keys(parameters).length > 0 ? `"parameters":${JSON.stringify(parameters)},` : "";
   return `{${rest}"inputs":[${texts.join(",")}]}`;
+}
+
+function valuesJson(values) {
+  return values.map((each) => (typeof each === "bigint" ? String(each) : JSON.stringify(each))).join(",");
+}
+
+// The same request as /generate_stream takes it: without shapes and raw tensors. inputs: of the
+// model's metadata. Raises an Error for what it cannot express.
+export function generateBody({ inputs, parameters }, described) {
+  const members = inputs.map(({ name, datatype, shape, values }) => {
+    if (name === "id" || name === "parameters") throw new Error(`/generate_stream takes ${name} for another thing than an input: use a gRPC stream`);
+    if (BINARY_ONLY.has(datatype)) throw new Error(`${name}: ${datatype} has no JSON form: use a gRPC stream`);
+    const taken = generateShape(described.find((each) => each.name === name).dims, values.length);
+    if (String(taken) !== String(shape)) {
+      throw new Error(`${name}: /generate_stream makes the shape ${taken.join(", ")} of ${values.length} values: use that, or a gRPC stream`);
+    }
+    return `${JSON.stringify(name)}:[${valuesJson(values)}]`;
+  });
+  if (parameters && Object.keys(parameters).length > 0) members.push(`"parameters":${JSON.stringify(parameters)}`);
+  return `{${members.join(",")}}`;
+}
+
+// The innermost variable dimension gets what the others leave.
+function generateShape(dims, count) {
+  let rest = dims.reduce((left, size) => (size < 0 ? left : left / size), count);
+  return dims.toReversed().map((size) => {
+    if (size >= 0) return size;
+    const taken = rest;
+    rest = 1;
+    return taken;
+  }).toReversed();
 }
 
 // { body, headers } with raw tensors in both directions.

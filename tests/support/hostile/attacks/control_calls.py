@@ -131,6 +131,11 @@ ATTACKS = (
         flood(lambda number: post(f"/v2/repository/models/none_{number}/load")),
         ANY,
     ),
+    Attack(
+        "4,000 drains of unknown executors",
+        flood(lambda number: post(f"/v2/nereid/executors/none-{number}/drain")),
+        ANY,
+    ),
     Attack("4,000 questions for readiness", flood(_get("/v2/health/ready")), ANY),
     Attack(
         "4,000 questions for a model's readiness",

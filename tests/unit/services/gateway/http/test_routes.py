@@ -33,6 +33,12 @@ from nereid.services.gateway.http.routes import Route, RouteKind, resolve, templ
         (b"/v2/models/m/trace/setting", Route(RouteKind.TRACE_SETTING, "m")),
         (b"/v2/trace/setting", Route(RouteKind.TRACE_SETTING)),
         (b"/v2/logging", Route(RouteKind.LOGGING)),
+        (
+            b"/v2/nereid/executors/executor-0/drain",
+            Route(RouteKind.EXECUTOR_DRAIN, executor="executor-0"),
+        ),
+        (b"/v2/nereid/executors/a/b/drain", Route(RouteKind.NOT_FOUND)),
+        (b"/v2/nereid/executors//drain", Route(RouteKind.NOT_FOUND)),
         (b"/console", Route(RouteKind.CONSOLE_PAGE)),
         (b"/console/static/page.js", Route(RouteKind.CONSOLE_PAGE, file="page.js")),
         (b"/console/static/../secret", Route(RouteKind.NOT_FOUND)),

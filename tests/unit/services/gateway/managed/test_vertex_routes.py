@@ -33,7 +33,17 @@ def test_the_metrics_page_is_what_statistics_are_to_clients() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"/v2", b"v2/", b"v2/trace/setting", b"v2/logging", b"predict", b"metrics/"]
+    "value",
+    [
+        b"",
+        b"/v2",
+        b"v2/",
+        b"v2/trace/setting",
+        b"v2/logging",
+        b"v2/nereid/executors/executor-0/drain",
+        b"predict",
+        b"metrics/",
+    ],
 )
 def test_nowhere(value: bytes) -> None:
     assert redirect(value) is None

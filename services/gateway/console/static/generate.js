@@ -1,0 +1,56 @@
+// A request to a decoupled model by /generate_stream, and its responses: so many and no more.
+
+import { request as send } from "./session.js";
+import { EventParser, messageOf } from "./stream.js";
+import { generateBody, generatePath } from "./wire.js";
+
+const MOST_RESPONSES = 1000;
+const MOST_CHARACTERS = 4_000_000;
+// The page shows these; the others are counted.
+const MOST_KEPT = 100;
+
+// A promise of the end. inputs: of the model's metadata. onResult(result): whenever more has come,
+// of { status, took, count, responses: [{ number, took, text }], stopped, error }.
+export async function generate(request, inputs, signal, onResult) {
+  const started = performance.now();
+  const result = { count: 0, responses: [], stopped: "" };
+  const changed = () => {
+    result.took = performance.now() - started;
+    onResult(result);
+  };
+  try {
+    const reply = await send(generatePath(request), {
+      method: "POST", body: generateBody(request, inputs), headers: { "content-type": "application/json" }, signal,
+    });
+    result.status = reply.status;
+    if (reply.headers.get("content-type")?.startsWith("text/event-stream")) await read(reply, result, changed);
+    else result.error = await messageOf(reply);
+  } catch (error) {
+    if (signal.aborted) result.stopped = "Stopped.";
+    else result.error = error.message;
+  }
+  changed();
+  return result;
+}
+
+async function read(reply, result, changed) {
+  const parser = new EventParser();
+  const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+  let characters = 0;
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    characters += value.length;
+    for (const { data } of parser.push(value)) {
+      result.count += 1;
+      changed();
+      if (result.responses.length < MOST_KEPT) result.responses.push({ number: result.count, took: result.took, text: data });
+    }
+    if (result.count >= MOST_RESPONSES || characters >= MOST_CHARACTERS) {
+      // It ends the request as well.
+      await reader.cancel();
+      result.stopped = "Stopped: a page takes no more.";
+      return;
+    }
+  }
+}

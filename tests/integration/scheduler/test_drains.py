@@ -1,0 +1,62 @@
+"""Executors that are drained by a call, over real streams."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import RpcError, Status
+from tests.support.scheduler.scheduler_world import CONFIG, add_model, numbers_of, request, world
+from tests.support.scheduler.several_schedulers import schedulers
+
+
+async def test_a_drained_executor_finishes_its_batch_and_gets_no_other(tmp_path: Path) -> None:
+    add_model(tmp_path / "models", config=CONFIG)
+    async with world(tmp_path / "models") as it:
+        drained, gateway = await it.pair(hold=True, drains=True)
+        await it.until_state("READY")
+        begun = gateway.send(request(1, 2))
+        instance, batch = await drained.batch()
+        draining = asyncio.ensure_future(it.control("DrainExecutor", name="one"))
+        await drained.drain_command()
+        assert not draining.done()
+        drained.send(leaving=pb.Leaving())
+        await draining
+        next_one = gateway.send(request(3, 4))
+        await gateway.arrived()
+        other = await it.executor("two")
+        assert numbers_of(await next_one) == [6, 8]
+        assert drained.batches.empty()
+        instance.response(batch)
+        assert numbers_of(await begun) == [2, 4]
+        assert other.seen == [[[3, 4]]]
+        # It has left: it cannot leave again.
+        with pytest.raises(RpcError) as left:
+            await it.control("DrainExecutor", name="one")
+        assert left.value.status is Status.NOT_FOUND
+
+
+async def test_an_executor_of_an_older_release_is_not_drained(tmp_path: Path) -> None:
+    add_model(tmp_path / "models", config=CONFIG)
+    async with world(tmp_path / "models") as it:
+        await it.pair()
+        with pytest.raises(RpcError, match="older release") as refused:
+            await it.control("DrainExecutor", name="one")
+        assert refused.value.status is Status.UNIMPLEMENTED
+
+
+async def test_any_scheduler_finds_an_executor_that_has_joined_another(tmp_path: Path) -> None:
+    add_model(tmp_path / "models", config=CONFIG)
+    async with schedulers(tmp_path / "models") as mesh:
+        await mesh.start(drains=True)
+        executor = await mesh.worlds["b"].executor("two", drains=True)
+        draining = asyncio.ensure_future(mesh.worlds["a"].control("DrainExecutor", name="two"))
+        await executor.drain_command()
+        executor.send(leaving=pb.Leaving())
+        await draining
+        with pytest.raises(RpcError, match="no executor 'none' has joined") as unknown:
+            await mesh.worlds["a"].control("DrainExecutor", name="none")
+        assert unknown.value.status is Status.NOT_FOUND
