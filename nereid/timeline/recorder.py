@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from nereid.pb import nereid_pb2 as pb
 from nereid.timeline import wire
 from nereid.timeline.records import Event
-from nereid.timeline.ring import MAX_BYTES, MAX_RECORDS, PackedRing, Ring
+from nereid.timeline.ring import MAX_RECORDS, PackedRing, Ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -80,10 +80,9 @@ class Recorder:
         self,
         record: type[Any],
         read: Callable[[bytes, list[Any]], Iterable[tuple[int, Any]]],
-        max_bytes: int = MAX_BYTES,
     ) -> PackedRing:
         """As add_ring(), a packed one. A kind of records may have one for each thread."""
-        ring = PackedRing(read, self._last_ns, max_bytes)
+        ring = PackedRing(read, self._last_ns)
         self._rings[record].append(ring)
         return ring
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 # Of a Ring. One takes about 300 bytes.
 MAX_RECORDS: Final = 100_000
-# Of a PackedRing. A request at a gateway takes 32, a batch 76, and each of its members 28.
-MAX_BYTES: Final = 16 << 20
-PIECE_BYTES: Final = 1 << 16
+# Of a PackedRing. A request at a gateway takes 38, a batch 88, and each of its members 28.
+_MAX_BYTES: Final = 16 << 20
+_PIECE_BYTES: Final = 1 << 16
 _ATTEMPTS: Final = 8
 
 
@@ -91,8 +91,8 @@ class PackedRing:
         self,
         read: Callable[[bytes, list[Any]], Iterable[tuple[int, Any]]],
         kept_ns: int,
-        max_bytes: int = MAX_BYTES,
-        piece_bytes: int = PIECE_BYTES,
+        max_bytes: int = _MAX_BYTES,
+        piece_bytes: int = _PIECE_BYTES,
     ) -> None:
         """read: the records that were written, each with when it ended. kept_ns: how long after its
         end a record may make way although there is room.

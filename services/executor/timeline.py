@@ -17,7 +17,6 @@ from nereid.services.executor.batch.executions import Executions
 from nereid.timeline import wire
 from nereid.timeline.collection import OwnFrames
 from nereid.timeline.recorder import Recorder
-from nereid.timeline.records import ExecutionRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,10 +37,6 @@ class ExecutorTimeline:
     def executions(self, spec: InstanceSpec) -> Executions:
         """Where the batches of one instance are recorded."""
         return Executions(self.recorder, spec.config.name, str(spec.version), spec.name)
-
-    def end(self, executions: Executions) -> None:
-        """The instance will execute no more."""
-        self.recorder.remove_ring(ExecutionRecord, executions.ring)
 
 
 class TimelineReplies:

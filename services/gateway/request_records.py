@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from librt.strings import write_i16_le, write_i64_le
 
-from nereid.core.trace_context import CONTEXT_BYTES, TRACE_ID
+from nereid.core.trace_context import TRACE_ID
+from nereid.observability.tracing import is_sampled
 from nereid.services.gateway.request_head import HeadReader
 from nereid.timeline.records import GatewayRequest
 
@@ -28,7 +29,6 @@ _PROTOCOLS: Final = (_HTTP, "grpc", "stream")
 # When it ended, and was received, its number, status and protocol, and the bytes of its id and of
 # its trace's, which come behind.
 _RECORD: Final = Struct("<4q3h")
-_FLAGS: Final = CONTEXT_BYTES - 1
 
 
 class RequestRecords:
@@ -50,7 +50,7 @@ class RequestRecords:
             request_id = request.request_id[:_MAX_ID].encode(errors="replace")
         trace_id = b""
         context = request.trace_context
-        if len(context) >= CONTEXT_BYTES and context[_FLAGS] & 1:
+        if context and is_sampled(context):
             trace_id = context[TRACE_ID]
         ring = self._ring
         model, version, _ = self._heads.read(request.head)

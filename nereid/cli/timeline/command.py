@@ -20,7 +20,7 @@ from urllib.parse import quote
 from nereid.cli.explain.server import CannotAskError, add_server_arguments, server_of
 from nereid.cli.timeline.chrome import chrome
 from nereid.cli.timeline.joined import Joined, joined, latest, model_name
-from nereid.cli.timeline.one_request import around
+from nereid.cli.timeline.one_request import within_lifetime
 from nereid.cli.timeline.perfetto import perfetto
 from nereid.cli.timeline.summary import SlowRequest, Summary, request_summary, summarized
 from nereid.cli.timeline.tracks import laid_out
@@ -100,7 +100,7 @@ def _understood(whole: Joined, number: int | None, server: Server | None) -> tup
         sizes = {} if server is None else _max_batch_sizes(server, whole)
         return whole, summarized(whole, sizes)
     try:
-        part = around(whole, number)
+        part = within_lifetime(whole, number)
     except KeyError:
         start, end = whole.span
         text = _UNKNOWN.format(number=number, seconds=(end - start) / 1e9)

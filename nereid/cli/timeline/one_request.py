@@ -26,7 +26,7 @@ def lifetime(request: Request) -> tuple[int, int]:
     return min((each for each in starts if each), default=0), max(ends, default=0)
 
 
-def around(whole: Joined, number: int) -> Joined:
+def within_lifetime(whole: Joined, number: int) -> Joined:
     """What of a timeline happened in a request's lifetime and has to do with it; raises KeyError:
     there is no such request.
     """

@@ -685,7 +685,9 @@ def described(whole: Joined, request: Request) -> SlowRequest:
 
 
 def request_summary(whole: Joined, number: int) -> Summary:
-    """Of one request alone: its batches, how it ended, and its steps. whole: what around() left."""
+    """Of one request alone: its batches, how it ended, and its steps. whole: what
+    within_lifetime() left.
+    """
     request = whole.requests[number]
     statements = [_execution(batch, member) for batch, member in request.attempts]
     if request.ended is not None:

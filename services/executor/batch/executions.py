@@ -27,7 +27,12 @@ class Executions:
 
     def __init__(self, recorder: Recorder, model: str, version: str, instance: str) -> None:
         self._named = model, version, instance
-        self.ring: PackedRing = recorder.add_packed_ring(ExecutionRecord, self._read)
+        self._recorder = recorder
+        self._ring: PackedRing = recorder.add_packed_ring(ExecutionRecord, self._read)
+
+    def close(self) -> None:
+        """The instance will execute no more."""
+        self._recorder.remove_ring(ExecutionRecord, self._ring)
 
     def record(  # noqa: PLR0913, PLR0917 (a record)
         self,
@@ -44,7 +49,7 @@ class Executions:
         """A batch of so many requests was received then, and its reply written; its phases took so
         long. bytes_in, bytes_out: of its frame and of the reply; 0: not known.
         """
-        piece = self.ring.piece
+        piece = self._ring.piece
         try:
             write_i64_le(piece, written_ns)
             write_i64_le(piece, received_ns)
@@ -57,9 +62,9 @@ class Executions:
             write_i64_le(piece, bytes_out)
         except ValueError:
             # The scheduler numbers batches as it likes.
-            self.ring.drop()
+            self._ring.drop()
             return
-        self.ring.end(written_ns)
+        self._ring.end(written_ns)
 
     def _read(self, data: bytes, _objects: list[Any]) -> Iterator[tuple[int, ExecutionRecord]]:
         model, version, instance = self._named

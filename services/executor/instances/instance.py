@@ -241,8 +241,8 @@ class Instance:
         else:
             what = "instance lost" if self.loaded else "load failed"
             self._record_event(what, error_status.message)
-        if self._executions is not None and self._context.timeline is not None:
-            self._context.timeline.end(self._executions)
+        if self._executions is not None:
+            self._executions.close()
         # By now nothing refers to the model. Whoever hears of the end counts on its memory.
         self._context.heap_trim.on_freed(self.memory.get("cpu", 0))
         self._state = InstanceState.STOPPED

@@ -54,7 +54,9 @@ class ExecutorStreams:
     def __init__(
         self, loader: Loader, timelines: Timelines | None = None, drains: Drains | None = None
     ) -> None:
-        """timelines: those that are gathered; None: none is. drains: likewise."""
+        """timelines: those that are gathered; None: none is. drains: of executors that are asked to
+        leave; None: none is.
+        """
         self._loader = loader
         self._timelines = timelines
         self._drains = drains

@@ -72,7 +72,7 @@ class ServedVersion:
 
     @property
     def plain_name(self) -> str:
-        """By which clients know its model."""
+        """The name that clients use for its model."""
         return plain_name(self.name, self.namespace)
 
     @property

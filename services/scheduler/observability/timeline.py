@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # members, and whether it has an error. Members come behind: number, times, retries.
 _BATCH: Final = Struct("<10q2i")
 _MEMBER: Final = Struct("<Q2qi")
+# Of an error, as it is recorded.
+_MAX_TEXT: Final = 512
 # What compiled code keeps in a register.
 _MAX_SHORT: Final = (1 << 62) - 1
 
@@ -82,7 +84,7 @@ class SchedulerTimeline:
         objects.append(instance.executor)
         objects.append(execution.instance)
         if error:
-            objects.append(error)
+            objects.append(error[:_MAX_TEXT])
         ring.end(execution.finished_ns)
 
     def record_lost(
@@ -104,7 +106,7 @@ class SchedulerTimeline:
     ) -> None:
         """A request has ended without an execution."""
         times = entry.received_ns, entry.enqueued_ns
-        self._ended.append((now_ns, model, entry.request.id, *times, outcome, status))
+        self._ended.append((now_ns, model, entry.request.id, *times, outcome[:_MAX_TEXT], status))
 
     def record_wait(self, wait: Wait) -> None:
         """A wait is over."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid.core.errors import PermissionDenied
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.gateway.auth.principal import principal_of
-from nereid.services.gateway.policy.api_groups import API_BY_ROUTE
+from nereid.services.gateway.http.endpoints.all_models import check_all_models
 
 if TYPE_CHECKING:
     from nereid.services.gateway.control import Control
@@ -22,11 +20,8 @@ class ExecutorEndpoints:
         self._control = control
 
     async def drain(self, call: HttpCall, route: Route) -> None:
-        principal = principal_of(call.sender)
-        api = API_BY_ROUTE[route.kind]
-        if principal is not None and principal.grant.depends_on_model(api):
-            # It executes all of them.
-            raise PermissionDenied(f"'{principal.name}' needs the API '{api}' for all models")
+        # It executes those of everybody.
+        check_all_models(call, route)
         request = pb.DrainExecutorRequest(name=route.executor)
         await self._control.call("DrainExecutor", request, pb.DrainExecutorResponse)
         call.respond(200, ())

@@ -7,9 +7,8 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
 
-from nereid.core.errors import InvalidArgument, NotFound, PermissionDenied
-from nereid.services.gateway.auth.principal import principal_of
-from nereid.services.gateway.policy.api_groups import API_BY_ROUTE
+from nereid.core.errors import InvalidArgument, NotFound
+from nereid.services.gateway.http.endpoints.all_models import check_all_models
 from nereid.timeline.wire import CONTENT_TYPE
 
 if TYPE_CHECKING:
@@ -33,11 +32,8 @@ class TimelineEndpoint:
         timeline = self._timeline
         if timeline is None:
             raise NotFound(_OFF)
-        principal = principal_of(call.sender)
-        api = API_BY_ROUTE[route.kind]
-        if principal is not None and principal.grant.depends_on_model(api):
-            # It shows requests to all of them.
-            raise PermissionDenied(f"'{principal.name}' needs the API '{api}' for all models")
+        # It shows requests to all of them.
+        check_all_models(call, route)
         last_s = _last_s(call.target)
         writable = asyncio.Event()
         writable.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nereid.cli.timeline.joined import Joined, joined
-from nereid.cli.timeline.one_request import around, lifetime
+from nereid.cli.timeline.one_request import lifetime, within_lifetime
 from nereid.cli.timeline.summary import request_summary
 from nereid.timeline.records import (
     BatchRecord,
@@ -68,7 +68,7 @@ def mesh(*more: Record) -> Joined:
 
 
 def test_what_its_batch_queue_and_instance_did_meanwhile() -> None:
-    left = around(mesh(), 1)
+    left = within_lifetime(mesh(), 1)
     # The fifth waited behind its batch.
     assert [each.record.number for each in left.batches] == [2, 5]
     assert set(left.requests) == {1, 2, 6, 7}
@@ -81,7 +81,7 @@ def test_what_its_batch_queue_and_instance_did_meanwhile() -> None:
 
 
 def test_it_is_said_step_by_step() -> None:
-    summary = request_summary(around(mesh(), 1), 1)
+    summary = request_summary(within_lifetime(mesh(), 1), 1)
     (slow,) = summary.slowest
     assert slow.request_id == "r1"
     assert sum(part for _, part in slow.steps) == slow.total_ns == 50
@@ -92,11 +92,11 @@ def test_it_is_said_step_by_step() -> None:
 
 def test_an_execution_that_failed_and_a_request_without_one() -> None:
     again = batch(6, "m", 160, 9, error="executor lost"), batch(7, "m", 190, 9)
-    summary = request_summary(around(mesh(*again), 9), 9)
+    summary = request_summary(within_lifetime(mesh(*again), 9), 9)
     assert [each.problem for each in summary.statements] == [True, False]
     assert "failed in batch 6" in summary.statements[0].text
     assert lifetime(mesh(*again).requests[9]) == (145, 210)
-    cancelled = request_summary(around(mesh(), 7), 7)
+    cancelled = request_summary(within_lifetime(mesh(), 7), 7)
     assert [each.code for each in cancelled.statements] == ["ended"]
     assert lifetime(mesh().requests[7]) == (105, 107)
 
@@ -104,7 +104,7 @@ def test_an_execution_that_failed_and_a_request_without_one() -> None:
 def test_a_request_that_failed_at_the_gateway() -> None:
     whole = mesh()
     whole.requests[1].gateway = request(1, 90, 140, status=14)
-    assert [each.code for each in request_summary(around(whole, 1), 1).statements] == [
+    assert [each.code for each in request_summary(within_lifetime(whole, 1), 1).statements] == [
         "batch",
         "failed",
     ]
@@ -112,4 +112,4 @@ def test_a_request_that_failed_at_the_gateway() -> None:
 
 def test_a_number_that_is_unknown() -> None:
     with pytest.raises(KeyError):
-        around(mesh(), 99)
+        within_lifetime(mesh(), 99)

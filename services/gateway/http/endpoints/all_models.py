@@ -1,0 +1,25 @@
+"""The right to what concerns the models of everybody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nereid.core.errors import PermissionDenied
+from nereid.services.gateway.auth.principal import principal_of
+from nereid.services.gateway.policy.api_groups import API_BY_ROUTE
+
+if TYPE_CHECKING:
+    from nereid.services.gateway.http.routes import Route
+    from nereid.services.gateway.http.server.call import HttpCall
+
+
+def check_all_models(call: HttpCall, route: Route) -> None:
+    """Refuse a principal whose right to the route's API is for some models only.
+
+    Raises:
+        PermissionDenied: it is.
+    """
+    principal = principal_of(call.sender)
+    api = API_BY_ROUTE[route.kind]
+    if principal is not None and principal.grant.depends_on_model(api):
+        raise PermissionDenied(f"'{principal.name}' needs the API '{api}' for all models")
