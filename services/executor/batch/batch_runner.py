@@ -102,7 +102,8 @@ class BatchRunner:
         self._split_outputs: SplitOutputs = split_outputs
         if mixes_shapes(spec.config):
             own = getattr(model, "ragged_outputs", {})
-            mixed = MixedShapes(spec.config, self.signature, own)
+            on_gpu = spec.gpu is not None
+            mixed = MixedShapes(spec.config, self.signature, own, pads_fully=on_gpu)
             stack, self._split_outputs = mixed.stack_inputs, mixed.split_outputs
         self._view = view
         # Set if it keeps implicit state of sequences.

@@ -2,8 +2,9 @@
 
 Pure. Does for such models what `arrays` does for all others, which pay nothing for it. A ragged
 input is one row of all requests' elements; what the model makes of it and is scattered (see
-`batch_output`) is split by the requests' own shapes. A padded input has the largest of the shapes;
-outputs are cut back.
+`batch_output`) is split by the requests' own shapes. Padded inputs are as large as the largest of
+the batch on a CPU, and as the next of the sizes on a GPU, which is quicker with few shapes; outputs
+are cut back.
 """
 
 from __future__ import annotations
@@ -71,13 +72,17 @@ class MixedShapes:
         config: model_config_pb2.ModelConfig,
         signature: Signature,
         ragged_outputs: Mapping[str, str],
+        *,
+        pads_fully: bool = True,
     ) -> None:
-        """ragged_outputs: the model's own pairs (`backends.Model`), by output.
+        """ragged_outputs: the model's own pairs (`backends.Model`), by output. pads_fully: whether
+        padding goes to the sizes that the configuration names, and not just to the batch's largest.
 
         Raises NereidErrors: the configuration asks for what cannot be.
         """
         self._batch_inputs = batch_inputs_of(config)
         self._scattered = _scattered_outputs(config, signature, ragged_outputs)
+        self._pads_fully = pads_fully
         self._values: dict[str, float] = {}
         self._cuts: dict[str, list[_Cut]] = {}
         if signature.padding is not None:
@@ -102,7 +107,7 @@ class MixedShapes:
         for column, raws in zip(first.columns, zip(*gathered.tensors, strict=True), strict=True):
             name = column.name
             if name in self._values:
-                inputs[name] = self._pad(column, raws, plans, gathered.rows)
+                inputs[name] = self._pad(column, raws, plans, gathered)
                 continue
             array = flat_array(column, join_rows(raws) if len(raws) > 1 else raws[0])
             if name not in signature.ragged:
@@ -113,9 +118,12 @@ class MixedShapes:
             inputs.update(batch_input.arrays(plans))
         return inputs
 
-    def _pad(self, column: Column, raws: Sequence[Raw], plans: Sequence[Plan], rows: int) -> Array:
+    def _pad(
+        self, column: Column, raws: Sequence[Raw], plans: Sequence[Plan], gathered: GatheredBatch
+    ) -> Array:
         name = column.name
-        array = np.full((rows, *column.shape), self._values[name], column.dtype)
+        padded = (gathered.rows, *self._padded_shape(column, plans))
+        array = np.full(padded, self._values[name], column.dtype)
         row = 0
         for plan, raw in zip(plans, raws, strict=True):
             shape = plan.shapes[name]
@@ -124,6 +132,13 @@ class MixedShapes:
             array[place] = flat_array(column, raw).reshape(plan.rows, *shape)
             row = end
         return array
+
+    def _padded_shape(self, column: Column, plans: Sequence[Plan]) -> tuple[int, ...]:
+        """Of a padded input's rows."""
+        if self._pads_fully:
+            return column.shape
+        # All have the same size where nothing is padded.
+        return tuple(map(max, zip(*(plan.shapes[column.name] for plan in plans), strict=True)))
 
     def split_outputs(
         self,
@@ -203,12 +218,17 @@ class MixedShapes:
     def _check_padding(
         self, signature: Signature, gathered: GatheredBatch, name: str, array: Array
     ) -> None:
+        if name not in self._cuts:
+            return
         assert gathered.first is not None
-        columns = {column.name: column.shape for column in gathered.first.columns}
-        for cut in self._cuts.get(name, ()):
+        plans = [plan for plan in gathered.outcomes if not isinstance(plan, ErrorStatus)]
+        columns = {column.name: column for column in gathered.first.columns}
+        for cut in self._cuts[name]:
             for source, source_dim in cut.inputs:
-                padded = columns[source][source_dim] if source in columns else None
-                if padded is not None and array.shape[1:][cut.dim : cut.dim + 1] != (padded,):
+                if source not in columns:
+                    continue
+                padded = self._padded_shape(columns[source], plans)[source_dim]
+                if array.shape[1:][cut.dim : cut.dim + 1] != (padded,):
                     raise Internal(
                         f"output '{name}' of model '{signature.model_name}' has not the size of "
                         f"the padded input '{source}' in dimension {cut.dim}, which is {padded}"

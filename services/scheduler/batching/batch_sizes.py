@@ -13,34 +13,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nereid.services.scheduler.batching.dynamic_batcher import UNLIMITED
+from nereid.services.scheduler.batching.size_cost import SizeCost
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
 # Requests that cost less are not worth it: their batches should spread what each one costs anyway.
 _LEAST_NS: Final = 500_000
-# Batches of a size before it is compared, and about how many its mean spans.
-_FEWEST: Final = 8
-_WEIGHT: Final = 0.125
-# Batches of the same shape after which a size is tried again.
-_STALE: Final = 256
 # Sizes whose costs differ by less are taken for equally good; the larger one is kept.
 _EQUAL: Final = 1.02
 # Where a lone request costs this many times one in the largest batches, smaller ones are not tried.
 _PAYS: Final = 1.25
 # Of one model: clients may send any number of shapes.
 _MOST_SHAPES: Final = 64
-
-
-class _Size:
-    """What batches of 2**n requests and more cost, up to twice as many."""
-
-    __slots__ = ("cost_ns", "count", "measured_at")
-
-    def __init__(self) -> None:
-        self.cost_ns = 0.0
-        self.count = 0
-        self.measured_at = 0
 
 
 class _Shape:
@@ -51,42 +36,36 @@ class _Shape:
     def __init__(self) -> None:
         self.batches = 0
         self.bound = UNLIMITED
-        # The last one is of the largest batches that there have been.
-        self.sizes: list[_Size] = []
+        # By n: of batches of 2**n requests and more, up to twice as many. The last one is of the
+        # largest batches that there have been.
+        self.sizes: list[SizeCost] = []
 
     def record(self, requests: int, cost_ns: float) -> None:
         self.batches += 1
         index = requests.bit_length() - 1
         while len(self.sizes) <= index:
-            self.sizes.append(_Size())
-        size = self.sizes[index]
-        size.count += 1
-        size.measured_at = self.batches
-        # A mean of all while there are few.
-        size.cost_ns += max(_WEIGHT, 1 / size.count) * (cost_ns - size.cost_ns)
+            self.sizes.append(SizeCost())
+        self.sizes[index].record(cost_ns, self.batches)
         self.bound = self._choose()
 
     def _choose(self) -> int:
         sizes = self.sizes
         last = len(sizes) - 1
         alone = sizes[0]
-        if self._is_due(sizes[last]) or not alone.count:
+        if sizes[last].is_due(self.batches) or not alone.count:
             return UNLIMITED
         if alone.cost_ns > _PAYS * sizes[last].cost_ns:
             return UNLIMITED
         kept = last
         for index in range(last - 1, -1, -1):
             # From the largest on, as long as they become no dearer.
-            if self._is_due(sizes[index]):
+            if sizes[index].is_due(self.batches):
                 return 1 << index
             if sizes[index].cost_ns > sizes[index + 1].cost_ns * _EQUAL:
                 break
             if sizes[index].cost_ns * _EQUAL < sizes[kept].cost_ns:
                 kept = index
         return UNLIMITED if kept == last else 1 << kept
-
-    def _is_due(self, size: _Size) -> bool:
-        return size.count < _FEWEST or self.batches - size.measured_at >= _STALE
 
 
 class BatchSizes:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.core.known_backends import ENSEMBLE_PLATFORM
 from nereid.services.scheduler.batching.dynamic_batcher import DynamicBatcher
+from nereid.services.scheduler.batching.gathering import Gathering, can_gather
 from nereid.services.scheduler.batching.latency_target import LatencyTarget
 from nereid.services.scheduler.batching.queue_control import AdaptiveBatcher, QueueControl
 from nereid.services.scheduler.batching.queues import Expiries, Fifo, deadline_passed, queue_full
@@ -131,6 +132,8 @@ def make_batcher(
         target = LatencyTarget(config.target_p99_us * 1000, max_batch_size, closes)
         return AdaptiveBatcher(batcher, target, router)
     if admission is None:
+        if isinstance(batcher, DynamicBatcher) and can_gather(config):
+            batcher.gathering = Gathering()
         return batcher
     return AdaptiveBatcher(batcher, QueueControl(admission, max_batch_size), router)
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from nereid.core.errors import NereidError
     from nereid.model_config import DynamicBatching
+    from nereid.services.scheduler.batching.gathering import Gathering
     from nereid.services.scheduler.requests.entry import Entry
 
 # Triton's: how many formed batches may wait per instance.
@@ -111,6 +112,8 @@ class DynamicBatcher:
         self.most_requests = UNLIMITED
         # As most_requests, of batches with one key; see BatchSizes.
         self.bounds: dict[Hashable, int] = {}
+        # None: an instance never waits for the clients of its last batch.
+        self.gathering: Gathering | None = None
         # A LatencyTarget changes them.
         self.max_size = max(1, max_batch_size)
         self.delay_ns = batching.max_queue_delay_us * 1000
@@ -179,6 +182,9 @@ class DynamicBatcher:
         return True
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
+        gathering = self.gathering
+        if gathering is not None and gathering.holds(self.pending, now_ns):
+            return None
         if self._formed:
             self.form_batches(now_ns, instances)
         else:
@@ -196,7 +202,20 @@ class DynamicBatcher:
             self._growing = None
             self._scan = _Scan()
         self.pending -= len(batch.entries)
+        if gathering is not None:
+            gathering.batch_left(batch.entries)
         return executing_batch(batch.entries, batch.size, batch.reason)
+
+    def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:  # noqa: ARG002 (as OldestBatcher)
+        """The only instance has executed a batch, so long after it was sent, and has no other."""
+        if self.gathering is None:
+            return
+        first, requests = batch.entries[0], len(batch.entries)
+        # Not of an entry that must be alone, nor of requests with several rows.
+        alike = first.key is first.valid.shape_key and batch.size == requests
+        key = first.key if alike else None
+        most = min(self.max_size, self._most(key))
+        self.gathering.batch_ended(key, requests, taken_ns, self.pending, most, now_ns)
 
     def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
         if self.delay_ns:
@@ -209,7 +228,8 @@ class DynamicBatcher:
         return self.next_batch(now_ns, instances)
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
-        if self.delay_ns:
+        gathering = self.gathering
+        if self.delay_ns or (gathering is not None and gathering.holds(1, now_ns)):
             return None
         size = entry.valid.batch_size
         if size >= self.max_size:
@@ -220,7 +240,10 @@ class DynamicBatcher:
             reason = "immediate"
         entry.enqueued_ns = now_ns
         entry.state = EXECUTING
-        return Batch([entry], size, reason)
+        entries = [entry]
+        if gathering is not None:
+            gathering.batch_left(entries)
+        return Batch(entries, size, reason)
 
     def form_batches(self, now_ns: int, instances: int) -> None:
         if not self._forms_ahead:
@@ -254,7 +277,12 @@ class DynamicBatcher:
         return at_ns
 
     def closes_ns(self, now_ns: int) -> int | None:
-        """When the queue delay ends of what is to be a batch; None: nothing waits for that."""
+        """When the queue delay ends of what is to be a batch, or the wait for more requests; None:
+        nothing waits for that.
+        """
+        if self.gathering is not None and self.gathering.expected and self.pending:
+            until_ns = self.gathering.until_ns
+            return until_ns if until_ns > now_ns else None
         if not self.delay_ns or not self._scan.count:
             return None
         closes_ns = self._scan.oldest_ns + self.delay_ns

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import Internal, NereidError, Unavailable
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.batching.batcher import make_batcher, target_of
+from nereid.services.scheduler.batching.batcher import DynamicBatcher, make_batcher, target_of
+from nereid.services.scheduler.batching.gathering import can_gather
 from nereid.services.scheduler.batching.sequences.iterative import IterativeBatcher
+from nereid.services.scheduler.batching.sequences.oldest import OldestBatcher
 from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
 from nereid.services.scheduler.executors.executor_wait import ExecutorWait
 from nereid.services.scheduler.executors.remote_instance import cancel_member
@@ -34,7 +36,7 @@ from nereid.services.scheduler.requests.resent_requests import may_have_run
 from nereid.timeline.records import DELAY, LOADING, RATE_LIMITER, Wait
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from nereid.core.executed import Executed
     from nereid.model_config import ModelConfig
@@ -67,6 +69,14 @@ class ModelVersion(QueuedRequests):
         )
         self.target = target_of(batcher)
         self._sequences = batcher if isinstance(batcher, SequenceBatcher) else None
+        # Notified of batches that have ended, if an instance may wait for their clients.
+        self._on_batch_end: Callable[[RemoteInstance, Batch, int, int], None] | None = None
+        if (
+            limiter is None
+            and can_gather(config)
+            and isinstance(batcher, DynamicBatcher | OldestBatcher)
+        ):
+            self._on_batch_end = batcher.batch_ended
         super().__init__(
             config,
             number,
@@ -390,10 +400,14 @@ class ModelVersion(QueuedRequests):
 
     def end_first(self, instance: RemoteInstance, now_ns: int) -> None:
         """As end_execution(), for a batch whose execution has ended."""
+        ended = instance.batches.first
         instance.batches.end_first(now_ns)
         if instance.batches.first is not None:
             self._begin_waiting(instance, now_ns)
             return
+        alone = self._router.count == 1 or self._sequences is not None
+        if self._on_batch_end is not None and ended is not None and alone:
+            self._on_batch_end(instance, ended.batch, now_ns - ended.started_ns, now_ns)
         if self._waiting is not None:
             self._waiting.remove_instance(instance)
         self._release_instance(instance, now_ns)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nereid.model_config import DynamicBatching
 from nereid.services.scheduler.batching.dynamic_batcher import DynamicBatcher
+from nereid.services.scheduler.batching.gathering import Gathering, can_gather
 from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher, member_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class OldestBatcher(SequenceBatcher):
         super().__init__(config, batching, router, slots, max_pending, client_share)
         self._max_batch_size = config.max_batch_size
         self._batching = batching.oldest or DynamicBatching()
+        self._gathers = can_gather(config)
         self._batchers: dict[SlotRow, DynamicBatcher] = {}
         # Of the instances that have offers, in the order in which they got one.
         self._offers: dict[SlotRow, dict[Entry, Sequence]] = {}
@@ -57,6 +59,13 @@ class OldestBatcher(SequenceBatcher):
             return batch
         return None
 
+    def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:
+        """See DynamicBatcher; each instance has its own."""
+        row = self.sequences.slots.row_of(instance)
+        batcher = None if row is None else self._batchers.get(row)
+        if batcher is not None:
+            batcher.batch_ended(instance, batch, taken_ns, now_ns)
+
     def _append(self, sequence: Sequence, entry: Entry) -> None:
         slot = sequence.slot
         if slot is None or sequence.waiting or sequence.offered or sequence.executing:
@@ -78,6 +87,8 @@ class OldestBatcher(SequenceBatcher):
             batcher = self._batchers[row] = DynamicBatcher(
                 self._model_name, self._max_batch_size, self._batching
             )
+            if self._gathers:
+                batcher.gathering = Gathering()
         batcher.enqueue(entry, entry.enqueued_ns)
         sequence.offered = entry
         offers = self._offers.get(row)

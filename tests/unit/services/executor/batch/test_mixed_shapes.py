@@ -15,7 +15,11 @@ from nereid.core.classification import Classification
 from nereid.core.errors import InvalidArgument, Unimplemented
 from nereid.core.tensors import Array
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.executor.batch.arrays import gather_members
+from nereid.services.executor.batch.batch_reader import request_of
 from nereid.services.executor.batch.batch_runner import BatchRunner
+from nereid.services.executor.batch.mixed_shapes import MixedShapes
+from nereid.services.executor.batch.request_plan import Planner
 from tests.support.executor.instances import instance, responses
 from tests.support.models.onnx_models import head, member, response_of
 
@@ -241,7 +245,8 @@ def test_padded_inputs_share_a_batch_and_outputs_are_cut(shapes: list[tuple[int,
     xs = [floats(rows, size, 2).astype(np.int32) for rows, size in shapes]
     found = responses(runner(PADDED, model), *map(padded, xs))
     (inputs,) = model.inputs
-    assert inputs["x"].shape == (sum(rows for rows, _ in shapes), 4, 2)
+    largest = max(size for _, size in shapes)
+    assert inputs["x"].shape == (sum(rows for rows, _ in shapes), largest, 2)
     row = 0
     for x, response in zip(xs, found, strict=True):
         rows, size, _ = x.shape
@@ -250,16 +255,33 @@ def test_padded_inputs_share_a_batch_and_outputs_are_cut(shapes: list[tuple[int,
         row += rows
         outputs = decoded(response)
         np.testing.assert_array_equal(outputs["y"], x.transpose(0, 2, 1) * 2)
-        assert outputs["z"].tolist() == [[4]] * rows
+        assert outputs["z"].tolist() == [[largest]] * rows
 
 
 def test_inputs_of_one_size_are_padded_together() -> None:
     model = Seen(doubled)
-    x, w = np.ones((1, 1, 2), np.int32), np.ones((1, 1), np.uint8)
-    (response,) = responses(runner(PADDED, model), padded(x, w))
-    assert model.inputs[0]["x"].tolist() == [[[1, 1], [-7, -7]]]
-    assert model.inputs[0]["w"].tolist() == [[1, 0]]
+    members = [
+        padded(np.ones((1, size, 2), np.int32), np.ones((1, size), np.uint8)) for size in (1, 2)
+    ]
+    response, _ = responses(runner(PADDED, model), *members)
+    assert model.inputs[0]["x"].tolist() == [[[1, 1], [-7, -7]], [[1, 1], [1, 1]]]
+    assert model.inputs[0]["w"].tolist() == [[1, 0], [1, 1]]
     assert decoded(response)["y"].shape == (1, 2, 1)
+
+
+@pytest.mark.parametrize(("pads_fully", "size"), [(True, 4), (False, 3)])
+def test_a_request_alone_is_padded_where_few_shapes_are_quicker(
+    *, pads_fully: bool, size: int
+) -> None:
+    signature = runner(PADDED, Seen(doubled)).signature
+    mixed = MixedShapes(instance(PADDED).config, signature, {}, pads_fully=pads_fully)
+    request = request_of(padded(np.ones((1, 3, 2), np.int32)))
+    gathered = gather_members(Planner(signature), [request])
+    inputs = mixed.stack_inputs(signature, gathered)
+    assert inputs["x"].shape == (1, size, 2)
+    arrays = [doubled(inputs)[name] for name in gathered.names]
+    # Raises if the outputs had to have another size.
+    assert len(mixed.split_outputs(signature, gathered, arrays)) == 1
 
 
 def test_a_size_beyond_the_last_bucket_is_not_padded() -> None:
@@ -274,7 +296,7 @@ def test_an_output_without_the_padded_size_fails() -> None:
     (response,) = responses(runner(PADDED, model), padded(np.ones((1, 1, 2), np.int32)))
     assert response.error.message == (
         "output 'y' of model 'm' has not the size of the padded input 'x' in dimension 1, which is "
-        "2"
+        "1"
     )
 
 
