@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.requests.entry import Entry
 
-# Executions that are shorter than this take about as long as the way there and back.
-_LEAST_NS: Final = 1_000_000
+# Batches that take less, about as long as the way there and back, need not be reported.
+LEAST_NS: Final = 1_000_000
 # Batches of one shape before any wait.
 _FEWEST: Final = 8
 # What comes within this part of an execution after a batch comes right after it.
@@ -154,7 +154,7 @@ class Gathering:
         self._execution_ns += max(_WEIGHT, 1 / self._alike) * (taken_ns - self._execution_ns)
         if self._skipped:
             self._skipped -= 1
-        elif self._alike >= _FEWEST and self._execution_ns >= _LEAST_NS and self._prompt >= _MOSTLY:
+        elif self._alike >= _FEWEST and self._prompt >= _MOSTLY:
             self.expected = min(pending + requests, most)
             wait_ns = min(self._execution_ns / _PART, self._return_ns * _PATIENCE)
             self.until_ns = now_ns + int(wait_ns)
@@ -172,6 +172,8 @@ class Gathering:
 
     def batch_left(self, entries: Sequence[Entry]) -> None:
         """An instance gets a batch of these."""
+        if not self._last_ns:
+            return
         self.expected = 0
         if self._held:
             if len(entries) >= self._held:

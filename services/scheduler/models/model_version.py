@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.errors import Internal, NereidError, Unavailable
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.batching.batcher import DynamicBatcher, make_batcher, target_of
-from nereid.services.scheduler.batching.gathering import can_gather
+from nereid.services.scheduler.batching.gathering import LEAST_NS, can_gather
 from nereid.services.scheduler.batching.sequences.iterative import IterativeBatcher
 from nereid.services.scheduler.batching.sequences.oldest import OldestBatcher
 from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
@@ -405,12 +405,19 @@ class ModelVersion(QueuedRequests):
         if instance.batches.first is not None:
             self._begin_waiting(instance, now_ns)
             return
-        alone = self._router.count == 1 or self._sequences is not None
-        if self._on_batch_end is not None and ended is not None and alone:
-            self._on_batch_end(instance, ended.batch, now_ns - ended.started_ns, now_ns)
+        if ended is not None:
+            self._end_batch(instance, ended, now_ns)
         if self._waiting is not None:
             self._waiting.remove_instance(instance)
         self._release_instance(instance, now_ns)
+
+    def _end_batch(self, instance: RemoteInstance, ended: SentBatch, now_ns: int) -> None:
+        """The instance has executed it, and may wait for its clients' next requests."""
+        taken_ns = now_ns - ended.started_ns
+        if self._on_batch_end is None or taken_ns < LEAST_NS:
+            return
+        if self._sequences is not None or self._router.count == 1:
+            self._on_batch_end(instance, ended.batch, taken_ns, now_ns)
 
     def _release_instance(self, instance: RemoteInstance, now_ns: int) -> None:
         """It has no batch; if it is still here, it can have the next one."""

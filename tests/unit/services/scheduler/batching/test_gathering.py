@@ -126,12 +126,6 @@ def test_clients_that_think_for_long_are_not_waited_for() -> None:
     assert not site.held_ns
 
 
-def test_short_executions_are_not_worth_a_wait() -> None:
-    site = Site(lambda requests: (500 + 20 * requests) * US)
-    site.run(_first(4), lambda _: 50 * US, 200)
-    assert not site.held_ns
-
-
 def test_after_waits_in_vain_there_are_fewer() -> None:
     site = Site(_cheaper)
     leaving = (400, 401, 402)
