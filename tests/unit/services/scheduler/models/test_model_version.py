@@ -1,6 +1,7 @@
 """A model version with instances whose streams are lists."""
 
 import asyncio
+import itertools
 import logging
 import time
 from typing import Any
@@ -590,3 +591,47 @@ async def test_requests_that_would_miss_it_are_refused_with_a_hint() -> None:
         it.submit(*range(3, 1000))
     assert refused.value.retry_after_ms > 0
     assert it.model.statistics.refused == 1
+
+
+async def _two_groups_take_turns(it: World, taken_ns: int, most: int) -> int:
+    """Groups of two clients, each of which sends again right after its batch of `taken_ns`. After
+    how many batches, at most `most`, the instance waits for a group.
+    """
+    instance, stream = it.instance()
+    numbers = itertools.count(1)
+    it.submit(next(numbers), next(numbers))
+    await turn()
+    it.submit(next(numbers), next(numbers))
+    await turn()
+    for ended in range(most):
+        first = instance.batches.first
+        assert first is not None
+        first.started_ns -= taken_ns
+        it.model.on_reply(instance, executed(stream.sent[ended]))
+        if len(stream.sent) == ended + 1:
+            return ended
+        it.submit(next(numbers), next(numbers))
+        await turn()
+    return most
+
+
+async def test_an_instance_may_wait_for_the_clients_of_its_last_batch() -> None:
+    it = World("dynamic_batching { }")
+    waited = await _two_groups_take_turns(it, 8_000_000, 100)
+    assert 8 <= waited < 100
+    # For a moment: without them, it executes what is there.
+    async with asyncio.timeout(5):
+        while it.model.pending:
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("taken_ns", [8_000_000, 0])
+async def test_it_does_not_beside_others_nor_after_short_batches(taken_ns: int) -> None:
+    it = World("dynamic_batching { }")
+    if taken_ns:
+        other, stream = it.instance("busy", 2)
+        it.submit(1_000_000)
+        await turn()
+        assert batches(stream) == [[1_000_000]]
+        assert other.batches.first is not None
+    assert await _two_groups_take_turns(it, taken_ns, 60) == 60
