@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nereid.perf.plan import Plan
 
-_READ_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 1 << 16
 _EXIT_S: Final = 2.0
 
 

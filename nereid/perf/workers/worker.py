@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from nereid.perf.request import TimedSource
     from nereid.perf.wire.client import PendingRequest
 
-_REPORT_S: Final = 0.1
+_REPORT_S: Final = 0.25
 # Of an open loop: those that are there from the beginning.
 _FIRST_CONNECTIONS: Final = 8
 # Collections are for what a run leaks, not for what its requests make.
