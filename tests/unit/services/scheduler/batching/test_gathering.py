@@ -285,3 +285,23 @@ def test_only_where_nothing_says_how_long_requests_may_queue(
     config: str, *, expected: bool
 ) -> None:
     assert can_gather(model_of(f"max_batch_size: 8 {config}")) is expected
+
+
+def test_where_requests_may_queue_for_long_ends_are_not_reported() -> None:
+    delay = "max_queue_delay_microseconds: 10"
+    site = SequenceSite(f"oldest {{ max_candidate_sequences: 2 {delay} }}")
+    site.enqueue(1, "s")
+    site.now_ns = 10 * US
+    batch = site.sent()
+    site.batcher.batch_ended("i0", batch, 8 * MS, 8 * MS)
+    site.finish(*batch.entries)
+    site.enqueue(1)
+    assert site.batcher.wake_at_ns(site.now_ns) is not None
+    dynamic = make_batcher(model_of(f"max_batch_size: 8 dynamic_batching {{ {delay} }}"))
+    assert isinstance(dynamic, DynamicBatcher)
+    assert dynamic.gathering is None
+    dynamic.enqueue(entry_of(), 0)
+    left = dynamic.next_batch(10 * US, 1)
+    assert left is not None
+    dynamic.batch_ended("i0", left, 8 * MS, 8 * MS)
+    assert dynamic.lone_batch(entry_of(), 8 * MS) is None

@@ -246,14 +246,16 @@ async def test_a_response_that_was_not_read_at_once_does_not_shorten_the_executi
     it = World("")
     instance, stream = it.fast_instance()
     await it.submit_in_turn(1, 2)
-    assert instance.batches.waiting is not None
-    sent_ns = instance.batches.waiting.started_ns
-    await asyncio.sleep(0.002)
+    waiting = instance.batches.waiting
+    assert waiting is not None
+    # Sent a minute ago; the response before it was sent half a minute ago.
+    waiting.waited_since_ns -= 60_000 * MS
     it.model.on_reply(instance, executed(stream.sent[0]))
-    it.model.on_reply(instance, spent(executed(stream.sent[1]), 1 * MS))
+    it.model.on_reply(instance, spent(executed(stream.sent[1]), 30_000 * MS))
     execution = it.entries[2].execution
     assert execution is not None
-    assert execution.started_ns == execution.finished_ns - 1 * MS > sent_ns
+    sent_ns = waiting.waited_since_ns
+    assert execution.started_ns == execution.finished_ns - 30_000 * MS > sent_ns
 
 
 def lost(it: World, instance: RemoteInstance) -> None:
