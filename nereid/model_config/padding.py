@@ -5,8 +5,9 @@ Nereid's own, asked for by a parameter of the model:
     parameters { key: "padding" value { string_value: "ids[0]=1 mask[0] -> logits[0]: 16 32 64" } }
 
 The inputs on the left are padded in these dimensions (numbered as in dims, without the batch) with
-these values (0 unless given) to the next of the sizes on the right; the outputs behind the arrow
-are cut back to the size that the request had. Parts for several dimensions are separated by `;`.
+these values (0 unless given); requests with the same next size on the right share a batch. The
+outputs behind the arrow are cut back to the size that the request had. Parts for several dimensions
+are separated by `;`.
 Pure: used where requests are queued and where batches are assembled.
 """
 

@@ -103,7 +103,7 @@ class BatchRunner:
         if mixes_shapes(spec.config):
             own = getattr(model, "ragged_outputs", {})
             on_gpu = spec.gpu is not None
-            mixed = MixedShapes(spec.config, self.signature, own, pads_fully=on_gpu)
+            mixed = MixedShapes(spec.config, self.signature, own, pads_to_bucket=on_gpu)
             stack, self._split_outputs = mixed.stack_inputs, mixed.split_outputs
         self._view = view
         # Set if it keeps implicit state of sequences.

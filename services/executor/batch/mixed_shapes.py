@@ -73,16 +73,17 @@ class MixedShapes:
         signature: Signature,
         ragged_outputs: Mapping[str, str],
         *,
-        pads_fully: bool = True,
+        pads_to_bucket: bool = True,
     ) -> None:
-        """ragged_outputs: the model's own pairs (`backends.Model`), by output. pads_fully: whether
-        padding goes to the sizes that the configuration names, and not just to the batch's largest.
+        """ragged_outputs: the model's own pairs (`backends.Model`), by output. pads_to_bucket:
+        whether padding goes to the sizes that the configuration names, and not just to the batch's
+        largest.
 
         Raises NereidErrors: the configuration asks for what cannot be.
         """
         self._batch_inputs = batch_inputs_of(config)
         self._scattered = _scattered_outputs(config, signature, ragged_outputs)
-        self._pads_fully = pads_fully
+        self._pads_to_bucket = pads_to_bucket
         self._values: dict[str, float] = {}
         self._cuts: dict[str, list[_Cut]] = {}
         if signature.padding is not None:
@@ -102,7 +103,7 @@ class MixedShapes:
         """As stack_inputs of arrays."""
         first = gathered.first
         assert first is not None
-        plans = [plan for plan in gathered.outcomes if not isinstance(plan, ErrorStatus)]
+        plans = _plans_of(gathered)
         inputs: dict[str, Array] = {}
         for column, raws in zip(first.columns, zip(*gathered.tensors, strict=True), strict=True):
             name = column.name
@@ -135,7 +136,7 @@ class MixedShapes:
 
     def _padded_shape(self, column: Column, plans: Sequence[Plan]) -> tuple[int, ...]:
         """Of a padded input's rows."""
-        if self._pads_fully:
+        if self._pads_to_bucket:
             return column.shape
         # All have the same size where nothing is padded.
         return tuple(map(max, zip(*(plan.shapes[column.name] for plan in plans), strict=True)))
@@ -221,7 +222,7 @@ class MixedShapes:
         if name not in self._cuts:
             return
         assert gathered.first is not None
-        plans = [plan for plan in gathered.outcomes if not isinstance(plan, ErrorStatus)]
+        plans = _plans_of(gathered)
         columns = {column.name: column for column in gathered.first.columns}
         for cut in self._cuts[name]:
             for source, source_dim in cut.inputs:
@@ -267,6 +268,11 @@ class MixedShapes:
                         place[1 + cut.dim] = slice(plan.shapes[source][source_dim])
             yield array[tuple(place)]
             row += plan.rows
+
+
+def _plans_of(gathered: GatheredBatch) -> list[Plan]:
+    """Of the members without an error."""
+    return [plan for plan in gathered.outcomes if not isinstance(plan, ErrorStatus)]
 
 
 def _scattered_shape(scattered: _Scattered, plan: Plan, *, batching: bool) -> tuple[int, ...]:

@@ -183,7 +183,7 @@ class DynamicBatcher:
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
         gathering = self.gathering
-        if gathering is not None and gathering.holds(self.pending, now_ns):
+        if gathering is not None and gathering.should_wait(self.pending, now_ns):
             return None
         if self._formed:
             self.form_batches(now_ns, instances)
@@ -203,7 +203,7 @@ class DynamicBatcher:
             self._scan = _Scan()
         self.pending -= len(batch.entries)
         if gathering is not None:
-            gathering.batch_left(batch.entries)
+            gathering.batch_dispatched(batch.entries)
         return executing_batch(batch.entries, batch.size, batch.reason)
 
     def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:  # noqa: ARG002 (as OldestBatcher)
@@ -229,7 +229,7 @@ class DynamicBatcher:
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
         gathering = self.gathering
-        if self.delay_ns or (gathering is not None and gathering.holds(1, now_ns)):
+        if self.delay_ns or (gathering is not None and gathering.should_wait(1, now_ns)):
             return None
         size = entry.valid.batch_size
         if size >= self.max_size:
@@ -242,7 +242,7 @@ class DynamicBatcher:
         entry.state = EXECUTING
         entries = [entry]
         if gathering is not None:
-            gathering.batch_left(entries)
+            gathering.batch_dispatched(entries)
         return Batch(entries, size, reason)
 
     def form_batches(self, now_ns: int, instances: int) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.services.scheduler.batching.batch_shares import can_share
 from nereid.services.scheduler.batching.dynamic_batcher import forms_ahead
+from nereid.services.scheduler.batching.service_times import step_of
 from nereid.services.scheduler.batching.size_cost import SizeCost
 
 if TYPE_CHECKING:
@@ -23,22 +24,20 @@ if TYPE_CHECKING:
     from nereid.model_config import ModelConfig
     from nereid.services.scheduler.requests.entry import Entry
 
-# Batches that take less, about as long as the way there and back, need not be reported.
+# Shorter batches need not be reported: a wait would take about as long as they do.
 LEAST_NS: Final = 1_000_000
 # Batches of one shape before any wait.
 _FEWEST: Final = 8
-# What comes within this part of an execution after a batch comes right after it.
-_PART: Final = 4
-# The share of requests that has to.
-_MOSTLY: Final = 0.75
+# Requests are prompt if they come within this fraction of an execution after a batch.
+_PROMPT_FRACTION: Final = 0.25
+# The share of requests that has to be prompt.
+_LEAST_PROMPT: Final = 0.75
 # The weight of the newest measurement in a moving average.
 _WEIGHT: Final = 0.125
-# A wait may last for so many times what clients usually take.
+# A wait may last for so many times what prompt requests usually take.
 _PATIENCE: Final = 2
-# What one batch has to save, in parts of what two of the groups take.
+# What one batch has to save, as a fraction of what two batches take.
 _SAVING: Final = 0.05
-# Sizes from this one on are compared in eighths of an octave.
-_EXACT: Final = 16
 # After the nth wait in a row that was in vain there is none for 2**n batches.
 _MOST_MISSES: Final = 8
 
@@ -69,7 +68,7 @@ class _Costs:
 
     def record(self, requests: int, cost_ns: float) -> None:
         self._batches += 1
-        size = _rounded(requests)
+        size = step_of(requests)
         cost = self._by_size.get(size)
         if cost is None:
             cost = self._by_size[size] = SizeCost()
@@ -77,7 +76,7 @@ class _Costs:
 
     def is_due(self, requests: int) -> bool:
         """Whether batches of this size are to be tried."""
-        cost = self._by_size.get(_rounded(requests))
+        cost = self._by_size.get(step_of(requests))
         return cost is None or cost.is_due(self._batches)
 
     def taken_ns(self, requests: int) -> float:
@@ -86,24 +85,19 @@ class _Costs:
         return requests * self._by_size[nearest].cost_ns if nearest else 0.0
 
 
-def _rounded(requests: int) -> int:
-    shift = max(0, requests.bit_length() - _EXACT.bit_length() + 1)
-    return requests >> shift << shift
-
-
 class Gathering:
     """Of the batches of one instance."""
 
     __slots__ = (
         "_alike",
+        "_awaited",
         "_costs",
         "_earlier_ns",
         "_execution_ns",
-        "_held",
         "_key",
         "_last_ns",
         "_misses",
-        "_prompt",
+        "_prompt_share",
         "_return_ns",
         "_skipped",
         "expected",
@@ -121,13 +115,14 @@ class Gathering:
         self._alike = 0
         # When the last batch ended, and the one before it.
         self._last_ns = self._earlier_ns = 0
-        # Moving averages: how long a batch takes, what share of the requests comes right after one,
-        # and how long after it the last of them does.
+        # Moving averages: how long a batch takes, the share of prompt requests, and how long after
+        # a batch the last of them comes.
         self._execution_ns = 0.0
-        self._prompt = 0.0
+        self._prompt_share = 0.0
         self._return_ns = 0.0
-        # How many requests an instance waits for, and waits that were in vain.
-        self._held = 0
+        # How many requests the instance waits for, if it does.
+        self._awaited = 0
+        # Waits in a row that were in vain, and how many batches are to come without one.
         self._misses = self._skipped = 0
 
     def batch_ended(  # noqa: PLR0913, PLR0917 - one fact each
@@ -145,7 +140,7 @@ class Gathering:
         pending: how many requests are queued. most: how many a batch may have.
         """
         self._earlier_ns, self._last_ns = self._last_ns, now_ns
-        self.expected = self._held = 0
+        self.expected = self._awaited = 0
         if key is None or key != self._key:
             self._key, self._alike, self._costs = key, 0, _Costs()
             return
@@ -154,36 +149,36 @@ class Gathering:
         self._execution_ns += max(_WEIGHT, 1 / self._alike) * (taken_ns - self._execution_ns)
         if self._skipped:
             self._skipped -= 1
-        elif self._alike >= _FEWEST and self._prompt >= _MOSTLY:
+        elif self._alike >= _FEWEST and self._prompt_share >= _LEAST_PROMPT:
             self.expected = min(pending + requests, most)
-            wait_ns = min(self._execution_ns / _PART, self._return_ns * _PATIENCE)
+            wait_ns = min(self._execution_ns * _PROMPT_FRACTION, self._return_ns * _PATIENCE)
             self.until_ns = now_ns + int(wait_ns)
 
-    def holds(self, pending: int, now_ns: int) -> bool:
+    def should_wait(self, pending: int, now_ns: int) -> bool:
         """Whether the instance, which is free, waits for more than the queued requests."""
         expected = self.expected
         if not expected or pending >= expected:
             return False
         if now_ns < self.until_ns and self._pays(pending, expected):
-            self._held = expected
+            self._awaited = expected
             return True
         self.expected = 0
         return False
 
-    def batch_left(self, entries: Sequence[Entry]) -> None:
-        """An instance gets a batch of these."""
+    def batch_dispatched(self, entries: Sequence[Entry]) -> None:
+        """An instance was sent a batch of these."""
         if not self._last_ns:
             return
         self.expected = 0
-        if self._held:
-            if len(entries) >= self._held:
+        if self._awaited:
+            if len(entries) >= self._awaited:
                 self._misses = 0
             else:
                 self._misses = min(self._misses + 1, _MOST_MISSES)
                 self._skipped = 1 << self._misses
-            self._held = 0
+            self._awaited = 0
         last_ns, earlier_ns = self._last_ns, self._earlier_ns
-        limit_ns = self._execution_ns / _PART
+        limit_ns = self._execution_ns * _PROMPT_FRACTION
         prompt = longest_ns = 0
         for entry in entries:
             came_ns = entry.enqueued_ns
@@ -191,7 +186,7 @@ class Gathering:
             if 0 <= after_ns <= limit_ns:
                 prompt += 1
                 longest_ns = max(longest_ns, after_ns)
-        self._prompt += _WEIGHT * (prompt / len(entries) - self._prompt)
+        self._prompt_share += _WEIGHT * (prompt / len(entries) - self._prompt_share)
         if prompt:
             self._return_ns += _WEIGHT * (longest_ns - self._return_ns)
 

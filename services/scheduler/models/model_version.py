@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.errors import Internal, NereidError, Unavailable
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.batching.batcher import DynamicBatcher, make_batcher, target_of
-from nereid.services.scheduler.batching.gathering import LEAST_NS, can_gather
+from nereid.services.scheduler.batching.gathering import LEAST_NS
 from nereid.services.scheduler.batching.sequences.iterative import IterativeBatcher
 from nereid.services.scheduler.batching.sequences.oldest import OldestBatcher
 from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
@@ -69,13 +69,9 @@ class ModelVersion(QueuedRequests):
         )
         self.target = target_of(batcher)
         self._sequences = batcher if isinstance(batcher, SequenceBatcher) else None
-        # Notified of batches that have ended, if an instance may wait for their clients.
+        # Called with batches that have ended, if an instance may wait for their clients.
         self._on_batch_end: Callable[[RemoteInstance, Batch, int, int], None] | None = None
-        if (
-            limiter is None
-            and can_gather(config)
-            and isinstance(batcher, DynamicBatcher | OldestBatcher)
-        ):
+        if limiter is None and isinstance(batcher, DynamicBatcher | OldestBatcher):
             self._on_batch_end = batcher.batch_ended
         super().__init__(
             config,

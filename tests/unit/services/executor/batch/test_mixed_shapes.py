@@ -269,12 +269,12 @@ def test_inputs_of_one_size_are_padded_together() -> None:
     assert decoded(response)["y"].shape == (1, 2, 1)
 
 
-@pytest.mark.parametrize(("pads_fully", "size"), [(True, 4), (False, 3)])
+@pytest.mark.parametrize(("pads_to_bucket", "size"), [(True, 4), (False, 3)])
 def test_a_request_alone_is_padded_where_few_shapes_are_quicker(
-    *, pads_fully: bool, size: int
+    *, pads_to_bucket: bool, size: int
 ) -> None:
     signature = runner(PADDED, Seen(doubled)).signature
-    mixed = MixedShapes(instance(PADDED).config, signature, {}, pads_fully=pads_fully)
+    mixed = MixedShapes(instance(PADDED).config, signature, {}, pads_to_bucket=pads_to_bucket)
     request = request_of(padded(np.ones((1, 3, 2), np.int32)))
     gathered = gather_members(Planner(signature), [request])
     inputs = mixed.stack_inputs(signature, gathered)

@@ -162,7 +162,7 @@ def _taught(requests: int = 2) -> tuple[Gathering, int]:
     """Two groups have taken turns for long; the time, at which a batch has just ended."""
     gathering, now_ns = Gathering(), 0
     for _ in range(60):
-        gathering.batch_left(_entries(requests, now_ns - _cheaper(requests) + 500 * US))
+        gathering.batch_dispatched(_entries(requests, now_ns - _cheaper(requests) + 500 * US))
         now_ns += _cheaper(requests)
         _ended(gathering, requests, pending=requests, now_ns=now_ns)
     return gathering, now_ns
@@ -173,35 +173,35 @@ def test_it_waits_for_all_or_until_they_would_have_come() -> None:
     assert gathering.expected == 4
     # Twice what clients take, which is 0.5 ms.
     assert gathering.until_ns == pytest.approx(now_ns + MS, rel=0.01)
-    assert gathering.holds(2, now_ns)
-    assert gathering.holds(3, now_ns + 400 * US)
-    assert not gathering.holds(4, now_ns + 500 * US)
-    gathering.batch_left(_entries(4, now_ns + 500 * US))
+    assert gathering.should_wait(2, now_ns)
+    assert gathering.should_wait(3, now_ns + 400 * US)
+    assert not gathering.should_wait(4, now_ns + 500 * US)
+    gathering.batch_dispatched(_entries(4, now_ns + 500 * US))
     assert not gathering.expected
     # The time is over.
     gathering, now_ns = _taught()
-    assert gathering.holds(2, now_ns)
-    assert not gathering.holds(3, gathering.until_ns)
-    assert not gathering.holds(3, now_ns)
+    assert gathering.should_wait(2, now_ns)
+    assert not gathering.should_wait(3, gathering.until_ns)
+    assert not gathering.should_wait(3, now_ns)
 
 
 @pytest.mark.parametrize("misses", [1, 2, 3])
 def test_each_wait_in_vain_doubles_the_batches_without_one(misses: int) -> None:
     gathering, now_ns = _taught()
     for _ in range(misses):
-        assert gathering.holds(2, now_ns)
-        gathering.batch_left(_entries(2, now_ns - 7 * MS))
+        assert gathering.should_wait(2, now_ns)
+        gathering.batch_dispatched(_entries(2, now_ns - 7 * MS))
         waits = 0
         while not waits or not gathering.expected:
             _ended(gathering, 2, pending=2, now_ns=(now_ns := now_ns + 8 * MS))
             waits += 1
             assert waits < 1000
             if not gathering.expected:
-                gathering.batch_left(_entries(2, now_ns - 7 * MS))
+                gathering.batch_dispatched(_entries(2, now_ns - 7 * MS))
     assert waits == (1 << misses) + 1
     # One that was not in vain: the next miss counts as the first.
-    assert gathering.holds(2, now_ns)
-    gathering.batch_left(_entries(4, now_ns + 500 * US))
+    assert gathering.should_wait(2, now_ns)
+    gathering.batch_dispatched(_entries(4, now_ns + 500 * US))
     _ended(gathering, 4, pending=2, now_ns=now_ns + 12 * MS)
     assert gathering.expected == 6
 
@@ -223,11 +223,11 @@ def test_large_batches_are_compared_by_about_their_size() -> None:
     gathering, now_ns = _taught(requests=40)
     # 80 were never tried.
     _ended(gathering, 40, pending=40, now_ns=now_ns, most=80)
-    assert gathering.holds(40, now_ns)
-    for requests in (80, 81, 82, 83) * 2:
+    assert gathering.should_wait(40, now_ns)
+    for requests in (77, 78, 79, 80) * 2:
         gathering.batch_ended(KEY, requests, requests * 4 * MS, 0, 16, now_ns)
     _ended(gathering, 40, pending=40, now_ns=now_ns, most=80)
-    assert not gathering.holds(40, now_ns)
+    assert not gathering.should_wait(40, now_ns)
 
 
 def test_a_request_that_comes_alone_waits_as_well() -> None:
