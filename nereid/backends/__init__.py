@@ -9,7 +9,6 @@ docs/backend-authors.md is the guide. Nothing here knows an executor, a schedule
 """
 
 from nereid.backends.backend import Backend, InstanceSpec, Model
-from nereid.backends.bindable_model import BindableModel
 from nereid.backends.description import EMPTY_DESCRIPTION, ModelDescription, TensorDescription
 from nereid.backends.mesh import MeshClient, MeshRequest, RequestControl
 from nereid.backends.pipelined_model import PipelinedModel, TensorParts
@@ -27,7 +26,6 @@ __all__ = [
     "EMPTY_DESCRIPTION",
     "Backend",
     "BatchUpdate",
-    "BindableModel",
     "InstanceSpec",
     "MeshClient",
     "MeshRequest",

@@ -48,7 +48,8 @@ class Model(Protocol):
 
     If it has an attribute `leaves_arrays` that is true, it neither writes to its inputs nor
     keeps or returns them, and does not use its outputs again: then what it wrote as a sequence's
-    state is its next input without a copy.
+    state is its next input without a copy, and small lone requests with one head get their inputs
+    in the same arrays each time.
 
     If it has an attribute `memory_bytes`, that is the memory that it takes on its host; else that
     is measured, by how much the executor's process grows during the load.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from nereid.core.tensors import Array
     from nereid.services.executor.batch.arrays import GatheredBatch
     from nereid.services.executor.batch.batch_reader import BatchMessage
-    from nereid.services.executor.batch.bound_runs import BoundRun
+    from nereid.services.executor.batch.lone_runs import LoneRun
 
 
 class ArrayBatch(ReceivedBatch):
@@ -23,8 +23,8 @@ class ArrayBatch(ReceivedBatch):
     stacked_ns = 0
     # None: the model still executes it, or it failed.
     outputs: Sequence[Array] | None = None
-    # Executed by this, in place of the model's own way.
-    bound: BoundRun | None = None
+    # Executed with its arrays.
+    lone_run: LoneRun | None = None
     error: Exception | None = None
 
     def __init__(self, message: BatchMessage, ids: Sequence[int], started_ns: int) -> None:

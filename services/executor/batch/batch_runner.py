@@ -13,7 +13,7 @@ from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.backends import BindableModel, PipelinedModel, TensorParts
+from nereid.backends import PipelinedModel, TensorParts
 from nereid.core.classification import read_labels
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, ProtocolError
@@ -28,7 +28,7 @@ from nereid.services.executor.batch.arrays import (
     stack_inputs,
 )
 from nereid.services.executor.batch.batch_reader import parse_batch, read_batch
-from nereid.services.executor.batch.bound_runs import BoundRuns
+from nereid.services.executor.batch.lone_runs import LoneRuns
 from nereid.services.executor.batch.mixed_shapes import MixedShapes, mixes_shapes
 from nereid.services.executor.batch.received_batches import ReceivedBatches
 from nereid.services.executor.batch.request_plan import Planner, signature_of
@@ -112,7 +112,7 @@ class BatchRunner:
         self._inputs_of: Callable[[Signature, GatheredBatch], Any] = stack
         self._execute: Callable[[Any, list[str]], Sequence[Array] | None] = model.execute
         self._pipelined: PipelinedModel | None = None
-        self._bound_runs: BoundRuns | None = None
+        self._lone_runs: LoneRuns | None = None
         depth = 1
         if spec.config.sequence_batching.state:
             self._states = StatefulModel(spec, model, self._planner, stack, view)
@@ -122,8 +122,8 @@ class BatchRunner:
             self._execute = model.submit_batch
             self._pipelined = model
             depth = model.pipeline_depth
-        elif stack is stack_inputs and isinstance(model, BindableModel) and ranges is None:
-            self._bound_runs = BoundRuns(model, self.signature)
+        elif stack is stack_inputs and getattr(model, "leaves_arrays", False) and ranges is None:
+            self._lone_runs = LoneRuns(self.signature)
         if ranges is not None:
             self._inputs_of = ranges.around(f"{spec.name} input", self._inputs_of)
             self._execute = ranges.around(f"{spec.name} infer", self._execute)
@@ -181,12 +181,12 @@ class BatchRunner:
             if gathered.first is None:
                 batch.outputs, batch.stacked_ns = (), perf_counter_ns()
                 return batch
-            if self._bound_runs is not None:
-                batch.bound = self._bound_runs.execute(gathered, batch)
-                if batch.bound is not None:
-                    batch.outputs = ()
-                    return batch
-            inputs = self._inputs_of(self.signature, gathered)
+            lone_run = gathered.first.lone_run
+            if lone_run is not None and len(gathered.outcomes) == 1:
+                lone_run.fill(gathered)
+                batch.lone_run, inputs = lone_run, lone_run.inputs
+            else:
+                inputs = self._inputs_of(self.signature, gathered)
             batch.stacked_ns = perf_counter_ns()
             batch.outputs = outputs = self._execute(inputs, gathered.names)
             if outputs is None:
@@ -258,11 +258,13 @@ class BatchRunner:
         self, batch: ArrayBatch, gathered: GatheredBatch, outputs: Sequence[Array]
     ) -> list[Piece]:
         """The responses of a batch that was executed."""
-        if batch.bound is not None:
-            return [*batch.bound.pieces]
+        if batch.lone_run is not None:
+            lone = batch.lone_run.pieces_of(outputs)
+            if lone is not None:
+                return lone
         pieces = self._split_outputs(self.signature, gathered, outputs, self._lend)
-        if self._bound_runs is not None:
-            self._bound_runs.learn(gathered, outputs)
+        if self._lone_runs is not None:
+            self._lone_runs.learn(gathered, outputs)
         if sum(map(len, pieces)) > self.max_frame_bytes:
             raise Internal(
                 f"the outputs of a batch of model '{self.signature.model_name}' take more than"

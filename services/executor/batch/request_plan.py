@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nereid.backends import ModelDescription
     from nereid.model_config.padding import Padding
     from nereid.pb import model_config_pb2
-    from nereid.services.executor.batch.bound_runs import BoundRun
+    from nereid.services.executor.batch.lone_runs import LoneRun
     from nereid.services.executor.batch.responses import ResponseLayout
 
 # Heads differ by batch size and shape.
@@ -107,9 +107,9 @@ class Plan:
     layouts: BoundedCache[LayoutKey, ResponseLayout] = field(
         default_factory=lambda: BoundedCache(MAX_LAYOUTS)
     )
-    # Of requests that came alone (bound_runs).
-    lone_runs: int = 0
-    bound: BoundRun | None = None
+    # That came alone, and how they are executed now (lone_runs).
+    lone_requests: int = 0
+    lone_run: LoneRun | None = None
 
 
 def signature_of(

@@ -40,7 +40,7 @@ from nereid.services.executor.backends.onnx.session_options import (
 from nereid.services.executor.backends.parameters import parameters_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from nereid.core.tensors import Array
@@ -264,14 +264,8 @@ class OnnxModel:
             raise Unimplemented(f"unable to load model '{self._name}', it has both BF16 and BYTES")
         # IO binding has no strings; there a plain run copies to and from the GPU.
         self._uses_binding = (on_gpu and not has_text) or bool(self._bf16)
-        self._can_bind = not (
-            (on_gpu or has_text or self._bf16)
-            or any(one.dims is None for one in tensors)
-            or not _says_output_shapes(session)
-        )
         # The session's own methods check names again, which costs 2 us.
-        own = getattr(session, "_sess", session)
-        self._run, self._run_with_binding = own.run, own.run_with_iobinding
+        self._run = getattr(session, "_sess", session).run
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
         try:
@@ -288,34 +282,8 @@ class OnnxModel:
             raise Internal(error_text(error)) from error
         return arrays
 
-    def bind_arrays(
-        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
-    ) -> Callable[[], None] | None:
-        """As BindableModel. ONNX Runtime refuses to write an output of another shape."""
-        if not self._can_bind:
-            return None
-        binding = self._session.io_binding()
-        try:
-            for name, array in inputs.items():
-                binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-            for name, array in outputs.items():
-                binding.bind_output(
-                    name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data
-                )
-        except ORT_ERRORS:
-            return None
-        bound = getattr(binding, "_iobinding", binding)
-
-        def run() -> None:
-            try:
-                self._run_with_binding(bound, self._options)
-            except ORT_ERRORS as error:
-                raise Internal(error_text(error)) from error
-
-        return run
-
     def close(self) -> None:
-        del self._run, self._run_with_binding, self._session
+        del self._run, self._session
 
     def _execute_bound(self, inputs: dict[str, Array], outputs: Sequence[str]) -> list[Array]:
         """With IO binding: inputs are copied to the device first, outputs back at the end."""
@@ -335,13 +303,6 @@ class OnnxModel:
         self._session.run_with_iobinding(binding, self._options)
         binding.synchronize_outputs()
         return [_to_array(value) for value in binding.get_outputs()]
-
-
-def _says_output_shapes(session: ort.InferenceSession) -> bool:
-    """Whether the shapes of the inputs say those of the outputs."""
-    known = {dim for node in session.get_inputs() for dim in node.shape if isinstance(dim, str)}
-    dims = [dim for node in session.get_outputs() for dim in node.shape]
-    return all(isinstance(dim, int) or dim in known for dim in dims)
 
 
 class OutputSetsModel:
