@@ -9,6 +9,8 @@ import threading
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakValueDictionary
 
+from nereid.services.executor.backends.file_digests import digest_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -17,18 +19,17 @@ LoadedModel = TypeVar("LoadedModel")
 
 
 class SharedModels(Generic[LoadedModel]):
-    """One model for each file (by path, time and size) and device; may be used from any thread."""
+    """One model for each file (by path and content) and device; may be used from any thread."""
 
     def __init__(self) -> None:
-        self._models: WeakValueDictionary[tuple[str, int, int, str], LoadedModel] = (
+        self._models: WeakValueDictionary[tuple[str, bytes, str], LoadedModel] = (
             WeakValueDictionary()
         )
         self._lock = threading.Lock()
 
     def get_or_load(self, path: Path, device: str, load: Callable[[], LoadedModel]) -> LoadedModel:
         """The model that another instance uses, or what `load` returns."""
-        state = path.stat()
-        key = (str(path), state.st_mtime_ns, state.st_size, device)
+        key = (str(path), digest_of(path), device)
         with self._lock:
             model = self._models.get(key)
             if model is None:

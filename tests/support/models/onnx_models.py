@@ -38,6 +38,17 @@ def write(
     return directory
 
 
+def with_external_weights(directory: Path) -> Path:
+    """Move the weights of model.onnx to a file `weights` beside it."""
+    path = directory / "model.onnx"
+    (directory / "weights").unlink(missing_ok=True)
+    onnx.save_model(
+        onnx.load(path), path, save_as_external_data=True, location="weights", size_threshold=0
+    )
+    assert (directory / "weights").exists()
+    return directory
+
+
 def identity(directory: Path, datatype: str, dims: Dims) -> Path:
     return write(
         directory,

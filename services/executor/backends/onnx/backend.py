@@ -7,6 +7,7 @@ IO binding. STRING tensors exist on the CPU only.
 from __future__ import annotations
 
 import ctypes
+import logging
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,7 @@ from nereid.services.executor.backends.onnx.model_graph import only_moves_string
 from nereid.services.executor.backends.onnx.optimized_graphs import kept_graph, open_session
 from nereid.services.executor.backends.onnx.pruned_graph import prune_outputs
 from nereid.services.executor.backends.onnx.session_options import (
+    CPU,
     CUDA,
     bare_options,
     execution_providers,
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from nereid.core.tensors import Array
     from nereid.pb import model_config_pb2
     from nereid.services.executor.backends.device_io.device_model import DeviceModel
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_FILENAME: Final = "model.onnx"
 
@@ -85,7 +89,7 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelD
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     register_operators(config, version_path, options)
-    session = _session(config, path, options, ["CPUExecutionProvider"])
+    session = _session(config, path, options, [(CPU, {})], _configured_outputs(config))
     return _describe(config, session, path)
 
 
@@ -128,12 +132,11 @@ def load(spec: InstanceSpec) -> OnnxModel | OutputSetsModel | DeviceModel:
         return OnnxModel(config, session, description, on_gpu=on_gpu, escapes_bytes=escapes_bytes)
 
     model = make_model(session)
-    smaller = {
-        outputs: make_model(
-            _session(config, path, options, chosen, outputs, settings=spec.settings)
-        )
-        for outputs in _output_sets(config, description)
-    }
+    smaller = {}
+    for outputs in _output_sets(config, description):
+        pruned = _pruned_session(config, path, options, chosen, outputs, settings=spec.settings)
+        if pruned is not None:
+            smaller[outputs] = make_model(pruned)
     return OutputSetsModel(model, smaller) if smaller else model
 
 
@@ -174,7 +177,7 @@ def _model_file(config: model_config_pb2.ModelConfig, version_path: Path) -> Pat
     return path
 
 
-def _session(  # noqa: PLR0913 (one call of ONNX Runtime's)
+def _session(  # noqa: PLR0913 (as _pruned_session)
     config: model_config_pb2.ModelConfig,
     path: Path,
     options: ort.SessionOptions,
@@ -184,16 +187,56 @@ def _session(  # noqa: PLR0913 (one call of ONNX Runtime's)
     settings: Mapping[str, str] = _NO_SETTINGS,
 ) -> ort.InferenceSession:
     """outputs: all that will be asked for; none: any. settings: the backend's."""
-    model: str | bytes = str(path)
-    if outputs and (pruned := prune_outputs(path, outputs)) is not None:
-        model = pruned
-        options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent))
-    kept = kept_graph(settings, path, model, options, chosen)
+    if outputs:
+        pruned = _pruned_session(config, path, options, chosen, outputs, settings=settings)
+        if pruned is not None:
+            return pruned
     with translated_errors(f"failed to load '{config.name}': "):
-        if kept is not None:
-            return open_session(kept, model, options)
-        # With the fallback a failing provider is replaced by the CPU, with a line on stdout.
-        return ort.InferenceSession(model, options, providers=list(chosen), enable_fallback=False)
+        return _open(path, str(path), options, chosen, settings)
+
+
+def _pruned_session(  # noqa: PLR0913 (one call of ONNX Runtime's)
+    config: model_config_pb2.ModelConfig,
+    path: Path,
+    options: ort.SessionOptions,
+    chosen: Sequence[Any],
+    outputs: frozenset[str],
+    *,
+    settings: Mapping[str, str],
+) -> ort.InferenceSession | None:
+    """A session without what other outputs need; None: there is no such thing, or ONNX Runtime
+    does not load it.
+    """
+    pruned = prune_outputs(path, outputs)
+    if pruned is None:
+        return None
+    options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent))
+    try:
+        return _open(path, pruned, options, chosen, settings)
+    except ORT_ERRORS as error:
+        _log.info(
+            "model %s: all outputs are computed, whichever are asked for: %s",
+            config.name,
+            error_text(error),
+        )
+        return None
+    finally:
+        # It would count for models that are loaded from their file as well.
+        options.add_session_config_entry(_WEIGHTS_FOLDER, "")
+
+
+def _open(
+    path: Path,
+    model: str | bytes,
+    options: ort.SessionOptions,
+    chosen: Sequence[Any],
+    settings: Mapping[str, str],
+) -> ort.InferenceSession:
+    kept = kept_graph(settings, path, model, options, chosen)
+    if kept is not None:
+        return open_session(kept, model, options)
+    # With the fallback a failing provider is replaced by the CPU, with a line on stdout.
+    return ort.InferenceSession(model, options, providers=list(chosen), enable_fallback=False)
 
 
 def _describe(

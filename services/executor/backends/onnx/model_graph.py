@@ -1,5 +1,6 @@
 """What ONNX Runtime's Python API does not say of an ONNX file: which inputs and outputs have no
-rank, since scalars look alike, and whether the model looks into its strings.
+rank, since scalars look alike, whether the model looks into its strings, and whether it has
+weights in other files.
 
 This parses only the protobuf fields that it needs, so that weights are not read.
 """
@@ -9,6 +10,8 @@ from __future__ import annotations
 import mmap
 import re
 from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
 
 from nereid.core.varint import decode_varint
 
@@ -21,11 +24,18 @@ _Buffer = mmap.mmap | bytes
 MODEL_GRAPH: Final = 7
 _GRAPH_TENSORS: Final = frozenset({11, 12})  # input, output: ValueInfoProto
 _MODEL_FUNCTIONS: Final = 25
+_FUNCTION_NODE: Final = 7
 GRAPH_NODE: Final = 1
 _NODE_TYPE: Final = 4
 NODE_ATTRIBUTE: Final = 5
 _NODE_DOMAIN: Final = 7
 ATTRIBUTE_GRAPHS: Final = frozenset({6, 11})  # g, graphs
+_GRAPH_INITIALIZER: Final = 5
+_GRAPH_SPARSE_INITIALIZER: Final = 15
+_ATTRIBUTE_TENSORS: Final = frozenset({5, 10})  # t, tensors
+_ATTRIBUTE_SPARSE_TENSORS: Final = frozenset({22, 23})
+_SPARSE_PARTS: Final = frozenset({1, 2})  # values, indices
+_TENSOR_EXTERNAL_DATA: Final = 13
 _DEFAULT_DOMAINS: Final = frozenset({b"", b"ai.onnx"})
 # Of the default domain: operators whose result depends on what is in a string, but for equality.
 _INSPECTING: Final = re.compile(rb"Regex|String(?!Concat)|^TfIdfVectorizer$|^Unique$")
@@ -82,6 +92,61 @@ def _moves_strings(data: _Buffer, start: int, end: int) -> bool:
         if domain not in _DEFAULT_DOMAINS or _INSPECTING.search(kind):
             return False
     return True
+
+
+def has_external_data(path: Path) -> bool:
+    """Whether any tensor of the model is in another file.
+
+    Not for a file that is no ONNX model, as ONNX Runtime says better.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return any(
+                number == _TENSOR_EXTERNAL_DATA
+                for tensor in _tensors_in_model(data)
+                for number, *_ in _fields(data, *tensor)
+            )
+    except (DecodeError, ValueError):
+        return False
+
+
+def _tensors_in_model(data: _Buffer) -> Iterator[tuple[int, int]]:
+    for number, *span in _fields(data, 0, len(data)):
+        if number == MODEL_GRAPH:
+            yield from _tensors_in_graph(data, *span)
+        elif number == _MODEL_FUNCTIONS:
+            for part, *node in _fields(data, *span):
+                if part == _FUNCTION_NODE:
+                    yield from _tensors_in_node(data, *node)
+
+
+def _tensors_in_graph(data: _Buffer, start: int, end: int) -> Iterator[tuple[int, int]]:
+    for number, *span in _fields(data, start, end):
+        if number == GRAPH_NODE:
+            yield from _tensors_in_node(data, *span)
+        elif number == _GRAPH_INITIALIZER:
+            yield span[0], span[1]
+        elif number == _GRAPH_SPARSE_INITIALIZER:
+            yield from _sparse_parts(data, *span)
+
+
+def _tensors_in_node(data: _Buffer, start: int, end: int) -> Iterator[tuple[int, int]]:
+    for number, *span in _fields(data, start, end):
+        if number != NODE_ATTRIBUTE:
+            continue
+        for part, *inner in _fields(data, *span):
+            if part in _ATTRIBUTE_TENSORS:
+                yield inner[0], inner[1]
+            elif part in ATTRIBUTE_GRAPHS:
+                yield from _tensors_in_graph(data, *inner)
+            elif part in _ATTRIBUTE_SPARSE_TENSORS:
+                yield from _sparse_parts(data, *inner)
+
+
+def _sparse_parts(data: _Buffer, start: int, end: int) -> Iterator[tuple[int, int]]:
+    for number, *span in _fields(data, start, end):
+        if number in _SPARSE_PARTS:
+            yield span[0], span[1]
 
 
 def _unranked_in_graph(data: _Buffer, start: int, end: int) -> Iterator[str]:

@@ -2,6 +2,9 @@
 
 A file is for exactly one model, version of ONNX Runtime, level and kind of processor: layouts are
 chosen for the processor. The directory may be shared, read-only, or emptied at any time.
+
+It assumes that the model's file is all that a load reads, which `kept_graph` checks: an optimised
+graph looks for external weights beside itself.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 import onnxruntime as ort
 
+from nereid.services.executor.backends.file_digests import digest_of
+from nereid.services.executor.backends.onnx.model_graph import has_external_data
 from nereid.services.executor.backends.onnx.session_options import CPU, Provider
 
 if TYPE_CHECKING:
@@ -48,17 +53,11 @@ def kept_graph(
         or [name for name, _ in chosen] != [CPU]
         or level == ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         or path.stat().st_size > _LARGEST_BYTES
+        or has_external_data(path)
     ):
         return None
-    if isinstance(model, bytes):
-        digest = hashlib.sha256(model)
-    else:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256")
-    # Weights may be in files of their own.
-    for other in sorted(each for each in path.parent.rglob("*") if each != path):
-        stat = other.stat()
-        digest.update(f"{other.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    content = hashlib.sha256(model).digest() if isinstance(model, bytes) else digest_of(path)
+    digest = hashlib.sha256(content)
     digest.update(f"{ort.__version__} {level} {_processor()}".encode())
     return Path(directory, f"{digest.hexdigest()[:32]}.onnx")
 

@@ -2,6 +2,10 @@
 
 ONNX Runtime computes every output of a graph, whichever a run asks for: what must not be computed
 must not be in its graph. Only the protobuf fields that matter are parsed, all else is copied.
+
+It assumes that a node does nothing but write its outputs, as ONNX says, and that ONNX Runtime loads
+a model from memory as from its file. It does not where external weights are links to elsewhere:
+what it refuses is loaded from the file, with all its outputs.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.config.inherited_secrets import public_environ
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.core.temporary_directories import PYTHON_ENV, TemporaryDirectory
+from nereid.services.executor.backends.file_digests import digest_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,8 +20,8 @@ _UNPACK_TIMEOUT_S: Final = 600.0
 _FOLDER: Final = "env"
 
 _lock = threading.Lock()
-# Unpacked archives, by path and time of change.
-_unpacked: dict[tuple[str, int], TemporaryDirectory] = {}
+# Unpacked archives, by their digests.
+_unpacked: dict[bytes, TemporaryDirectory] = {}
 
 
 def python_of(model: str, path: Path) -> str:
@@ -55,7 +56,7 @@ def discard() -> None:
 
 def _unpack(model: str, path: Path) -> Path:
     with _lock:
-        key = str(path), path.stat().st_mtime_ns
+        key = digest_of(path)
         if key not in _unpacked:
             directory = TemporaryDirectory.make(PYTHON_ENV)
             try:

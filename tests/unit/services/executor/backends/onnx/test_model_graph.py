@@ -6,10 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
-from nereid.services.executor.backends.onnx.model_graph import only_moves_strings, unranked_tensors
+from nereid.services.executor.backends.onnx.model_graph import (
+    has_external_data,
+    only_moves_strings,
+    unranked_tensors,
+)
 from tests.support.models.onnx_models import value, write
 
 
@@ -81,3 +87,44 @@ def test_functions_may_hide_anything(tmp_path: Path) -> None:
     opset = helper.make_opsetid("", 17)
     function = helper.make_function("mine", "F", ["a"], ["b"], [node], [opset])
     assert not moves_strings(tmp_path, node, functions=[function])
+
+
+def constant(tensor: Any) -> Any:
+    return helper.make_node("Constant", [], ["c"], value=tensor)
+
+
+def within(graph: Any) -> Any:
+    return helper.make_node("If", ["flag"], ["c"], then_branch=graph, else_branch=graph)
+
+
+@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize("place", ["initializer", "sparse", "attribute", "branch", "function"])
+def test_weights_in_other_files_are_found_wherever_they_are(
+    tmp_path: Path, place: str, external: bool
+) -> None:
+    tensor = numpy_helper.from_array(np.ones(2, np.float32), "w")
+    if external:
+        onnx.external_data_helper.set_external_data(tensor, "weights")
+        tensor.ClearField("raw_data")
+    indices = numpy_helper.from_array(np.arange(2), "i")
+    sparse = helper.make_sparse_tensor(tensor, indices, [4])
+    inner = helper.make_graph([constant(tensor)], "inner", [], [])
+    imports = [helper.make_opsetid("", 21)]
+    graph = helper.make_graph(
+        [constant(tensor)] if place == "attribute" else [within(inner)] * (place == "branch"),
+        "g",
+        [],
+        [],
+        [tensor] if place == "initializer" else [],
+        sparse_initializer=[sparse] if place == "sparse" else [],
+    )
+    functions = [helper.make_function("d", "F", [], ["c"], [constant(tensor)], imports)]
+    model = helper.make_model(graph, functions=functions if place == "function" else [])
+    (tmp_path / "m").write_bytes(model.SerializeToString())
+    assert has_external_data(tmp_path / "m") is external
+
+
+def test_a_file_that_is_no_model_has_no_weights_elsewhere(tmp_path: Path) -> None:
+    for data in (b"", b"\xff" * 12):
+        (tmp_path / "m").write_bytes(data)
+        assert not has_external_data(tmp_path / "m")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from nereid.core.errors import Internal
 from nereid.services.executor.backends.onnx import backend
 from tests.support.executor.instances import instance
-from tests.support.models.onnx_models import value, write
+from tests.support.models.onnx_models import value, with_external_weights, write
 
 X = np.array([[1.0, -2.0]], np.float32)
 CONFIG = "max_batch_size: 8 input { name: 'x' data_type: TYPE_FP32 dims: 2 }"
@@ -58,10 +59,36 @@ def test_other_models_and_levels_have_files_of_their_own(tmp_path: Path) -> None
     assert load_and_run(save(tmp_path / "2", "Neg"), kept) == [-1.0, 2.0]
     load_and_run(path, kept, CONFIG + " optimization { graph { level: 1 } }")
     assert len(list(kept.iterdir())) == 3
-    # Weights may be in other files of the version.
-    (path / "weights.bin").write_bytes(b"new")
-    load_and_run(path, kept)
-    assert len(list(kept.iterdir())) == 4
+
+
+def test_a_model_with_the_size_and_date_of_the_last_one_is_another(tmp_path: Path) -> None:
+    path, kept = save(tmp_path / "1", "Abs"), tmp_path / "kept"
+    file = path / "model.onnx"
+    assert load_and_run(path, kept) == [1.0, 2.0]
+    before = file.stat()
+    save(path, "Neg")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert load_and_run(path, kept) == [-1.0, 2.0]
+
+
+def test_a_model_with_weights_in_other_files_is_loaded_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept, path = tmp_path / "kept", tmp_path / "1"
+    for factor in (3.0, 5.0):
+        write(
+            path,
+            [helper.make_node("Mul", ["x", "w"], ["y"])],
+            [value("x", "FP32", ["n", 2])],
+            [value("y", "FP32", ["n", 2])],
+            [numpy_helper.from_array(np.full(2, factor, np.float32), "w")],
+        )
+        with_external_weights(path)
+        os.utime(path / "weights", ns=(1, 1))
+        assert load_and_run(path, kept) == [factor, -2 * factor]
+    assert not kept.exists()
+    assert not caplog.records
 
 
 def test_a_graph_that_is_not_optimised_is_not_kept(tmp_path: Path) -> None:

@@ -15,7 +15,14 @@ from nereid.services.executor.backends.onnx import backend
 from nereid.services.executor.backends.onnx.pruned_graph import prune_outputs
 from nereid.services.executor.batch.batch_runner import BatchRunner
 from tests.support.executor.instances import instance, responses
-from tests.support.models.onnx_models import head, member, response_of, value, write
+from tests.support.models.onnx_models import (
+    head,
+    member,
+    response_of,
+    value,
+    with_external_weights,
+    write,
+)
 
 X = np.array([[1.0, -2.0]], np.float32)
 CONFIG = (
@@ -136,21 +143,53 @@ def test_inputs_that_only_spared_nodes_take_may_still_be_sent(tmp_path: Path) ->
     assert model.execute({"x": X, "z": X}, ["relu"])[0].tolist() == [[1.0, 0.0]]
 
 
+def weighted(directory: Path) -> Path:
+    """relu = w x, other = -x; w is in a file of its own."""
+    return with_external_weights(
+        write(
+            directory,
+            [
+                helper.make_node("Mul", ["x", "w"], ["relu"]),
+                helper.make_node("Neg", ["x"], ["other"]),
+            ],
+            [value("x", "FP32", ["n", 2])],
+            [value("relu", "FP32", ["n", 2]), value("other", "FP32", ["n", 2])],
+            [numpy_helper.from_array(np.array([3.0, 5.0], np.float32), "w")],
+        )
+    )
+
+
 def test_external_weights_are_found(tmp_path: Path) -> None:
+    model = backend.load(instance(CONFIG, weighted(tmp_path / "1")))
+    assert model.execute({"x": X}, ["relu"])[0].tolist() == [[3.0, -10.0]]
+
+
+@pytest.mark.parametrize("more", ["", sets("relu")])
+def test_a_model_in_a_hubs_cache_is_loaded_as_it_is(tmp_path: Path, more: str) -> None:
+    """Its files are links to blobs elsewhere, which ONNX Runtime takes of a model's file only."""
+    blobs, snapshot = tmp_path / "hub/blobs", tmp_path / "hub/snapshots/1"
+    weighted(blobs)
+    snapshot.mkdir(parents=True)
+    for name in ("model.onnx", "weights"):
+        (blobs / name).rename(blobs / f"sha256-{name}")
+        (snapshot / name).symlink_to(f"../../blobs/sha256-{name}")
+    version = tmp_path / "m/1"
+    version.parent.mkdir()
+    version.symlink_to(snapshot)
+    spec = instance(CONFIG + more, version)
+    model = backend.load(spec)
+    assert model.execute({"x": X}, ["relu"])[0].tolist() == [[3.0, -10.0]]
+    assert backend.describe(spec.config, version) == model.description
+
+
+def test_describing_a_model_opens_what_loading_it_does(tmp_path: Path) -> None:
+    """An output that cannot even be loaded is none of a configuration that omits it."""
+    node = helper.make_node("NoSuchOperator", ["x"], ["bad"])
     path = write(
         tmp_path / "1",
-        [helper.make_node("Mul", ["x", "w"], ["relu"]), helper.make_node("Neg", ["x"], ["other"])],
+        [helper.make_node("Relu", ["x"], ["relu"]), node],
         [value("x", "FP32", ["n", 2])],
-        [value("relu", "FP32", ["n", 2]), value("other", "FP32", ["n", 2])],
-        [numpy_helper.from_array(np.array([3.0, 5.0], np.float32), "w")],
+        [value("relu", "FP32", ["n", 2]), value("bad", "FP32", ["n", 2])],
     )
-    onnx.save_model(
-        onnx.load(path / "model.onnx"),
-        path / "model.onnx",
-        save_as_external_data=True,
-        location="weights",
-        size_threshold=0,
-    )
-    assert (path / "weights").exists()
-    model = backend.load(instance(CONFIG, path))
-    assert model.execute({"x": X}, ["relu"])[0].tolist() == [[3.0, -10.0]]
+    spec = instance(CONFIG, path)
+    assert backend.describe(spec.config, path) == backend.load(spec).description
