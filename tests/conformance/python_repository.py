@@ -231,6 +231,21 @@ ENSEMBLES: Final[dict[str, str]] = {
         'input { name: "CODE" data_type: TYPE_STRING dims: [1] }\n'
         'output { name: "OUT" data_type: TYPE_STRING dims: [-1] }\n',
     ),
+    "told_stream": _ensemble("stream CODE=CODE -> Y=Y", _CODE_ONLY + _Y),
+    # What scripts give has a batch dimension, and what script gives has none.
+    "batches": _ensemble("scripts CODE=CODE -> Y=Y", _CODE_ONLY + _Y, batch=4),
+    "batches_of_flat": _ensemble("script CODE=CODE -> Y=Y", _CODE_ONLY + _Y, batch=4),
+    "flat_of_batches": _ensemble("scripts CODE=CODE -> Y=Y", _CODE_ONLY + _Y),
+    "batches_twice": _ensemble(
+        "scripts CODE=CODE -> Y=m\ndouble X=m -> Y=Y", _CODE_ONLY + _Y, batch=4
+    ),
+    "flat_twice": _ensemble("script CODE=CODE -> Y=m\nflat X=m -> Y=Y", _CODE_ONLY + _Y),
+    "flat_then_batches": _ensemble(
+        "script CODE=CODE -> Y=m\ndouble X=m -> Y=Y", _CODE_ONLY + _Y, batch=4
+    ),
+    "batches_then_flat": _ensemble(
+        "scripts CODE=CODE -> Y=m\nflat X=m -> Y=Y", _CODE_ONLY + _Y, batch=4
+    ),
 }
 # Ensembles that do not load.
 BROKEN_ENSEMBLES: Final[dict[str, str]] = {

@@ -152,7 +152,8 @@ class StepCall(Generic[T]):
 class NextActions(Generic[T]):
     """Steps to call now, and responses to send, each with its tensors in the plan's order.
 
-    None stands for a tensor that a step did not give, or that the request omits.
+    None stands for a tensor that a step did not give, or that the request omits. A response of
+    nothing but None is one without outputs, which is not the same as no response.
     """
 
     __slots__ = ("calls", "responses")
@@ -186,7 +187,7 @@ class GraphRun(Generic[T]):
 
     @property
     def deadlocked(self) -> bool:
-        """It is over, and no response has its outputs."""
+        """It is over without a response: some output was neither given nor left out by a step."""
         return not self._open_calls and not self.responses
 
     def start(self, tensors: Mapping[str, T | None]) -> NextActions[T]:
@@ -247,16 +248,11 @@ class GraphRun(Generic[T]):
 
     def _respond_if_complete(self, branch: _Branch[T], actions: NextActions[T]) -> None:
         response: list[T | None] = []
-        some = False
         for tensor in self._plan.outputs:
             place = branch.find_branch(tensor)
             if place is None:
                 return
-            value = place.tensors[tensor]
-            some = some or value is not None
-            response.append(value)
-        if not some:
-            return
+            response.append(place.tensors[tensor])
         branch.responded = True
         self.responses += 1
         actions.responses.append(response)

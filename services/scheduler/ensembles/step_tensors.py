@@ -43,6 +43,8 @@ _new_tuple = tuple.__new__
 
 # A tensor in a head: name, datatype, shape.
 _Described = tuple[str, str, tuple[int, ...]]
+# As that, and whether its shape begins with a batch dimension.
+_Given = tuple[str, str, tuple[int, ...], bool]
 _DescribedResponse = tuple[tuple[_Described, ...], StatedPlace | None]
 
 
@@ -62,7 +64,8 @@ class Tensor(NamedTuple):
     """A tensor between steps. lease: of the segment that it lies in, if the payload is elsewhere.
 
     classes: its classification, where the tensor itself is needed too; else it stands in its place.
-    place: in a sequence, of the steps that read it, where it is not the ensemble's.
+    place: in a sequence, of the steps that read it, where it is not the ensemble's. batched: its
+    producer (a step's model; of inputs the ensemble) has a batch dimension.
     """
 
     datatype: str
@@ -71,19 +74,24 @@ class Tensor(NamedTuple):
     lease: SegmentLease | None = None
     classes: Tensor | None = None
     place: SequencePlace | None = None
+    batched: bool = False
 
 
 def _tensor(
-    datatype: str, shape: tuple[int, ...], payload: Payload, lease: SegmentLease | None = None
+    datatype: str,
+    shape: tuple[int, ...],
+    payload: Payload,
+    lease: SegmentLease | None,
+    batched: bool,
 ) -> Tensor:
     """Quicker than calling the class."""
-    return _new_tuple(Tensor, (datatype, shape, payload, lease, None, None))
+    return _new_tuple(Tensor, (datatype, shape, payload, lease, None, None, batched))
 
 
 class ParsedHead:
     """The head of a request to an ensemble."""
 
-    __slots__ = ("classes", "inputs", "omitted", "plan")
+    __slots__ = ("batched", "classes", "inputs", "omitted", "plan")
 
     def __init__(
         self,
@@ -91,10 +99,13 @@ class ParsedHead:
         classes: Mapping[str, Classification],
         inputs: tuple[_Described, ...],
         omitted: tuple[str, ...],
+        *,
+        batched: bool,
     ) -> None:
         """classes: the outputs that are requested as classes. omitted: optional inputs without a
-        tensor.
+        tensor. batched: the ensemble's inputs have a batch dimension.
         """
+        self.batched = batched
         self.plan = plan
         self.classes = classes
         self.inputs = inputs
@@ -104,7 +115,7 @@ class ParsedHead:
         """The ensemble's tensors in a request, with None for those that it omits."""
         tensors: dict[str, Tensor | None] = dict.fromkeys(self.omitted)
         for (name, datatype, shape), payload in zip(self.inputs, payloads):  # noqa: B905 - validated
-            tensors[name] = _tensor(datatype, shape, payload)
+            tensors[name] = _tensor(datatype, shape, payload, None, self.batched)
         return tensors
 
     def response_tensors(self, outputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -148,6 +159,7 @@ class EnsembleHeads:
         self._labels = labels
         # In the order in which Triton sends them.
         self._output_names = in_hash_order([spec.name for spec in config.outputs])
+        self._batched = config.max_batch_size > 0
         self._steps = steps_of(config.proto.ensemble_scheduling)
         # The steps see the shapes after the ensemble's own `reshape`.
         self._input_reshapes = input_reshapes(config.proto)
@@ -185,6 +197,7 @@ class EnsembleHeads:
                 for each in message.inputs
             ),
             tuple(spec.name for spec in self._config.inputs if spec.name not in given),
+            batched=self._batched,
         )
 
     def _plan(self, outputs: Sequence[str], classes: Collection[str]) -> Plan:
@@ -209,7 +222,9 @@ class EnsembleHeads:
 
         place: as on Triton, a response states its place in a sequence, even if it is in none.
         """
-        shapes = tuple(tensor and (tensor.datatype, tensor.shape) for tensor in tensors)
+        shapes = tuple(
+            tensor and (tensor.datatype, tensor.shape, tensor.batched) for tensor in tensors
+        )
         key = (parsed.plan, shapes, place)
         head = self._responses.get(key)
         if head is None:
@@ -222,18 +237,22 @@ class EnsembleHeads:
         response = kserve_pb2.ModelInferResponse(
             model_name=self._config.name, model_version=str(self._version)
         )
-        write_parameters(place.parameters(), response.parameters)
+        if any(tensors):
+            # As on Triton, where the outputs bring it.
+            write_parameters(place.parameters(), response.parameters)
         dims = {
             spec.name: spec.dims if spec.reshape is None else spec.reshape
             for spec in self._config.outputs
         }
-        batched = self._config.max_batch_size > 0
         for (name, is_classes), tensor in zip(parsed.response_names(), tensors, strict=True):
             if tensor is None:
                 continue
             # Classes have one dimension for each request of a batch.
             shape = fit_batch_dimension(
-                tensor.shape, (VARIABLE,) if is_classes else dims[name], batched=batched
+                tensor.shape,
+                (VARIABLE,) if is_classes else dims[name],
+                given=tensor.batched,
+                wanted=self._batched,
             )
             if not is_classes:
                 shape = _reshaped(self._output_reshapes, name, shape)
@@ -250,6 +269,7 @@ class StepHeads:
     """Writes the heads of one step's requests and parses its responses, for one model version."""
 
     __slots__ = (
+        "_batched",
         "_beside",
         "_classes",
         "_dims",
@@ -285,22 +305,25 @@ class StepHeads:
             for name, tensor in step.output_map
         }
         self._dims = {spec.name: spec.dims for spec in model.config.inputs}
+        self._batched = model.config.max_batch_size > 0
         self._requests: BoundedCache[Hashable, bytes] = BoundedCache(max_heads)
         self._responses: BoundedCache[bytes, _DescribedResponse] = BoundedCache(max_heads)
 
     def write_request(self, tensors: Mapping[str, Tensor]) -> bytes:
         """The head of the request with these inputs."""
-        key = tuple([(name, each.datatype, each.shape) for name, each in tensors.items()])
+        key = tuple(
+            [(name, each.datatype, each.shape, each.batched) for name, each in tensors.items()]
+        )
         return self._requests.get(key) or self._requests.remember(key, self._write(key))
 
-    def _write(self, inputs: Sequence[_Described]) -> bytes:
+    def _write(self, inputs: Sequence[_Given]) -> bytes:
         model = self.model
         request = kserve_pb2.ModelInferRequest(model_name=model.name)
         if self.step.version > 0:
             request.model_version = str(self.step.version)
-        batched = model.config.max_batch_size > 0
-        for name, datatype, shape in inputs:
-            full = fit_batch_dimension(shape, self._dims.get(name, ()), batched=batched)
+        for name, datatype, shape, batched in inputs:
+            dims = self._dims.get(name, ())
+            full = fit_batch_dimension(shape, dims, given=batched, wanted=self._batched)
             request.inputs.add(name=name, datatype=datatype, shape=full)
         for name, _ in self.step.output_map:
             output = request.outputs.add(name=name)
@@ -339,7 +362,7 @@ class StepHeads:
         if len(payloads) != len(described):
             raise ValueError(f"{len(payloads)} payloads of {len(described)} outputs")
         for (name, datatype, shape), payload in zip(described, payloads):  # noqa: B905 - as many
-            tensor = _tensor(datatype, shape, payload, lease)
+            tensor = _tensor(datatype, shape, payload, lease, self._batched)
             if datatype == BYTES and name in self._beside and name in tensors:
                 tensor = tensors[name]._replace(classes=tensor)
             # If an output comes twice, the last one counts.
@@ -354,11 +377,15 @@ def _describe_response(head: bytes) -> _DescribedResponse:
 
 
 def fit_batch_dimension(
-    shape: tuple[int, ...], dims: Sequence[int], *, batched: bool
+    shape: tuple[int, ...], dims: Sequence[int], *, given: bool, wanted: bool
 ) -> tuple[int, ...]:
-    """A shape with a batch dimension added or removed, where the model and the tensor differ."""
-    if batched and shape_fits(shape, dims):
+    """A shape with a batch dimension added or removed.
+
+    given, wanted: whether the producer and the consumer have one by their configurations. The shape
+    alone does not tell: a model may give another rank than it has declared.
+    """
+    if wanted and not given and shape_fits(shape, dims):
         return (1, *shape)
-    if not batched and shape[:1] == (1,) and shape_fits(shape[1:], dims):
+    if given and not wanted and shape[:1] == (1,) and not shape_fits(shape, dims):
         return shape[1:]
     return shape

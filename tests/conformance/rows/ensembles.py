@@ -20,6 +20,7 @@ def rows() -> Iterator[Row]:
     for group in (
         _infer,
         _unset,
+        _shapes,
         _classes,
         _reported,
         _decoupled,
@@ -129,6 +130,23 @@ def _unset() -> Iterator[Row]:
             yield row(f"{model}-{name}", Rpc("ModelInfer", message), view=levelled)
 
 
+def _shapes() -> Iterator[Row]:
+    """Shapes that models give, as configured or not."""
+    models = {
+        **dict.fromkeys(("scripts", "batches", "batches_of_flat", "batches_twice"), (1, 1)),
+        **dict.fromkeys(("batches_then_flat", "flat_then_batches"), (1, 1)),
+        **dict.fromkeys(("script", "flat_of_batches", "flat_twice"), (1,)),
+    }
+    # Where a shape means a batch of two that is to be flat, or a scalar, Triton sends nonsense or
+    # crashes.
+    for shape in ((2,), (1, 2), (1, 1, 2), (1,)):
+        code = f"response = answer(pb_utils.Tensor('Y', np.ones({shape}, np.float32)))"
+        for model, given in models.items():
+            script = tensor("CODE", "BYTES", given, bytes_contents=[code.encode()])
+            message = request(model, [script], ())
+            yield row(f"{model}-{shape}", Rpc("ModelInfer", message), view=levelled)
+
+
 def _reported() -> Iterator[Row]:
     """What the step's model sees of the client's request."""
     cases: dict[str, dict[str, Any]] = {
@@ -159,6 +177,16 @@ def _reported() -> Iterator[Row]:
 def _decoupled() -> Iterator[Row]:
     for name, numbers in {"none": (), "one": (1.0,), "three": (1.0, 2.0, 3.0), "error": (-1.0,)}.items():  # fmt: skip
         message = request("repeats", [_x(*numbers)], (), id="7")
+        yield row(f"{name}", Stream((message,)), view=_unmarked)
+    codes = {
+        "empty": "sender.send(answer(), flags=FINAL)",
+        "two-empty": "sender.send(answer())\nsender.send(answer())\nsender.send(flags=FINAL)",
+        "empty-and-one": "sender.send(answer())\nsender.send(answer(numbers(1)), flags=FINAL)",
+        "final-alone": "sender.send(flags=FINAL)",
+    }
+    for name, code in codes.items():
+        script = tensor("CODE", "BYTES", (1,), bytes_contents=[code.encode()])
+        message = request("told_stream", [script], (), id="7")
         yield row(f"{name}", Stream((message,)), view=_unmarked)
     message = request("repeats", [_x(1)], ())
     yield row("infer", Rpc("ModelInfer", message))

@@ -383,13 +383,26 @@ async def test_an_input_that_is_an_output_has_no_classes() -> None:
     assert "which is one of its inputs" in response.error.message
 
 
-async def test_a_missing_output_is_the_error_that_it_is_on_triton() -> None:
+async def test_a_response_without_outputs_of_a_step_is_one_of_the_ensemble() -> None:
     it = World(CHAIN[:1], "m")
     await it.ask()
     model = it.models["a"]
     reply = pb.Executed(id=model.stream.sent[-1].id)
     nothing = kserve_pb2.ModelInferResponse(model_name="a").SerializeToString()
     write_response(InferResponse(0, nothing), reply.responses.add())
+    model.version.on_reply(model.instance, reply.SerializeToString())
+    (response,) = it.responses
+    assert response.error is None
+    head = kserve_pb2.ModelInferResponse.FromString(response.head)
+    assert (head.model_name, [*head.outputs], [*response.payloads]) == ("e", [], [])
+
+
+async def test_a_step_that_ends_without_a_response_is_a_deadlock() -> None:
+    it = World(CHAIN[:1], "m")
+    await it.ask()
+    model = it.models["a"]
+    reply = pb.Executed(id=model.stream.sent[-1].id)
+    write_response(InferResponse(0), reply.responses.add())
     model.version.on_reply(model.instance, reply.SerializeToString())
     assert it.responses[0].error is not None
     text = "in ensemble 'e', [request id: <id_unknown>] unexpected deadlock, at least one output"

@@ -118,13 +118,25 @@ def test_an_output_that_a_model_did_not_make_is_omitted_in_the_next_step() -> No
     assert run.calls["b"].tensors == {}
 
 
-def test_a_missing_output_of_the_ensemble_is_a_deadlock() -> None:
+def test_a_response_without_any_output_is_a_response() -> None:
     run = Run(CHAIN, "y")
     run.response("a")
-    assert not run.run.deadlocked
+    assert not run.responses
     run.response("b", "Q")
-    assert run.run.deadlocked
-    assert run.responses == []
+    assert run.responses == [[None]]
+    assert run.run.finished
+    assert not run.run.deadlocked
+
+
+def test_each_of_several_responses_without_outputs_is_one() -> None:
+    run = Run(CHAIN, "y")
+    for _ in range(2):
+        run.response("a", "Q", last=False)
+        assert run.calls["b"].tensors == {}
+        run.response("b", "Q")
+    run.end("a")
+    assert run.responses == [[None], [None]]
+    assert run.run.finished
 
 
 def test_outputs_that_are_not_given_are_left_out_beside_others() -> None:

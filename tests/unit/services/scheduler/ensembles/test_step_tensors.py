@@ -15,26 +15,33 @@ from tests.support.scheduler.ensemble_configs import ensemble_config
 
 
 @pytest.mark.parametrize(
-    ("shape", "dims", "batched", "made"),
+    ("shape", "dims", "wanted", "made"),
     [
         # With a batch dimension for a model that has one, and without for one that has none.
-        ((4, 2), (2,), True, (4, 2)),
-        ((2,), (2,), False, (2,)),
         ((2,), (2,), True, (1, 2)),
         ((1, 2), (2,), False, (2,)),
         ((7,), (-1,), True, (1, 7)),
         ((1, 7), (-1,), False, (7,)),
+        # It has one already, or no batch dimension.
+        ((4, 2), (2,), True, (4, 2)),
+        ((2,), (2,), False, (2,)),
         # What fits neither way is left for the model to refuse.
         ((3,), (2,), True, (3,)),
         ((4, 2), (2,), False, (4, 2)),
-        ((1, 3), (2,), False, (1, 3)),
+        ((1, 3), (2,), False, (3,)),
+        ((1, 1, 2), (-1,), False, (1, 2)),
+        # It has the rank without one.
+        ((1,), (-1,), False, (1,)),
         ((), (2,), False, ()),
     ],
 )
 def test_a_shape_gains_or_loses_a_batch_dimension(
-    shape: tuple[int, ...], dims: tuple[int, ...], batched: bool, made: tuple[int, ...]
+    shape: tuple[int, ...], dims: tuple[int, ...], wanted: bool, made: tuple[int, ...]
 ) -> None:
-    assert fit_batch_dimension(shape, dims, batched=batched) == made
+    assert fit_batch_dimension(shape, dims, given=not wanted, wanted=wanted) == made
+    # Between two models of the same kind nothing is changed, whatever the shape looks like.
+    for same in (False, True):
+        assert fit_batch_dimension(shape, dims, given=same, wanted=same) == shape
 
 
 def heads(more: str = "") -> EnsembleHeads:
@@ -65,6 +72,12 @@ def test_requests_for_the_same_outputs_share_a_plan_however_many_there_are() -> 
 def test_a_response_has_a_batch_dimension_if_the_ensemble_has() -> None:
     them = heads("max_batch_size: 4")
     head = them.parse_request(request())
+    # By the configurations: a batching model has given one by what it calls a shape.
+    batching = them.write_response(
+        head, [Tensor("FP32", (2,), b"", batched=True)], SequencePlace(7)
+    )
+    message = kserve_pb2.ModelInferResponse.FromString(batching)
+    assert [*message.outputs[0].shape] == [2]
     written = them.write_response(head, [Tensor("FP32", (2,), b"")], SequencePlace(7))
     assert them.write_response(head, [Tensor("FP32", (2,), b"other")], SequencePlace(7)) is written
     message = kserve_pb2.ModelInferResponse.FromString(written)
@@ -84,6 +97,7 @@ def test_an_output_that_no_step_gave_is_left_out_with_its_classes() -> None:
         them.write_response(head, tensors, SequencePlace(0))
     )
     assert not written.outputs
+    assert not written.parameters
 
 
 def test_an_ensemble_reshapes_what_it_passes_on_and_what_it_responds() -> None:

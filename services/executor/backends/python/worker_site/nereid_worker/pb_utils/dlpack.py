@@ -91,6 +91,15 @@ class _Holder:
         return _CPU, 0
 
 
+class _Writeable:
+    """An array as one that may be written to."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
+
+
 def array_of(source: Any) -> tuple[Any, bool]:
     """The array in a capsule or in an object that can give one, and whether it is BF16 as uint16.
 
@@ -120,9 +129,13 @@ def array_of(source: Any) -> tuple[Any, bool]:
     if (tensor.code, tensor.bits, tensor.lanes) == (_BFLOAT, 16, 1):
         return _bf16_array(capsule, address), True
     try:
-        return np.from_dlpack(_Holder(capsule)), False
+        array = np.from_dlpack(_Holder(capsule))
     except (RuntimeError, BufferError, TypeError) as error:
         raise TritonModelException(f"DLPack: {error}") from error
+    if not array.flags.writeable:
+        # As numpy has it of every capsule that cannot say whether it may be written to.
+        array = np.asarray(_Writeable(array))
+    return array, False
 
 
 def _bf16_array(capsule: Any, address: int) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..protocol.wire import size_of
 from . import dlpack
 from .arguments import instance_of, text_of
 from .datatypes import (
@@ -18,6 +19,8 @@ from .datatypes import (
 from .errors import TritonModelException
 
 _ARRAY = np.ndarray
+# How numpy sees BF16.
+_BF16_BITS = np.dtype("<u2")
 _new = object.__new__
 
 
@@ -31,6 +34,9 @@ class Tensor:
             name = text_of(name, "Tensor(): name")
         if not isinstance(array, _ARRAY):
             instance_of(array, _ARRAY, "Tensor(): array")
+        if type(array) is not _ARRAY:
+            # Subclasses have bytes of their own: a masked array has fill values in its.
+            array = np.asarray(array)
         datatype = datatype_of(array.dtype)
         if datatype is None:
             raise TritonModelException("NumPy dtype is not supported.")
@@ -45,7 +51,11 @@ class Tensor:
 
     @classmethod
     def of_raw(cls, name: str, datatype: str, shape: tuple[int, ...], raw: Any) -> Tensor:
-        """A tensor whose bytes become an array on demand."""
+        """A tensor that a model is given: of a request, or of another model's response.
+
+        Its array is writeable, aligned and the model's own, and is made on demand. raw: its bytes.
+        Memory that can be written to is taken for the tensor's alone; any other is copied first.
+        """
         tensor: Tensor = _new(cls)
         tensor._name = name
         tensor._datatype = datatype
@@ -80,17 +90,17 @@ class Tensor:
         """The array, in place; strings are bytes objects."""
         if self._datatype == "BF16":
             raise TritonModelException("numpy has no BF16; use DLPack for such a tensor")
-        if self._array is None:
-            self._array = self._viewed()
-        return self._array
+        return self._elements()
 
     def to_dlpack(self) -> Any:
         """A DLPack capsule, which can be consumed once."""
         if self._datatype == "BYTES":
             raise TritonModelException("DLPack does not have support for string tensors.")
         if self._datatype == "BF16":
-            return dlpack.bf16_capsule(self._words())
-        return self.as_numpy().__dlpack__()
+            return dlpack.bf16_capsule(self._elements())
+        array = self._elements()
+        # A capsule cannot say that its memory is read-only.
+        return (array if array.flags.writeable else array.copy()).__dlpack__()
 
     def __dlpack__(self, **_options: Any) -> Any:
         return self.to_dlpack()
@@ -110,16 +120,25 @@ class Tensor:
             return self._raw
         return self._array if self._array.size else b""
 
-    def _viewed(self) -> Any:
-        raw = self._raw
-        if self._datatype == "BYTES":
-            return deserialize_bytes_tensor(raw).reshape(self._shape)
-        array = _ARRAY(self._shape, NUMPY_TYPES[self._datatype], raw)
-        if array.nbytes != len(raw):
-            raise ValueError(f"{len(raw)} bytes are no tensor of shape {list(self._shape)}")
-        return array
+    def _elements(self) -> Any:
+        """The array; that of BF16 has its bits."""
+        if self._array is None:
+            raw = self._raw
+            if self._datatype == "BYTES":
+                self._array = deserialize_bytes_tensor(raw).reshape(self._shape)
+            else:
+                self._array = self._own_array(raw)
+                if self._array.size:
+                    # If the tensor is sent on, then with what the model has written.
+                    self._raw = self._array
+        return self._array
 
-    def _words(self) -> Any:
-        if self._array is not None:
-            return self._array
-        return np.frombuffer(self._raw, np.uint16).reshape(self._shape)
+    def _own_array(self, raw: Any) -> Any:
+        """An array of its bytes, in place if they are the tensor's own and aligned."""
+        dtype = _BF16_BITS if self._datatype == "BF16" else NUMPY_TYPES[self._datatype]
+        array = _ARRAY(self._shape, dtype, raw)
+        size = size_of(raw)
+        if array.nbytes != size:
+            raise ValueError(f"{size} bytes are no tensor of shape {list(self._shape)}")
+        # Behaved: aligned and writeable.
+        return array if array.flags.behaved else array.copy()

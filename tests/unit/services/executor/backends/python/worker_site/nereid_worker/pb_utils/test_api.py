@@ -3,6 +3,7 @@ is recorded, in the rows python/probes and python/types.
 """
 
 import json
+import mmap
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -65,10 +66,135 @@ def test_strings_arrive_as_bytes_objects() -> None:
     assert tensor.as_numpy().tolist() == [b"", b"\xff\x00", "é".encode()]
 
 
-def test_an_input_can_be_written_to() -> None:
-    tensor = Tensor.of_raw("x", "INT32", (2,), bytearray(8))
-    tensor.as_numpy()[0] = 7
-    assert tensor.as_numpy().tolist() == [7, 0]
+def mapped(content: bytes) -> memoryview:
+    place = mmap.mmap(-1, len(content) + 8)
+    place[: len(content)] = content
+    return memoryview(place)[: len(content)]
+
+
+# Bytes of a tensor as they may come, and whether they are the tensor's own and in place.
+RAWS: dict[str, tuple[Callable[[bytes], Any], bool]] = {
+    "a message's bytes": (bytes, False),
+    "a view of a message's": (lambda content: memoryview(b"12345678" + content)[8:], False),
+    "a frame": (lambda content: memoryview(bytearray(b"12345678" + content))[8:], True),
+    "a segment": (mapped, True),
+    "a segment, not aligned": (lambda content: mapped(b"1" + content)[1:], False),
+    "a read-only segment": (lambda content: mapped(content).toreadonly(), False),
+}
+DTYPES = ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
+
+
+@pytest.mark.parametrize("size", [1, 6, 70_000])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", RAWS)
+def test_a_given_tensor_is_writeable_aligned_and_its_models_own(
+    kind: str, dtype: str, size: int
+) -> None:
+    make, in_place = RAWS[kind]
+    wanted = (np.arange(size) % 100).astype(dtype)
+    raw = make(wanted.tobytes())
+    tensor = Tensor.of_raw("x", api_name(dtype), (1, size), raw)
+    array = tensor.as_numpy()
+    assert array.flags.carray
+    assert np.array_equal(array, wanted.reshape(1, size))
+    if array.itemsize > 1:
+        assert np.shares_memory(array, np.frombuffer(raw, np.uint8)) == in_place
+    # What a consumer of a capsule writes is seen, and sent on with the tensor.
+    shared = pb.Tensor.from_dlpack("y", tensor.to_dlpack()).as_numpy()
+    shared[...] = 1
+    assert array.all()
+    assert bytes(tensor.raw()) == np.ones(size, dtype).tobytes()
+    if not in_place and array.itemsize > 1:
+        assert bytes(raw) == wanted.tobytes()
+
+
+def api_name(dtype: str) -> str:
+    return {"?": "BOOL", "f": "FP", "u": "UINT", "i": "INT"}[dtype[0]] + (
+        "" if dtype == "?" else str(8 * int(dtype[1]))
+    )
+
+
+def test_given_tensors_without_elements_and_dimensions() -> None:
+    for raw in (b"", bytearray(), memoryview(b"")):
+        tensor = Tensor.of_raw("x", "FP32", (0, 2), raw)
+        assert tensor.as_numpy().shape == (0, 2)
+        assert pb.Tensor.from_dlpack("y", tensor.to_dlpack()).shape() == [0, 2]
+        assert bytes(tensor.raw()) == b""
+    scalar = Tensor.of_raw("x", "INT64", (), bytes(8))
+    scalar.as_numpy()[...] = 7
+    assert scalar.raw().tobytes() == struct.pack("<q", 7)
+    with pytest.raises(ValueError, match=r"12 bytes are no tensor of shape \[2\]"):
+        Tensor.of_raw("x", "FP32", (2,), bytes(12)).as_numpy()
+
+
+def test_given_strings_can_be_written_to_and_are_sent_on_as_they_came() -> None:
+    raw = pb.serialize_byte_tensor(np.array([b"a", b"b"], np.object_))
+    tensor = Tensor.of_raw("x", "BYTES", (2,), raw)
+    tensor.as_numpy()[0] = b"c"
+    assert tensor.as_numpy().tolist() == [b"c", b"b"]
+    assert bytes(tensor.raw()) == bytes(raw)
+
+
+@pytest.mark.parametrize("size", [4, 70_000])
+def test_of_subclasses_of_arrays_the_data_is_sent(size: int) -> None:
+    data = np.arange(size, dtype=np.float32)
+    masked = np.ma.masked_array(data, np.arange(size) % 2 == 1)
+    for array in (masked, data.view(np.recarray)):
+        tensor = pb.Tensor("x", array)
+        assert type(tensor.as_numpy()) is np.ndarray
+        # By whichever way it is copied.
+        assert tensor.raw().tobytes() == bytes(memoryview(tensor.raw())) == data.tobytes()
+        assert tensor.shape() == list(array.shape)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(24.0).reshape(2, 3, 4)[:, ::-1, ::2],
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.broadcast_to(np.float64(3), (2, 3)),
+        np.array(3.0),
+        np.frombuffer(b"x" + bytes(16), np.float64, offset=1),
+        np.zeros((0, 3)),
+    ],
+)
+def test_arrays_are_sent_as_their_elements_are_ordered(array: Any) -> None:
+    tensor = pb.Tensor("x", array)
+    assert memoryview(tensor.raw()).tobytes() == array.tobytes()
+    back = pb.Tensor.from_dlpack("y", tensor.to_dlpack())
+    assert np.array_equal(back.as_numpy(), array)
+    assert back.as_numpy().flags.writeable
+
+
+def test_a_read_only_array_is_exported_as_a_copy() -> None:
+    array = np.arange(3)
+    array.flags.writeable = False
+    back = pb.Tensor.from_dlpack("y", pb.Tensor("x", array).to_dlpack())
+    back.as_numpy()[0] = 7
+    assert array.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_capsule_of_numpys_becomes_a_tensor_like_any_other(dtype: str) -> None:
+    array = np.ones((2, 3), dtype)
+    tensor = pb.Tensor.from_dlpack("x", array.__dlpack__())
+    tensor.as_numpy()[...] = 0
+    assert not array.any()
+    again = pb.Tensor.from_dlpack("x", tensor.to_dlpack())
+    del tensor
+    assert np.shares_memory(again.as_numpy(), array)
+    assert again.as_numpy().flags.carray
+
+
+def test_bf16_that_is_given_is_the_models_own() -> None:
+    raw = b"\xc0\x3f\x00\xc0"
+    tensor = Tensor.of_raw("x", "BF16", (2,), memoryview(b"1" + raw)[1:])
+    capsule = tensor.to_dlpack()
+    words = tensor._elements()
+    assert words.flags.carray
+    words[0] = 0
+    assert bytes(pb.Tensor.from_dlpack("y", capsule).raw()) == bytes(tensor.raw()) == b"\0\0\0\xc0"
+    assert raw == b"\xc0\x3f\x00\xc0"
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int8, np.uint64, np.float16, np.bool_])
