@@ -7,10 +7,11 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import BufferedReader
 
 # Far above any configuration, labels or source file.
 SMALL_FILE_BYTES: Final = 64 << 20
@@ -29,7 +30,7 @@ def read_regular_file(path: Path, limit: int = SMALL_FILE_BYTES) -> bytes:
     return data
 
 
-def open_regular_file(path: Path) -> BinaryIO:
+def open_regular_file(path: Path) -> BufferedReader:
     """Open a file, or one that a link leads to, for reading; never waits for other processes.
 
     Raises:

@@ -50,8 +50,8 @@ async def test_one_that_hangs_does_not_hold_up_others(stuck: Stuck) -> None:
 
 @pytest.mark.parametrize("runs_code", [True, False])
 async def test_slow_ones_make_way(stuck: Stuck, *, runs_code: bool) -> None:
-    slow_s = {"code_s" if runs_code else "reading_s": 0.01}
-    runs = DescriptionRuns(DescriptionLimits(PATIENT, 1, **slow_s))
+    code_s, reading_s = (0.01, PATIENT) if runs_code else (PATIENT, 0.01)
+    runs = DescriptionRuns(DescriptionLimits(PATIENT, 1, code_s=code_s, reading_s=reading_s))
     runs.submit("a", stuck, runs_code=runs_code)
     assert await asyncio.wait_for(runs.submit("b", described, runs_code=False), LIMIT_S)
 
