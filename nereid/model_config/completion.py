@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     )
 
 _SEQUENCE_IDLE_DEFAULT_US: Final = 1_000_000
+# A Python model's auto_complete_config may change any part of its configuration.
+_COMPLETES_ITSELF: Final = "python"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,14 @@ class CompletionSettings:
 
 
 _DEFAULTS: Final = CompletionSettings()
+
+
+def is_incomplete(config: model_config_pb2.ModelConfig) -> bool:
+    """Return whether the model file may say what the configuration leaves open."""
+    if config.backend == _COMPLETES_ITSELF:
+        return True
+    has_tensors = bool(config.input or config.batch_input) and bool(config.output)
+    return not has_tensors or any(map(_is_partial, (*config.input, *config.output)))
 
 
 def complete_config(
@@ -68,7 +78,9 @@ def complete_config(
             "directory name must equal model name"
         )
     _set_defaults(completed)
-    validate_scheduling(completed)
+    # Beyond Triton, which compares preferred sizes with a batch size that is not known yet.
+    is_open = not completed.max_batch_size and is_incomplete(completed)
+    validate_scheduling(completed, batch_size_open=is_open)
     if description is None:
         return completed
     if not settings.disable_auto_complete:
