@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
+    from io import BufferedReader
 
 # Far above any configuration, labels or source file.
 SMALL_FILE_BYTES: Final = 64 << 20
@@ -20,14 +23,41 @@ def read_regular_file(path: Path, limit: int = SMALL_FILE_BYTES) -> bytes:
     Raises:
         OSError: it cannot be read, is no regular file, or has more bytes than the limit.
     """
+    with open_regular_file(path) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit} bytes", str(path))
+    return data
+
+
+def open_regular_file(path: Path) -> BufferedReader:
+    """Open a file, or one that a link leads to, for reading; never waits for other processes.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = file.read(limit + 1)
-    finally:
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
         os.close(descriptor)
-    if len(data) > limit:
-        raise OSError(errno.EFBIG, f"it has more than {limit} bytes", str(path))
-    return data
+        raise
+
+
+def find_special_file(path: Path) -> Path | None:
+    """Return what a library must not open here, as it would wait for ever or read without an end: a
+    pipe or a device, with this path or anywhere in this directory; None: there is none.
+    """
+    for each in (path, *_entries(path)):
+        with suppress(OSError):
+            mode = each.stat().st_mode
+            if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+                return each
+    return None
+
+
+def _entries(directory: Path) -> Iterator[Path]:
+    for place, _, names in os.walk(directory):
+        yield from (Path(place, name) for name in names)

@@ -6,7 +6,7 @@ in, messages and frozen values out; no file, clock, socket or other service.
 
 from nereid.core.known_backends import model_file_backend
 from nereid.model_config.backend_choice import fill_backend
-from nereid.model_config.completion import CompletionSettings, complete_config
+from nereid.model_config.completion import CompletionSettings, complete_config, is_incomplete
 from nereid.model_config.description import read_description, write_description
 from nereid.model_config.frozen import (
     DynamicBatching,
@@ -50,6 +50,7 @@ __all__ = [
     "device_of_groups",
     "fill_backend",
     "freeze_config",
+    "is_incomplete",
     "metadata",
     "model_file_backend",
     "normalise_instance_groups",

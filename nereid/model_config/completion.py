@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     )
 
 _SEQUENCE_IDLE_DEFAULT_US: Final = 1_000_000
+# A Python model's auto_complete_config may change any part of its configuration.
+_COMPLETES_ITSELF: Final = "python"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,14 @@ class CompletionSettings:
 
 
 _DEFAULTS: Final = CompletionSettings()
+
+
+def is_incomplete(config: model_config_pb2.ModelConfig) -> bool:
+    """Return whether the model file may say what the configuration leaves open."""
+    if config.backend == _COMPLETES_ITSELF:
+        return True
+    has_tensors = bool(config.input or config.batch_input) and bool(config.output)
+    return not has_tensors or any(map(_is_partial, _written_tensors(config)))
 
 
 def complete_config(
@@ -68,7 +78,9 @@ def complete_config(
             "directory name must equal model name"
         )
     _set_defaults(completed)
-    validate_scheduling(completed)
+    # Beyond Triton, which compares preferred sizes with a batch size that is not known yet.
+    is_open = not completed.max_batch_size and is_incomplete(completed)
+    validate_scheduling(completed, batch_size_open=is_open)
     if description is None:
         return completed
     if not settings.disable_auto_complete:
@@ -110,8 +122,7 @@ def _fill_from_description(
     settings: CompletionSettings,
 ) -> None:
     has_inputs = bool(config.input or config.batch_input)
-    written: list[_Tensor] = [*config.input, *config.output]
-    if has_inputs and config.output and not any(map(_is_partial, written)):
+    if has_inputs and config.output and not any(map(_is_partial, _written_tensors(config))):
         # As on Triton: a configuration with all tensors keeps its batch size and scheduler.
         return
     _fill_batching(config, description, settings)
@@ -126,6 +137,10 @@ def _fill_from_description(
     else:
         shown = (tensor for tensor in description.outputs if tensor.name not in internal)
         _fill_all(config, config.output, shown)
+
+
+def _written_tensors(config: model_config_pb2.ModelConfig) -> list[_Tensor]:
+    return [*config.input, *config.output]
 
 
 def _is_partial(tensor: _Tensor) -> bool:
@@ -174,12 +189,11 @@ def _writes_batch_dimension(
         for tensor in (*description.inputs, *description.outputs)
         if tensor.dims is not None and tensor.name not in ragged
     }
-    written: list[_Tensor] = [*config.input, *config.output]
     return any(
         tensor.dims
         and not tensor.HasField("reshape")
         and ranks.get(tensor.name) == len(tensor.dims)
-        for tensor in written
+        for tensor in _written_tensors(config)
     )
 
 

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,10 @@ from nereid.services.executor.backends.python.supervisor import environments
 from nereid.services.executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
 from nereid.services.executor.cores import usable_cores
 from nereid.services.executor.heap import limit_arenas
+from nereid.services.executor.instances.description_runs import (
+    DescriptionLimits,
+    DescriptionRuns,
+)
 from nereid.services.executor.instances.descriptions import Descriptions
 from nereid.services.executor.instances.instance import InstanceContext
 from nereid.services.executor.instances.kept_instances import KeptInstances
@@ -128,8 +131,11 @@ class ExecutorService:
             # While the scheduler starts.
             preload = partial(self._backends.preload, settings.preload_backend)
             threading.Thread(target=preload, name="preload", daemon=True).start()
-        # One thread: describing may read a whole large file into memory.
-        describe_pool = ThreadPoolExecutor(1, "describe")
+        description_runs = DescriptionRuns(
+            DescriptionLimits(
+                settings.model_describe_timeout_secs, settings.model_load_thread_count
+            )
+        )
         shared_tensors = SharedTensors(settings.shm_limit_bytes, settings.shm_idle_secs)
         # With GPUs it imports model runtimes, which takes seconds.
         hello = await asyncio.to_thread(make_hello, settings, self._backends)
@@ -165,7 +171,7 @@ class ExecutorService:
         descriptions = Descriptions(read_model_files)
         schedulers, mesh = self._open_mesh(hello.shm_namespace)
         context = SessionContext(
-            settings, hello, describe_pool, descriptions, instances, self.leave, mesh
+            settings, hello, description_runs, descriptions, instances, self.leave, mesh
         )
         stopped_limit_s = settings.recovery.ping_reply_s
         tasks = (
@@ -187,7 +193,7 @@ class ExecutorService:
             if mesh is not None and schedulers is not None:
                 mesh.close()
                 await schedulers.close()
-            describe_pool.shutdown(wait=False, cancel_futures=True)
+            description_runs.close()
             await asyncio.to_thread(environments.discard)
             if tracer is not None:
                 await asyncio.to_thread(tracer.close)

@@ -28,9 +28,9 @@ from nereid.services.executor.timeline import TimelineReplies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import ThreadPoolExecutor
 
     from nereid.rpc import Channel, RpcError, StreamHandle
+    from nereid.services.executor.instances.description_runs import DescriptionRuns
     from nereid.services.executor.instances.descriptions import Descriptions
     from nereid.services.executor.instances.session_instances import ExecutorInstances
     from nereid.services.executor.instances.tenure import SchedulerEndpoint
@@ -62,7 +62,7 @@ class SessionContext:
 
     settings: ExecutorSettings
     hello: pb.Hello
-    describe_pool: ThreadPoolExecutor
+    description_runs: DescriptionRuns
     descriptions: Descriptions
     instances: ExecutorInstances
     # Has the executor leave all schedulers.
@@ -113,7 +113,7 @@ class SchedulerSession:
         self._descriptions = SessionDescriptions(
             context.instances,
             context.descriptions,
-            context.describe_pool,
+            context.description_runs,
             lambda described: self._send_event(pb.ExecutorEvent(described=described)),
         )
         settings = context.settings

@@ -122,6 +122,10 @@ class ExecutorSettings(
     model_load_thread_count: int = flag(
         4, "how many instances may be loading at a time", flags.integer(1)
     )
+    model_describe_timeout_secs: float = flag(
+        120.0, "how long a model's file, or a Python model's auto_complete_config, may take to say"
+        " what the configuration leaves open; other models load meanwhile", flags.seconds,
+    )  # fmt: skip
     malloc_arenas: int = flag(
         0, "how many arenas the C library's allocator may have; few make loads and unloads cheaper,"
         " many suit instances that execute at a time; 0: its own default, or 2 where nereid serve"

@@ -6,7 +6,7 @@ Loads no model onto a device, and runs none of its code unless that is asked for
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from nereid.core.classification import read_labels
 from nereid.core.codecs import read_error, write_error
@@ -15,7 +15,8 @@ from nereid.core.messages import error_status_of
 from nereid.model_config import check_model_file, read_description
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.sequence_states import state_specs
-from nereid.services.executor.instances.descriptions import describe_model
+from nereid.services.executor.instances.description_runs import DescriptionLimits
+from nereid.services.executor.instances.descriptions import RunsModelCode, describe_model
 from nereid.services.executor.warmup import read_samples
 
 if TYPE_CHECKING:
@@ -26,14 +27,6 @@ if TYPE_CHECKING:
     from nereid.services.executor.backends.registry import BackendRegistry
 
 NOT_RUN = "its auto_complete_config was not run"
-
-
-@runtime_checkable
-class RunsModelCode(Protocol):
-    """A backend whose describe() may run code of the model's author."""
-
-    def describe_runs_code(self, config: model_config_pb2.ModelConfig, version_path: Path) -> bool:
-        """Whether it would, for this model. Raises NereidError: there is no such file."""
 
 
 class ModelReader:
@@ -105,7 +98,10 @@ class ModelReader:
                 self.unread[str(path)] = reason
             else:
                 described = describe_model(
-                    self._backends, pb.Describe(config=config, version_path=str(path)), path
+                    self._backends,
+                    pb.Describe(config=config, version_path=str(path)),
+                    path,
+                    DescriptionLimits.timeout_s,
                 )
             self._described[key] = described
         described = pb.Described()

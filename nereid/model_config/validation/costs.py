@@ -18,15 +18,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nereid.model_config.padding import Padding
-    from nereid.pb.model_config_pb2 import ModelConfig, ModelWarmup
+    from nereid.pb.model_config_pb2 import ModelConfig
 
 # Instances of all groups on one executor: each has a stream, and most a session of their runtime.
 MAX_INSTANCES: Final = 256
 # Requests of a warm-up sample, which form one batch, and how often that is executed.
 MAX_WARMUP_BATCH: Final = 8192
 MAX_WARMUP_COUNT: Final = 10_000
-# Size of all tensors of a warm-up batch, which is sent as one message.
+# Size of all tensors of a warm-up batch, which is executed as one.
 MAX_WARMUP_BYTES: Final = 1 << 27
+# What the samples of a model's instances, which are warmed up at a time, may take on one executor.
+MAX_WARMUP_HELD_BYTES: Final = 1 << 30
+# What all executions of all samples of these instances may be given, each request counting as so
+# many bytes at least.
+MAX_WARMUP_TOTAL_BYTES: Final = 1 << 35
+_REQUEST_BYTES: Final = 4096
 # Size of a sequence's initial states, and of a request's tensor with its padding.
 MAX_TENSOR_BYTES: Final = 1 << 30
 # Length of lists that are scanned for each batch, or written to each metrics page.
@@ -41,9 +47,8 @@ def validate_costs(config: ModelConfig, padding: Padding | None) -> None:
     Raises:
         InvalidArgument: one asks for too much; the text has the field and the bound.
     """
-    _check_instances(config)
-    for sample in config.model_warmup:
-        _check_warmup(config.name, sample)
+    instances = _check_instances(config)
+    _check_warmup(config, instances)
     _check_states(config)
     if padding is not None:
         _check_padding(config, padding)
@@ -56,19 +61,45 @@ def validate_costs(config: ModelConfig, padding: Padding | None) -> None:
         _check_list(config.name, "buckets", control.histogram_options.buckets)
 
 
-def _check_instances(config: ModelConfig) -> None:
+def check_warmup_size(model: str, sample: str, size: int) -> None:
+    """Check the bytes of a sample's batch.
+
+    Raises:
+        InvalidArgument: they are too many.
+    """
+    _check(model, f"model_warmup '{sample}'", size, MAX_WARMUP_BYTES, "bytes in a batch")
+
+
+def _check_instances(config: ModelConfig) -> int:
+    """Return how many instances there are on one executor, if it is known; else 1."""
     instances = sum(
         max(1, group.count) * max(1, len(group.gpus)) for group in config.instance_group
     )
     _check(config.name, "instance_group", instances, MAX_INSTANCES, "instances")
+    return max(1, instances)
 
 
-def _check_warmup(model: str, sample: ModelWarmup) -> None:
-    field = f"model_warmup '{sample.name}'"
-    _check(model, f"{field} batch_size", sample.batch_size, MAX_WARMUP_BATCH)
-    _check(model, f"{field} count", sample.count, MAX_WARMUP_COUNT)
-    size = sum(_size(each.data_type, each.dims) for each in sample.inputs.values())
-    _check(model, field, size * sample.batch_size, MAX_WARMUP_BYTES, "bytes in a batch")
+def _check_warmup(config: ModelConfig, instances: int) -> None:
+    """Check each sample, and what all of them come to: the bounds of one by one may multiply."""
+    model = config.name
+    samples = [sample for sample in config.model_warmup if sample.batch_size]
+    largest = total = executions = 0
+    for sample in samples:
+        field = f"model_warmup '{sample.name}'"
+        _check(model, f"{field} batch_size", sample.batch_size, MAX_WARMUP_BATCH)
+        _check(model, f"{field} count", sample.count, MAX_WARMUP_COUNT)
+        size = sum(_size(each.data_type, each.dims) for each in sample.inputs.values())
+        check_warmup_size(model, sample.name, size * sample.batch_size)
+        count = max(1, sample.count)
+        executions += count
+        largest = max(largest, size * sample.batch_size)
+        total += count * sample.batch_size * max(size, _REQUEST_BYTES)
+    field = "model_warmup"
+    _check(model, field, executions, MAX_WARMUP_COUNT, "executions of all samples")
+    unit = f"bytes at a time for {instances} instances"
+    _check(model, field, largest * instances, MAX_WARMUP_HELD_BYTES, unit)
+    unit = f"bytes in all executions for {instances} instances"
+    _check(model, field, total * instances, MAX_WARMUP_TOTAL_BYTES, unit)
 
 
 def _check_states(config: ModelConfig) -> None:

@@ -44,8 +44,11 @@ def validate_config(config: ModelConfig) -> None:
     validate_costs(config, padding)
 
 
-def validate_scheduling(config: ModelConfig) -> None:
-    """Check what Triton checks while it reads the repository: all but tensors and instances."""
+def validate_scheduling(config: ModelConfig, *, batch_size_open: bool = False) -> None:
+    """Check what Triton checks while it reads the repository: all but tensors and instances.
+
+    batch_size_open: max_batch_size has yet to be completed.
+    """
     if not config.name:
         raise InvalidArgument("model configuration must specify 'name'")
     _check_platform(config)
@@ -54,9 +57,9 @@ def validate_scheduling(config: ModelConfig) -> None:
     if config.version_policy.WhichOneof("policy_choice") is None:
         raise InvalidArgument(f"must specify 'version policy' for {config.name}")
     if config.HasField("dynamic_batching"):
-        _check_dynamic_batching(config, config.dynamic_batching)
+        _check_dynamic_batching(config, config.dynamic_batching, batch_size_open=batch_size_open)
     if config.HasField("sequence_batching"):
-        validate_sequence(config)
+        validate_sequence(config, batch_size_open=batch_size_open)
     if config.HasField("ensemble_scheduling"):
         validate_ensemble(config)
     elif config.platform == ENSEMBLE_PLATFORM:
@@ -97,13 +100,15 @@ def _check_platform(config: ModelConfig) -> None:
         )
 
 
-def _check_dynamic_batching(config: ModelConfig, batching: ModelDynamicBatching) -> None:
+def _check_dynamic_batching(
+    config: ModelConfig, batching: ModelDynamicBatching, *, batch_size_open: bool
+) -> None:
     for size in batching.preferred_batch_size:
         if size <= 0:
             raise InvalidArgument(
                 f"dynamic batching preferred size must be positive for {config.name}"
             )
-        if size > config.max_batch_size:
+        if size > config.max_batch_size and not batch_size_open:
             raise InvalidArgument(
                 f"dynamic batching preferred size must be <= max batch size for {config.name}"
             )

@@ -29,7 +29,7 @@ _CORRELATION_TYPES: Final = (
 )
 
 
-def validate_sequence(config: ModelConfig) -> None:
+def validate_sequence(config: ModelConfig, *, batch_size_open: bool = False) -> None:
     """Check a configuration that has sequence_batching.
 
     Raises:
@@ -54,7 +54,7 @@ def validate_sequence(config: ModelConfig) -> None:
                     f" {config.name}"
                 )
     if batching.HasField("oldest"):
-        _check_preferred(config)
+        _check_preferred(config, batch_size_open=batch_size_open)
     utilization = batching.direct.minimum_slot_utilization
     # Written so that NaN fails.
     if not 0.0 <= utilization <= 1.0:
@@ -150,13 +150,13 @@ def _check_correlation(control: _Control, model: str) -> None:
         )
 
 
-def _check_preferred(config: ModelConfig) -> None:
+def _check_preferred(config: ModelConfig, *, batch_size_open: bool) -> None:
     for size in config.sequence_batching.oldest.preferred_batch_size:
         if size <= 0:
             raise InvalidArgument(
                 f"sequence batching preferred batch size must be positive for {config.name}"
             )
-        if size > config.max_batch_size:
+        if size > config.max_batch_size and not batch_size_open:
             raise InvalidArgument(
                 "sequence batching preferred batch size must be <= max batch size for "
                 f"{config.name}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument, NotFound
+from nereid.core.regular_files import find_special_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,10 +27,19 @@ def find_model_file(
 
     Raises:
         NotFound: it does not exist.
-        InvalidArgument: it is a Git LFS pointer.
+        InvalidArgument: it is a Git LFS pointer, or the version has a pipe or a device.
     """
     name = config.cc_model_filenames.get(capability) or config.default_model_filename or default
-    return require_file(config, version_path / name)
+    path = require_file(config, version_path / name)
+    # Runtimes read other files of the version as well, such as weights beside the graph.
+    for place in (path, version_path):
+        special = find_special_file(place)
+        if special is not None:
+            raise InvalidArgument(
+                f"failed to load '{config.name}': '{special}' is a pipe or a device, not a file;"
+                " remove it from the model's directory"
+            )
+    return path
 
 
 def require_file(config: model_config_pb2.ModelConfig, path: Path) -> Path:

@@ -101,6 +101,10 @@ class BackendRegistry:
             ) from error
         return cast("Backend", backend)
 
+    def may_run_code(self, name: str) -> bool:
+        """Whether describing a model of this backend may run its own code, in another process."""
+        return name == "python" or name in self._python_based
+
     def preload(self, names: Iterable[str]) -> None:
         """Import backends ahead of their first models, whose loads report what fails."""
         for name in names:

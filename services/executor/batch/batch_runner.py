@@ -27,7 +27,12 @@ from nereid.services.executor.batch.arrays import (
     split_outputs,
     stack_inputs,
 )
-from nereid.services.executor.batch.batch_reader import parse_batch, read_batch
+from nereid.services.executor.batch.batch_reader import (
+    BatchMessage,
+    BatchRequest,
+    parse_batch,
+    read_batch,
+)
 from nereid.services.executor.batch.lone_runs import LoneRuns
 from nereid.services.executor.batch.mixed_shapes import MixedShapes, mixes_shapes
 from nereid.services.executor.batch.received_batches import ReceivedBatches
@@ -44,12 +49,12 @@ if TYPE_CHECKING:
     from nereid.core.tensors import Array
     from nereid.observability.tracing import Tracer
     from nereid.services.executor.batch.arrays import GatheredBatch, Lend, Piece, View
-    from nereid.services.executor.batch.batch_reader import BatchMessage, BatchRequest
     from nereid.services.executor.batch.executions import Executions
     from nereid.services.executor.batch.request_plan import Signature
     from nereid.services.executor.batch.stateful_model import StackInputs
     from nereid.services.executor.nvtx_ranges import NvtxRanges
     from nereid.services.executor.shared_tensors import OutputLender
+    from nereid.services.executor.warmup import WarmupBatch
 
     SplitOutputs = Callable[[Signature, GatheredBatch, Sequence[Array], Lend | None], list[Piece]]
 
@@ -146,8 +151,20 @@ class BatchRunner:
         self.traced: Run | None = None
 
     def execute(self, frame: bytes) -> bytes:
-        """Run one Batch that nobody has sent: a warm-up's. Its Executed message."""
-        batch = self.begin(self.read(frame), perf_counter_ns(), sent=False)
+        """Run one Batch that nobody has sent. Its Executed message."""
+        return self._execute_message(self.read(frame))
+
+    def execute_warmup(self, warmup: WarmupBatch) -> bytes:
+        """Run one of a warm-up's batches, whose tensors are not copied for each of its requests.
+        Its Executed message.
+        """
+        if self._states is not None:
+            return self.execute(warmup.to_message().SerializeToString())
+        request = BatchRequest(0, warmup.head, [*warmup.tensors], "", b"", False)
+        return self._execute_message(BatchMessage(0, [request] * warmup.size, warmup.byte_count))
+
+    def _execute_message(self, message: BatchMessage) -> bytes:
+        batch = self.begin(message, perf_counter_ns(), sent=False)
         assert batch is not None, "a batch that nobody can give back"
         reply = self.finish(batch)
         self.received.end(batch)

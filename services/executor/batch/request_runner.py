@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nereid.rpc import BlockingStream
     from nereid.services.executor.batch.executions import Executions
     from nereid.services.executor.batch.open_batches import OpenBatch
+    from nereid.services.executor.warmup import WarmupBatch
 
 _log = logging.getLogger(__name__)
 
@@ -71,13 +72,20 @@ class RequestRunner:
         self._deadline: float | None = None
 
     def execute(self, frame: bytes) -> bytes:
-        """Run one Batch that nobody has sent, and wait for all its responses: a warm-up's."""
-        replies = list(self._begin_batch(pb.Batch.FromString(frame), perf_counter_ns()))
+        """Run one Batch that nobody has sent, and wait for all its responses: its Executed."""
+        return self._execute_message(pb.Batch.FromString(frame))
+
+    def execute_warmup(self, warmup: WarmupBatch) -> bytes:
+        """As execute(), of one of a warm-up's batches."""
+        return self._execute_message(warmup.to_message())
+
+    def _execute_message(self, message: pb.Batch) -> bytes:
+        replies = list(self._begin_batch(message, perf_counter_ns()))
         poll = self._poll_model()
         while self.received.busy:
             replies += self._collect_frames({descriptor for descriptor, _ in poll.poll()})
-        # One message, merged of all.
-        return pb.Executed.FromString(b"".join(replies)).SerializeToString()
+        # Messages one behind another are one, merged of all.
+        return b"".join(replies)
 
     def serve(self, stream: BlockingStream, stopping: Callable[[], bool]) -> None:
         """Serve until the stream ends, or until stopping and all batches are complete.

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
 from nereid.core.codecs import write_error
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
@@ -22,9 +23,11 @@ from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import ThreadPoolExecutor
 
+    from nereid.backends import ModelDescription
+    from nereid.pb import model_config_pb2
     from nereid.services.executor.backends.registry import BackendRegistry
+    from nereid.services.executor.instances.description_runs import DescriptionRuns
     from nereid.services.executor.instances.model_files import ModelFiles
     from nereid.services.executor.instances.session_instances import ExecutorInstances
     from nereid.services.executor.repository.model_directories import ModelDirectories
@@ -43,14 +46,28 @@ class _Known(NamedTuple):
     described: pb.Described
 
 
+@runtime_checkable
+class RunsModelCode(Protocol):
+    """A backend that may run code of a model's author to describe it, in another process."""
+
+    def describe_runs_code(self, config: model_config_pb2.ModelConfig, version_path: Path) -> bool:
+        """Whether it would, for this model. Raises NereidError: there is no such file."""
+
+    def describe_within(
+        self, config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None
+    ) -> ModelDescription:
+        """As Backend.describe(); a process that takes longer is killed. None: no limit."""
+
+
 class Descriptions:
-    """One executor's; used by one thread."""
+    """One executor's; used by any thread."""
 
     def __init__(self, read_files: Callable[[Path], ModelFiles | None], most: int = _MOST) -> None:
         """read_files: a version's files as they are; most: how many are remembered."""
         self._read_files = read_files
         self._most = most
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._lock = threading.Lock()
 
     def describe(
         self,
@@ -68,18 +85,22 @@ class Descriptions:
         ).SerializeToString(deterministic=True)
         # Before they are read: a file that changes meanwhile must not count as known.
         files = self._read_files(version_path)
-        known = self._known.pop(key, None)
-        if known is not None and known.session != session and known.files.same_in(files):
-            self._known[key] = known._replace(session=session)
+        with self._lock:
+            known = self._known.pop(key, None)
+            is_known = known is not None and known.session != session and known.files.same_in(files)
+            if known is not None and is_known:
+                self._known[key] = known._replace(session=session)
+        if known is not None and is_known:
             described = pb.Described()
             described.CopyFrom(known.described)
             described.command = command.command
             return described
         described = describe()
         if files is not None and not described.HasField("error"):
-            self._known[key] = _Known(session, files, described)
-            if len(self._known) > self._most:
-                self._known.popitem(last=False)
+            with self._lock:
+                self._known[key] = _Known(session, files, described)
+                if len(self._known) > self._most:
+                    self._known.popitem(last=False)
         return described
 
 
@@ -90,11 +111,11 @@ class SessionDescriptions:
         self,
         instances: ExecutorInstances,
         descriptions: Descriptions,
-        pool: ThreadPoolExecutor,
+        runs: DescriptionRuns,
         on_described: Callable[[pb.Described], None],
     ) -> None:
-        """descriptions, pool: of all sessions; the pool has one thread."""
-        self._instances, self._descriptions, self._pool = instances, descriptions, pool
+        """descriptions, runs: of all sessions."""
+        self._instances, self._descriptions, self._runs = instances, descriptions, runs
         self._on_described = on_described
         self._number = next(_numbers)
         self._preparations: set[asyncio.Task[None]] = set()
@@ -113,36 +134,57 @@ class SessionDescriptions:
         try:
             prepared = await directories.prepare(command)
         except NereidError as error:
-            described = pb.Described(command=command.command)
-            write_error(error_status_of(error), described.error)
-            self._on_described(described)
+            self._report_error(command, error)
             return
         directories.release_soon(prepared)
         self._describe(command, prepared.path)
 
+    def _report_error(self, command: pb.Describe, error: NereidError) -> None:
+        described = pb.Described(command=command.command)
+        write_error(error_status_of(error), described.error)
+        self._on_described(described)
+
     def _describe(self, command: pb.Describe, path: Path) -> None:
+        backends = self._instances.context.backends
+
         def describe() -> pb.Described:
-            return describe_model(self._instances.context.backends, command, path)
+            return describe_model(backends, command, path, self._runs.limits.timeout_s)
 
         def work() -> pb.Described:
             return self._descriptions.describe(self._number, command, path, describe)
 
-        def done(task: asyncio.Future[pb.Described]) -> None:
-            if not task.cancelled():
-                self._on_described(task.result())
+        def done(outcome: asyncio.Future[pb.Described]) -> None:
+            if outcome.cancelled():
+                return
+            error = outcome.exception()
+            if error is None:
+                self._on_described(outcome.result())
+            elif isinstance(error, NereidError):
+                self._report_error(command, error)
+            else:
+                _log.error("model %s could not be described", command.config.name, exc_info=error)
+                self._report_error(command, Internal(INTERNAL_MESSAGE))
 
-        loop = asyncio.get_running_loop()
-        loop.run_in_executor(self._pool, work).add_done_callback(done)
+        runs_code = backends.may_run_code(command.config.backend)
+        outcome = self._runs.submit(command.config.name, work, runs_code=runs_code)
+        outcome.add_done_callback(done)
 
 
 def describe_model(
-    backends: BackendRegistry, command: pb.Describe, version_path: Path
+    backends: BackendRegistry,
+    command: pb.Describe,
+    version_path: Path,
+    limit_s: float | None = None,
 ) -> pb.Described:
-    """The response to a Describe; called in a worker thread."""
+    """The response to a Describe; called in a thread. limit_s: for processes; None: no limit."""
     response = pb.Described(command=command.command)
     try:
         backend = backends.load_backend(command.config.backend)
-        write_description(backend.describe(command.config, version_path), response)
+        if isinstance(backend, RunsModelCode):
+            description = backend.describe_within(command.config, version_path, limit_s)
+        else:
+            description = backend.describe(command.config, version_path)
+        write_description(description, response)
     except NereidError as error:
         write_error(error_status_of(error), response.error)
     except Exception:

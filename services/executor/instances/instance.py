@@ -56,7 +56,7 @@ from nereid.services.executor.instances.model_files import read_model_files
 from nereid.services.executor.instances.tenure import Tenure, Tenures
 from nereid.services.executor.load_memory import LoadMeter, write_sizes
 from nereid.services.executor.recent_runs import RecentRuns
-from nereid.services.executor.warmup import warm_up
+from nereid.services.executor.warmup import WarmupTurns, warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from nereid.services.executor.nvtx_ranges import NvtxRanges
     from nereid.services.executor.shared_tensors import SharedTensors
     from nereid.services.executor.timeline import ExecutorTimeline
+    from nereid.services.executor.warmup import WarmupBatch
 
 _log = logging.getLogger(__name__)
 
@@ -106,6 +107,7 @@ class InstanceContext:
     recent_runs: RecentRuns = field(default_factory=RecentRuns)
     load_meter: LoadMeter = field(default_factory=LoadMeter)
     heap_trim: HeapTrim = field(default_factory=HeapTrim)
+    warmup_turns: WarmupTurns = field(default_factory=WarmupTurns)
     # None: no timeline is recorded.
     timeline: ExecutorTimeline | None = None
     # Around the phases of batches; None: there are none.
@@ -136,6 +138,8 @@ class Instance:
         self._inline: InlineExecution | None = None
         # Set for a RequestModel.
         self._requests: RequestRunner | None = None
+        # Set while it is warmed up.
+        self._warming_up: RequestModel | None = None
         self._readiness: ReadinessReporter | None = None
         # The batches of this tenure's streams, but for those that the model serves itself.
         self._received: ReceivedBatches[Any] | None = None
@@ -189,6 +193,9 @@ class Instance:
                 self._context.recent_runs.begin(self, self._direct.running_requests())
         if not keep:
             self._tenures.set_last()
+            if (model := self._warming_up) is not None:
+                # It may take any time, and is of no use to anybody.
+                model.terminate()
         tenure.stopping.set()
         if self._direct is not None:
             self._direct.wake()
@@ -286,7 +293,8 @@ class Instance:
 
     def _serve_batches(self, model: Model) -> None:
         # Without shared memory: no scheduler would release what a warm-up's responses occupy.
-        self._warm_up(BatchRunner(self.spec, model).execute)
+        if not self._warm_up(BatchRunner(self.spec, model).execute_warmup):
+            return
         tenure: Tenure | None = self._tenures.current
         while tenure is not None:
             # Made anew: the next scheduler knows nothing of sequences or withdrawn batches.
@@ -324,10 +332,17 @@ class Instance:
         )
         if isinstance(model, ReadinessReporter):
             self._readiness = model
+        self._warming_up = model
         try:
-            self._warm_up(runner.execute)
+            if not self._warm_up(runner.execute_warmup):
+                return
         except ModelLostError as error:
+            if self._tenures.is_last:
+                # stop() has ended it.
+                return
             raise Internal(f"it failed on its warm-up: {error}") from error
+        finally:
+            self._warming_up = None
         self.has_states = runner.has_states
         self._received = runner.received
         tenure: Tenure | None = self._tenures.current
@@ -351,11 +366,16 @@ class Instance:
             runner.forget_sequences()
             tenure = self._await_tenure(tenure)
 
-    def _warm_up(self, execute: Callable[[bytes], bytes]) -> None:
-        warm_up(self.spec.config, self.spec.version_path.parent, execute)
+    def _warm_up(self, execute: Callable[[WarmupBatch], bytes]) -> bool:
+        """Return whether it has been warmed up; False: nobody wants it any more."""
+        turns = self._context.warmup_turns
+        path = self.spec.version_path.parent
+        if not warm_up(self.spec.config, path, execute, self._tenures, turns):
+            return False
         self.loaded = True
         self._record_event("load", from_ns=self._loading_since_ns)
         self._tenures.current.callbacks.on_loaded()
+        return True
 
     def _await_tenure(self, last: Tenure) -> Tenure | None:
         """The next tenure, for which the model is kept; None: there is none."""

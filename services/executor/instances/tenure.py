@@ -86,6 +86,11 @@ class Tenures:
             self.is_last = True
             self._changed.notify()
 
+    def wait_given_up(self, timeout_s: float) -> bool:
+        """Wait for so long, or until the current one is the last; whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.is_last, timeout_s)
+
     def close(self) -> None:
         """The instance has ended."""
         with self._changed:

@@ -9,6 +9,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from nereid.core.errors import InvalidArgument, Unimplemented
+from nereid.core.regular_files import open_regular_file
 from nereid.model_config.validation.file_names import is_inside
 from nereid.repository_agents import RepositoryAgent
 
@@ -38,7 +39,7 @@ class ChecksumAgent(RepositoryAgent):
 
 def _check(path: Path, name: str, expected: str) -> None:
     try:
-        with path.open("rb") as file:
+        with open_regular_file(path) as file:
             found = hashlib.file_digest(file, _md5).hexdigest()
     except OSError as error:
         raise InvalidArgument(

@@ -13,6 +13,7 @@ from nereid.model_config import (
     CompletionSettings,
     complete_config,
     freeze_config,
+    is_incomplete,
     read_description,
 )
 from nereid.services.scheduler.models.dependencies import is_ensemble
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2 as config_pb
     from nereid.pb import nereid_pb2 as pb
 
-# A Python model's auto_complete_config may change any part of its configuration.
-_COMPLETES_ITSELF: Final = "python"
 _BATCH_SIZE_KEY: Final = "default-max-batch-size"
 _BATCH_SIZE_DEFAULT: Final = 4
 
@@ -51,14 +50,7 @@ class CompletionRules:
 
 def needs_description(draft: config_pb.ModelConfig, rules: CompletionRules) -> bool:
     """Whether an executor must read the model file to complete the configuration."""
-    if rules.disabled:
-        return False
-    if draft.backend == _COMPLETES_ITSELF:
-        return True
-    has_tensors = bool(draft.input or draft.batch_input) and bool(draft.output)
-    inputs = all(tensor.dims and tensor.data_type for tensor in draft.input)
-    outputs = all(tensor.dims and tensor.data_type for tensor in draft.output)
-    return not (has_tensors and inputs and outputs)
+    return not rules.disabled and is_incomplete(draft)
 
 
 def complete(

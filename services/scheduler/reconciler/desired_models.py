@@ -291,6 +291,11 @@ class DesiredModels:
         if not failed:
             self._failed.discard(model.name)
 
+    def on_load_wrote(self, found: FoundModel, after: FoundModel) -> None:
+        """A model's load has changed its files, which are these now, and nobody else has."""
+        if self._digests.get(found.name) == found.digest:
+            self._digests[found.name] = after.digest
+
     def on_refused(self, model: DesiredModel) -> None:
         """A model cannot be loaded as it was found."""
         found = model.found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, InvalidArgument, NereidError
@@ -25,7 +26,9 @@ from nereid.services.scheduler.reconciler.next_action import (
     is_unload_remembered,
     next_action,
 )
+from nereid.services.scheduler.reconciler.rules import POLL
 from nereid.services.scheduler.repository.found_model import NotUnique, NoVersion
+from nereid.services.scheduler.repository.load_writes import LoadWrites
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Mapping
@@ -81,6 +84,7 @@ class Reconciler:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._hand_overs: set[asyncio.Task[Any]] = set()
         self._closed = False
+        self._load_writes = LoadWrites()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run it in a task, which close() cancels, at once if it has been called; a bug in it is
@@ -286,6 +290,8 @@ class Reconciler:
         errors = await reload.run(plan_reload(served.versions, found), self._rules.retries, limit_s)
         for each in reload.to_unload:
             self.spawn(self._loader.unload(each))
+        if self._rules.mode == POLL and not found.url:
+            await self._note_writes(served, found)
         if not self._owns(found.name):
             # All but what was being loaded was given away; whether that could be loaded is of no
             # interest.
@@ -296,6 +302,19 @@ class Reconciler:
         if errors:
             kind = _ReportedError if reload.is_reported else InvalidArgument
             raise kind(f"load failed for model '{found.plain_name}': {''.join(errors)}\n")
+
+    async def _note_writes(self, served: ServedModel, found: FoundModel) -> None:
+        """Have files that the model's loads write count as loaded: the next poll sees them."""
+        after = await asyncio.to_thread(self._repositories.require, found.name)
+        if after.error is not None or not self._load_writes.add_load(found, after):
+            return
+        changed = sorted({Path(path).name for path, _ in found.files ^ after.files})
+        text = "each load of model '%s' writes in its directory, which is no reason for another: %s"
+        _log.info(text, found.name, ", ".join(changed))
+        self._desired.on_load_wrote(found, after)
+        for number, version in served.versions.items():
+            if version.file_digest == found.file_digests.get(number):
+                version.file_digest = after.file_digests[number]
 
     async def _record_load(self, model: DesiredModel, found: FoundModel) -> None:
         if self._recorded is None or model.why not in _FOR_GOOD:
@@ -321,6 +340,7 @@ class Reconciler:
             brought=self._recorded is not None and self._recorded.records.last_files(name),
         )
         self._desired.on_unload(model)
+        self._load_writes.forget(name)
         self._end_deferring(model)
         self._notify_if_awaited_changed()
         ends = [self.spawn(self._loader.unload(each)) for each in self._catalogue.running(name)]

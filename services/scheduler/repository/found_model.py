@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from nereid.core.errors import NereidError
     from nereid.services.scheduler.repository.overrides import OverrideDirectory
+    from nereid.services.scheduler.repository.revision import FileState
 
 
 class NoVersion(InvalidArgument):
@@ -64,6 +65,8 @@ class FoundModel:
     export: str = ""
     # Of an ensemble there; executors read those of other models.
     labels: Mapping[str, tuple[str, ...]] | None = None
+    # What file_digests were made of; none in an object store.
+    files: frozenset[FileState] = frozenset()
 
     @property
     def plain_name(self) -> str:

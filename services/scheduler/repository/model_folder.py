@@ -8,12 +8,15 @@ from nereid.core.regular_files import read_regular_file
 from nereid.services.scheduler.repository.revision import (
     CONFIG_FILE,
     CONFIG_FOLDER,
-    digest_files,
+    digest_states,
+    file_states,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
+
+    from nereid.services.scheduler.repository.revision import FileState
 
 # What tools write beside the model.onnx that they export: MLflow, Hugging Face's Optimum.
 EXPORT_MARKS: Final = ("MLmodel", "config.json")
@@ -49,6 +52,10 @@ class ModelFolder(Protocol):
     def digest(self, version: int) -> bytes:
         """16 bytes for the files of a version and those that all versions share."""
 
+    @property
+    def files(self) -> Collection[FileState]:
+        """Those that digests were made of; none of an object store, where no load writes."""
+
 
 class LocalFolder:
     """On a file system of this host."""
@@ -57,6 +64,7 @@ class LocalFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.files: set[FileState] = set()
 
     def subfolders(self) -> list[str]:
         return [place.name for place in self.path.iterdir() if place.is_dir()]
@@ -71,11 +79,17 @@ class LocalFolder:
         return read_regular_file(self.path / name)
 
     def digest(self, version: int) -> bytes:
-        return digest_files(str(self.path.absolute() / str(version)))
+        return self._digest(str(version), beside=True)
 
     def digest_export(self, place: str) -> bytes:
         """16 bytes for the files of an export."""
-        return digest_files(str(self.path.absolute() / place), beside=False)
+        return self._digest(place, beside=False)
+
+    def _digest(self, place: str, *, beside: bool) -> bytes:
+        directory = str(self.path.absolute() / place)
+        states = file_states(directory, beside=beside)
+        self.files.update(states)
+        return digest_states(directory, states)
 
 
 def version_numbers(names: Iterable[str]) -> list[int]:

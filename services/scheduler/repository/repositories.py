@@ -311,7 +311,8 @@ class _ModelReader:
         found = FoundModel(
             self._name, folder.path, draft, versions, digests, digest, error, directory
         )
-        return replace(found, url=folder.url, export=self._export)
+        files = frozenset(folder.files)
+        return replace(found, url=folder.url, export=self._export, files=files)
 
     def _digest(self) -> bytes:
         digest = hashlib.blake2b(self._config_text, digest_size=16)

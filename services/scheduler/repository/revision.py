@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from nereid.pb import model_config_pb2 as config_pb
 
@@ -40,9 +40,18 @@ def revision_of(config: config_pb.ModelConfig, files: bytes) -> bytes:
     return hashlib.blake2b(framed, digest_size=_SIZE_BYTES).digest()
 
 
+# A file's path, and its size and times.
+FileState = tuple[str, str]
+
+
 def digest_files(version_path: str, *, beside: bool = True) -> bytes:
     """16 bytes for the files of a version, and those beside it. Reads the file system."""
-    digest = hashlib.blake2b(digest_size=_SIZE_BYTES)
+    return digest_states(version_path, file_states(version_path, beside=beside))
+
+
+def file_states(version_path: str, *, beside: bool = True) -> list[FileState]:
+    """The files of a version, and those beside it, in order. Reads the file system."""
+    states: list[FileState] = []
     root = Path(version_path)
     for path in sorted(_files(root, root.parent if beside else root)):
         try:
@@ -50,10 +59,17 @@ def digest_files(version_path: str, *, beside: bool = True) -> bytes:
         except OSError:
             # Deleted meanwhile or unreadable; the load will report that.
             continue
-        name = os.fsencode(os.path.relpath(path, root))
-        digest.update(b"%d:%s:" % (len(name), name))
         text = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns};"
-        digest.update(text.encode())
+        states.append((str(path), text))
+    return states
+
+
+def digest_states(version_path: str, states: Iterable[FileState]) -> bytes:
+    """16 bytes for the files of a version in these states."""
+    digest = hashlib.blake2b(digest_size=_SIZE_BYTES)
+    for path, state in states:
+        name = os.fsencode(os.path.relpath(path, version_path))
+        digest.update(b"%d:%s:%s" % (len(name), name, state.encode()))
     return digest.digest()
 
 

@@ -62,6 +62,8 @@ class _LastListing(Generic[_Models]):
 class StoredFolder:
     """A model's directory in an object store."""
 
+    files = ()
+
     def __init__(
         self, repository: StoredRepository, name: str, listing: ModelListing | None = None
     ) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from nereid.core.errors import INTERNAL_MESSAGE
+from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 from nereid.services.executor.backends.registry import BackendRegistry
@@ -110,6 +111,45 @@ async def test_an_unknown_failure_is_logged_and_not_sent(
     described = await world.session.describe(gated, "/nowhere")
     assert (described.error.code, described.error.message) == (13, INTERNAL_MESSAGE)
     assert "secret of /nowhere" in caplog.text
+
+
+def never_completing(root: Path) -> tuple[model_config_pb2.ModelConfig, str]:
+    """A Python model whose auto_complete_config leaves its process id in a file, and never ends."""
+    version = root / "never" / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(
+        "import os, signal\n"
+        "from pathlib import Path\n\n\n"
+        "class TritonPythonModel:\n"
+        "    @staticmethod\n"
+        "    def auto_complete_config(config):\n"
+        f"        Path({str(root / 'began')!r}).write_text(str(os.getpid()))\n"
+        "        signal.pause()\n"
+    )
+    return model_config_pb2.ModelConfig(name="never", backend="python"), str(version)
+
+
+@pytest.mark.parametrize("world", [{"model_describe_timeout_secs": 20.0}], indirect=True)
+async def test_a_model_that_never_completes_its_configuration_holds_up_nobody(
+    world: World,
+) -> None:
+    written, path = never_completing(world.models)
+    world.session.begin_describe(9, written, path)
+    await until((world.models / "began").exists)
+    described = await world.session.describe(config(""), world.identity())
+    assert not described.HasField("error")
+
+
+@pytest.mark.parametrize("world", [{"model_describe_timeout_secs": 0.5}], indirect=True)
+async def test_what_completes_no_configuration_in_time_is_killed(world: World) -> None:
+    written, path = never_completing(world.models)
+    world.session.begin_describe(9, written, path)
+    error = (await world.session.event()).described.error
+    assert error.code == 14
+    assert "'never' was not described within 0.5 s: its own code takes too long" in error.message
+    began = world.models / "began"
+    # It is killed with its thread, or by it.
+    await until(lambda: not (began.exists() and Path(f"/proc/{began.read_text()}").exists()))
 
 
 @pytest.mark.parametrize("world", [{"cpu_cores": 6}], indirect=True)

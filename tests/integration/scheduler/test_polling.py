@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from nereid.pb import kserve_pb2 as kserve
+from nereid.pb import nereid_pb2 as pb
 from tests.integration.scheduler.test_namespaces import ENSEMBLE
 from tests.support.scheduler.scheduler_world import (
     LIMIT_S,
@@ -89,3 +90,44 @@ async def test_a_version_that_comes_makes_nothing_less_ready(tmp_path: Path) -> 
         unloaded = (await asyncio.wait_for(executor.command(), LIMIT_S)).unload
         assert unloaded.instance
         assert await is_ready(it)
+
+
+async def test_a_model_whose_loads_write_beside_it_is_loaded_once_more_and_then_left_alone(
+    tmp_path: Path,
+) -> None:
+    repository = tmp_path / "models"
+    add_model(repository)
+    version = repository / "doubler" / "1"
+    async with world(repository, **POLLED) as it:
+        executor = await it.executor(lazy=True)
+
+        async def next_load() -> pb.LoadInstance:
+            while not (command := await executor.command()).HasField("load"):
+                pass
+            return command.load
+
+        async def load(*written: str) -> None:
+            """Load what is asked for next, during which these files change."""
+            load = await next_load()
+            assert load.config.name == "doubler"
+            for name in written:
+                (version / name).write_text(str(load.instance))
+            executor.load(load)
+
+        async def poll(marker: str) -> None:
+            """Until all that has changed is seen: models are asked for by their names' order."""
+            add_model(repository, marker)
+            load = await next_load()
+            assert load.config.name == marker
+            executor.load(load)
+
+        await load("cache")
+        await load("cache")
+        await it.until_state("READY", "doubler")
+        await poll("m1")
+        # A user changes something, and once more while that is loaded.
+        (version / "weights").write_text("1")
+        await load("cache", "weights")
+        await load("cache")
+        await it.until_state("READY", "doubler")
+        await poll("m2")

@@ -64,9 +64,14 @@ class JoinStream(AcceptedStream):
         assert event.WhichOneof("event") == "instance_failed", event
         return event.instance_failed
 
-    async def describe(self, model_config: model_config_pb2.ModelConfig, path: str) -> pb.Described:
-        describe = pb.Describe(command=5, config=model_config, version_path=path)
+    def begin_describe(
+        self, command: int, model_config: model_config_pb2.ModelConfig, path: str
+    ) -> None:
+        describe = pb.Describe(command=command, config=model_config, version_path=path)
         self.call.send(pb.ExecutorCommand(describe=describe).SerializeToString())
+
+    async def describe(self, model_config: model_config_pb2.ModelConfig, path: str) -> pb.Described:
+        self.begin_describe(5, model_config, path)
         event = await self.event()
         assert event.described.command == 5
         return event.described

@@ -78,6 +78,13 @@ def uses_gpus() -> bool:
 
 def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
     """The configuration as the model's auto_complete_config leaves it."""
+    return describe_within(config, version_path, None)
+
+
+def describe_within(
+    config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None
+) -> ModelDescription:
+    """As describe(), with a worker that is killed once it takes longer; None: no limit."""
     path = _model_file(config, version_path)
     completed = model_config_pb2.ModelConfig()
     completed.CopyFrom(config)
@@ -89,7 +96,9 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelD
         try:
             worker.wait_for(wire.STARTED, settings.start_s)
             worker.send_json(wire.DESCRIBE, _model_settings(config, path))
-            described = json.loads(bytes(worker.wait_for(wire.DESCRIBED, settings.initialize_s)))
+            limits_s = [each for each in (settings.initialize_s, limit_s) if each is not None]
+            body = worker.wait_for(wire.DESCRIBED, min(limits_s, default=None))
+            described = json.loads(bytes(body))
         except (wire.LostError, wire.SlowError) as error:
             raise Internal(worker.death_reason()) from error
         finally:

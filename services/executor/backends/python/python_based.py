@@ -30,7 +30,12 @@ class PythonBased:
     def describe(
         self, config: model_config_pb2.ModelConfig, version_path: Path
     ) -> ModelDescription:
-        described = backend.describe(self._with_source(config), version_path)
+        return self.describe_within(config, version_path, None)
+
+    def describe_within(
+        self, config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None
+    ) -> ModelDescription:
+        described = backend.describe_within(self._with_source(config), version_path, limit_s)
         if described.config is not None:
             described.config.default_model_filename = config.default_model_filename
         return described

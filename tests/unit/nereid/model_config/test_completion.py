@@ -87,6 +87,30 @@ def test_what_is_written_is_kept() -> None:
     assert list(config.dynamic_batching.preferred_batch_size) == [4]
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "refused"),
+    [
+        ("dynamic_batching { preferred_batch_size: [%d] }", "dynamic batching preferred size"),
+        (
+            "sequence_batching { oldest { preferred_batch_size: [%d] } }",
+            "sequence batching preferred batch size",
+        ),
+    ],
+)
+def test_preferred_sizes_are_compared_with_the_batch_size_that_is_completed(
+    scheduler: str, refused: str
+) -> None:
+    settings = CompletionSettings(default_max_batch_size=8)
+    config = complete(scheduler % 8, BATCHED, settings)
+    assert config.max_batch_size == 8
+    assert complete(scheduler % 8).max_batch_size == 0
+    text = f"{refused} must be <= max batch size for m"
+    assert error_status(scheduler % 8, BATCHED) == text
+    assert error_status(scheduler % 8, FIXED) == text
+    # Nothing is left to be completed.
+    assert error_status(f"{X} {Y} {scheduler % 8}") == text
+
+
 @pytest.mark.parametrize(("max_batch_size", "expected"), [(8, [8]), (0, [])])
 def test_the_preferred_size_is_the_largest(max_batch_size: int, expected: list[int]) -> None:
     text = f"max_batch_size: {max_batch_size}"

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from nereid.core.byte_elements import join_bytes
 from nereid.core.errors import InvalidArgument, NereidError
+from nereid.core.executed import encode_executed
 from nereid.core.messages import ErrorStatus
+from nereid.model_config.validation.costs import MAX_WARMUP_BYTES
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.responses import encode_response, error_response
-from nereid.services.executor.warmup import warm_up
+from nereid.services.executor.warmup import WarmupBatch, WarmupTurns, read_samples, warm_up
 from tests.support.models.onnx_models import config
 
+ENCODED = encode_response(b"", [])
 TENSORS = "input { name: 'x' } input { name: 't' }"
 
 
@@ -22,12 +27,26 @@ class Executed:
     """Responds to batches, or fails them."""
 
     def __init__(self, error_status: ErrorStatus | None = None) -> None:
-        self.batches: list[pb.Batch] = []
+        self.batches: list[WarmupBatch] = []
         self.error_status = error_status
 
-    def __call__(self, frame: bytes) -> bytes:
-        self.batches.append(pb.Batch.FromString(frame))
-        return error_response(self.error_status) if self.error_status else encode_response(b"", [])
+    def __call__(self, batch: WarmupBatch) -> bytes:
+        self.batches.append(batch)
+        response = error_response(self.error_status) if self.error_status else ENCODED
+        return response * batch.size + encode_executed(0, 1, 2, 3)
+
+
+class Load:
+    """A load that is given up after so many questions; None: it is not."""
+
+    def __init__(self, given_up_after: int | None = None) -> None:
+        self.left = given_up_after
+
+    def wait_given_up(self, timeout_s: float) -> bool:
+        if self.left is None:
+            return False
+        self.left -= 1
+        return self.left < 0
 
 
 def sample(inputs: str, more: str = "batch_size: 1", batching: str = "max_batch_size: 4") -> object:
@@ -43,8 +62,8 @@ FP32 = an_input("x", "data_type: TYPE_FP32 dims: [2, 3] zero_data: true")
 
 def warm(model_config: object, path: Path = Path()) -> list[pb.Batch]:
     executed = Executed()
-    warm_up(model_config, path, executed)  # type: ignore[arg-type]
-    return executed.batches
+    assert warm_up(model_config, path, executed, Load(), WarmupTurns())  # type: ignore[arg-type]
+    return [batch.to_message() for batch in executed.batches]
 
 
 def test_a_batch_is_made_of_requests_of_one_row() -> None:
@@ -115,9 +134,86 @@ def test_a_sample_that_is_wrong(tmp_path: Path, text: str, reason: str) -> None:
 
 
 def test_a_model_that_fails_on_a_sample_does_not_load() -> None:
+    failing = Executed(ErrorStatus(14, "no"))
     with pytest.raises(InvalidArgument) as caught:
-        warm_up(sample(FP32), Path(), Executed(ErrorStatus(14, "no")))  # type: ignore[arg-type]
+        warm_up(sample(FP32), Path(), failing, Load(), WarmupTurns())  # type: ignore[arg-type]
     assert caught.value.message == "failed to run warmup sample 's': no; "
+
+
+def test_a_warm_up_ends_with_its_load() -> None:
+    executed = Executed()
+    twice = sample(FP32, "batch_size: 1 count: 10")
+    assert not warm_up(twice, Path(), executed, Load(2), WarmupTurns())  # type: ignore[arg-type]
+    assert len(executed.batches) == 2
+
+
+def test_the_requests_of_a_sample_share_its_tensors() -> None:
+    executed = Executed()
+    large = an_input("x", "data_type: TYPE_UINT8 dims: 1048576 random_data: true")
+    many = sample(large, "batch_size: 100 count: 2")
+    tracemalloc.start()
+    assert warm_up(many, Path(), executed, Load(), WarmupTurns())  # type: ignore[arg-type]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert executed.batches[0] is executed.batches[1]
+    assert executed.batches[0].byte_count == 100 << 20
+    assert peak < 8 << 20
+
+
+def test_a_file_of_any_size_counts_as_often_as_it_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "warmup").mkdir()
+    with (tmp_path / "warmup" / "texts").open("wb") as file:
+        file.truncate(MAX_WARMUP_BYTES // 4)
+    text = an_input("t", "data_type: TYPE_STRING dims: 1 input_data_file: 'texts'")
+    for _ in read_samples(sample(text, "batch_size: 4"), tmp_path):  # type: ignore[arg-type]
+        pass
+    with pytest.raises(InvalidArgument, match="must be at most 134217728 bytes in a batch"):
+        next(read_samples(sample(text, "batch_size: 5"), tmp_path))  # type: ignore[arg-type]
+
+
+class Meeting:
+    """Executions that note how many there are at a time."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.may_end = threading.Event()
+
+    def __call__(self, _: WarmupBatch) -> bytes:
+        self.begun.release()
+        self.may_end.wait()
+        return b""
+
+
+def in_threads(turns: WarmupTurns, meeting: Meeting, batch: WarmupBatch) -> list[threading.Thread]:
+    threads = [threading.Thread(target=turns.execute, args=(batch, meeting)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+@pytest.mark.parametrize(("size", "timeout_s"), [(1, 3600.0), (1 << 23, 0.01)])
+def test_small_batches_and_those_behind_one_that_hangs_wait_for_nobody(
+    size: int, timeout_s: float
+) -> None:
+    meeting = Meeting()
+    batch = WarmupBatch(b"", [bytes(size)], 1)
+    threads = in_threads(WarmupTurns(timeout_s), meeting, batch)
+    for _ in threads:
+        meeting.begun.acquire()
+    meeting.may_end.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_large_batches_execute_one_after_another() -> None:
+    meeting = Meeting()
+    threads = in_threads(WarmupTurns(3600.0), meeting, WarmupBatch(b"", [bytes(1 << 23)], 1))
+    meeting.begun.acquire()
+    assert not meeting.begun.acquire(timeout=0.05)
+    meeting.may_end.set()
+    meeting.begun.acquire()
+    for thread in threads:
+        thread.join()
 
 
 def test_only_tensors_that_the_model_has_are_sent() -> None:

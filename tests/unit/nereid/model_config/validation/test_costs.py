@@ -44,7 +44,10 @@ def config_of(more: str, max_batch_size: int = 8) -> model_config_pb2.ModelConfi
     "more",
     [
         f"instance_group {{ count: {costs.MAX_INSTANCES} }}",
-        _WARMUP % (f"batch_size: {costs.MAX_WARMUP_BATCH} count: {costs.MAX_WARMUP_COUNT}", 1),
+        _WARMUP % (f"batch_size: {costs.MAX_WARMUP_BATCH} count: 1000", 1),
+        _WARMUP % (f"batch_size: 32 count: {costs.MAX_WARMUP_COUNT}", 1),
+        # 128 images on each of 8 instances, 10 times.
+        f"{_WARMUP % ('batch_size: 128 count: 10', 3 * 224 * 224)} instance_group {{ count: 8 }}",
         _WARMUP % ("batch_size: 1", costs.MAX_WARMUP_BYTES // 4),
         _WARMUP % ("batch_size: 0", 1 << 62),  # skipped, as on Triton
         f"sequence_batching {{ {_STATE % (costs.MAX_TENSOR_BYTES // 4)} }}",
@@ -81,6 +84,34 @@ def test_what_a_model_may_ask_for(more: str) -> None:
             (
                 "model_warmup 's' of model 'm' must be at most 134217728 bytes in a batch but is"
                 " 134217744"
+            ),
+        ),
+        (
+            _WARMUP % ("batch_size: 1 count: 10000", 30_000_000),
+            (
+                "model_warmup of model 'm' must be at most 34359738368 bytes in all executions for"
+                " 1 instances but is 1200000000000"
+            ),
+        ),
+        (
+            _WARMUP % ("batch_size: 8192 count: 10000", 1),
+            (
+                "model_warmup of model 'm' must be at most 34359738368 bytes in all executions for"
+                " 1 instances but is 335544320000"
+            ),
+        ),
+        (
+            f"{_WARMUP % ('batch_size: 1', 30_000_000)} instance_group {{ count: 9 }}",
+            (
+                "model_warmup of model 'm' must be at most 1073741824 bytes at a time for 9"
+                " instances but is 1080000000"
+            ),
+        ),
+        (
+            _WARMUP % ("batch_size: 1 count: 5001", 1) + _WARMUP % ("batch_size: 1 count: 5000", 1),
+            (
+                "model_warmup of model 'm' must be at most 10000 executions of all samples but is"
+                " 10001"
             ),
         ),
         (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
 
-from nereid.core.errors import NotFound
+from nereid.core.errors import InvalidArgument, NotFound
 from nereid.pb import model_config_pb2
 from nereid.services.executor.backends.model_file import find_model_file
 
@@ -34,3 +35,14 @@ def test_the_configuration_names_the_file(
     )
     (tmp_path / found).touch()
     assert find_model_file(config, tmp_path, "model.x", capability) == tmp_path / found
+
+
+@pytest.mark.parametrize("name", ["model.x", "model.x_data", "folder/weights"])
+def test_pipes_and_devices_are_refused_at_once(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    if name != "model.x":
+        (tmp_path / "model.x").touch()
+    os.mkfifo(tmp_path / name)
+    config = model_config_pb2.ModelConfig(name="m")
+    with pytest.raises(InvalidArgument, match=f"'{tmp_path / name}' is a pipe or a device"):
+        find_model_file(config, tmp_path, "model.x")

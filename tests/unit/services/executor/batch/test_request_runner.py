@@ -16,6 +16,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
 from nereid.services.executor.batch.request_runner import RequestRunner
 from nereid.services.executor.shared_tensors import OutputLender, SharedTensors
+from nereid.services.executor.warmup import WarmupBatch
 from tests.support.executor.scripted_model import (
     SPEC,
     Model,
@@ -276,11 +277,12 @@ def test_a_batch_that_takes_too_long_ends_the_model(model: Model) -> None:
 def test_warming_up_waits_for_the_responses(model: Model) -> None:
     runner = RequestRunner(SPEC, model)
     model.send_update(BatchUpdate(1, [response(0, b"1")], ready_for_next=True))
-    executed = pb.Executed.FromString(runner.execute(batch(member()).SerializeToString()))
+    warmup = WarmupBatch(member().head, [b"1"], 1)
+    executed = pb.Executed.FromString(runner.execute_warmup(warmup))
     assert responses_of(executed) == [(0, [b"1"], False)]
     model.send_update(ModelLostError("it fell"))
     with pytest.raises(ModelLostError):
-        runner.execute(batch(member()).SerializeToString())
+        runner.execute_warmup(warmup)
 
 
 def test_a_broken_stream_is_raised(model: Model) -> None:

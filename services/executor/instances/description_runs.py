@@ -1,0 +1,140 @@
+"""Runs descriptions of model files in threads: a few at a time, each for a limited time.
+
+Describing may read a whole large file into memory, or wait for code of the model's author, so one
+that takes long does not hold others up: after a while it no longer counts among those that run at a
+time, and after its timeout it is given up. A thread that never returns is left behind; there is a
+bound on those as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nereid.core.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.pb import nereid_pb2 as pb
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DescriptionLimits:
+    """concurrent: how many run at a time, of those that count. reading_s, code_s: after how long
+    one that reads a file, or that runs the model's own code in a process, does not count any more.
+    threads: how many may run in all.
+    """
+
+    timeout_s: float = 120.0
+    concurrent: int = 4
+    reading_s: float = 10.0
+    code_s: float = 1.0
+    threads: int = 64
+
+
+@dataclass(eq=False)
+class _Run:
+    model: str
+    runs_code: bool
+    work: Callable[[], pb.Described]
+    outcome: asyncio.Future[pb.Described]
+    counts: bool = True
+    timers: tuple[asyncio.TimerHandle, ...] = ()
+
+
+class DescriptionRuns:
+    """Those of one executor, used on its event loop."""
+
+    def __init__(self, limits: DescriptionLimits) -> None:
+        self.limits = limits
+        self._waiting: deque[_Run] = deque()
+        self._running: set[_Run] = set()
+
+    def submit(
+        self, model: str, work: Callable[[], pb.Described], *, runs_code: bool
+    ) -> asyncio.Future[pb.Described]:
+        """Have work called in a thread. The result is Unavailable if that takes too long.
+
+        runs_code: work waits for a process that runs the model's own code.
+        """
+        outcome: asyncio.Future[pb.Described] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Run(model, runs_code, work, outcome))
+        self._begin_waiting()
+        return outcome
+
+    def close(self) -> None:
+        """Begin none of those that wait."""
+        for run in self._waiting:
+            run.outcome.cancel()
+        self._waiting.clear()
+
+    def _begin_waiting(self) -> None:
+        limits = self.limits
+        while self._waiting and sum(run.counts for run in self._running) < limits.concurrent:
+            run = self._waiting.popleft()
+            if len(self._running) < limits.threads:
+                self._begin(run)
+                continue
+            run.outcome.set_exception(
+                Unavailable(
+                    f"model '{run.model}' cannot be described: {len(self._running)} other models"
+                    " take too long to be described by this executor; unload them, or restart it"
+                )
+            )
+
+    def _begin(self, run: _Run) -> None:
+        loop, limits = asyncio.get_running_loop(), self.limits
+        self._running.add(run)
+        slow_s = limits.code_s if run.runs_code else limits.reading_s
+        run.timers = (
+            loop.call_later(slow_s, self._on_slow, run),
+            loop.call_later(limits.timeout_s, self._on_timeout, run),
+        )
+
+        def execute() -> None:
+            described: pb.Described | None = None
+            error: Exception | None = None
+            try:
+                described = run.work()
+            except Exception as raised:
+                error = raised
+            try:
+                loop.call_soon_threadsafe(self._on_end, run, described, error)
+            except RuntimeError:
+                _log.debug("a description outlived the event loop: model=%s", run.model)
+
+        # The interpreter does not wait for a daemon's end.
+        threading.Thread(target=execute, name=f"describe-{run.model}", daemon=True).start()
+
+    def _on_slow(self, run: _Run) -> None:
+        run.counts = False
+        self._begin_waiting()
+
+    def _on_timeout(self, run: _Run) -> None:
+        run.counts = False
+        what = "its own code" if run.runs_code else "its file"
+        run.outcome.set_exception(
+            Unavailable(
+                f"model '{run.model}' was not described within {self.limits.timeout_s:g} s: {what}"
+                " takes too long; write the configuration of all its inputs and outputs, or raise"
+                " --model-describe-timeout-secs"
+            )
+        )
+
+    def _on_end(self, run: _Run, described: pb.Described | None, error: Exception | None) -> None:
+        self._running.discard(run)
+        for timer in run.timers:
+            timer.cancel()
+        if not run.outcome.done():
+            if described is not None:
+                run.outcome.set_result(described)
+            elif error is not None:
+                run.outcome.set_exception(error)
+        self._begin_waiting()
