@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from nereid.services.gateway.http.routes import RULES, SAGEMAKER, VERTEX_AI
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -22,13 +24,6 @@ _TEXTS: Final = {
 }
 
 
-# The texts of the APIs that a managed port may have.
-_PLATFORMS: Final = {
-    "sagemaker": {_TEXTS["inference"], _TEXTS["model-repository"]},
-    "vertex-ai": set(_TEXTS.values()) - {_TEXTS[each] for each in ("trace", "logging", "console")},
-}
-
-
 def exposure(settings: GatewaySettings, addresses: Mapping[str, str | None]) -> str:
     """addresses: where "http", "grpc", "metrics" and the managed ports are served; None, or no such
     name: nowhere.
@@ -38,7 +33,7 @@ def exposure(settings: GatewaySettings, addresses: Mapping[str, str | None]) -> 
         if address := addresses[protocol]:
             what = ", ".join(_open_apis(settings, protocol)) or "nothing"
             ports.setdefault((_clients(settings, protocol), what), []).append(address)
-    for platform in _PLATFORMS:
+    for platform in (SAGEMAKER, VERTEX_AI):
         if address := addresses.get(platform):
             what = ", ".join(_platform_apis(settings, platform)) or "nothing"
             ports.setdefault(("any client", what), []).append(address)
@@ -62,10 +57,10 @@ def _open_apis(settings: GatewaySettings, protocol: str) -> list[str]:
 
 def _platform_apis(settings: GatewaySettings, platform: str) -> list[str]:
     """Those of the HTTP port that a managed port has."""
-    apis = set(_open_apis(settings, "http")) & _PLATFORMS[platform]
-    if platform == "sagemaker" and not settings.sagemaker_multi_model:
-        apis.discard(_TEXTS["model-repository"])
-    return [text for text in _TEXTS.values() if text in apis]
+    served = {_TEXTS.get(rule.api) for rule in RULES.values() if platform in rule.ports}
+    if platform == SAGEMAKER and not settings.sagemaker_multi_model:
+        served.discard(_TEXTS["model-repository"])
+    return [text for text in _open_apis(settings, "http") if text in served]
 
 
 def _clients(settings: GatewaySettings, protocol: str) -> str:

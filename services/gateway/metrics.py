@@ -22,6 +22,7 @@ from nereid.observability.process_metrics import load_collectors, write_process
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 from nereid.services.gateway.http.call_tasks import CallTasks
+from nereid.services.gateway.http.routes import METRICS, RULES, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -40,9 +41,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _PATH: Final = re.compile(rb"/metrics/?(\?.*)?")
-_HEALTH_PATHS: Final = frozenset({b"/v2/health/live", b"/v2/health/ready"})
 _CONTENT_TYPE: Final = CONTENT_TYPE.encode()
 _OPENMETRICS: Final = openmetrics.CONTENT_TYPE.encode()
+
+
+def _is_served_here(target: bytes) -> bool:
+    rule = RULES.get(resolve(target).kind)
+    return rule is not None and METRICS in rule.ports
 
 
 def mesh_request(settings: GatewaySettings) -> pb.MetricsRequest:
@@ -129,7 +134,7 @@ class MetricsFront:
     def __call__(self, call: HttpCall) -> None:
         if call.method != b"GET":
             call.respond(405, (), _CONTENT_TYPE, b"Allow: GET\r\n")
-        elif call.target in _HEALTH_PATHS:
+        elif _is_served_here(call.target):
             self._health(call)
         elif _PATH.fullmatch(call.target) is None:
             call.respond(200, (), _CONTENT_TYPE)

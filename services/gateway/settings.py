@@ -21,7 +21,7 @@ from nereid.rpc.net.scheduler_addresses import address_list
 from nereid.rpc.net.tls_files import Tls, TlsFiles, reason
 from nereid.services.gateway.managed.settings import NOT_IN_VERTEX_AI, ManagedSettings
 from nereid.services.gateway.policy import header_forwarding, restricted_apis
-from nereid.services.gateway.policy.api_groups import CONTROL_APIS, ROUTES_BY_API
+from nereid.services.gateway.policy.api_groups import APIS, CONTROL_APIS
 from nereid.shm.settings import SegmentSettings
 from nereid.timeline.settings import TimelineSettings
 
@@ -205,7 +205,7 @@ class AuthSettings:
         # As below: most meshes start without it.
         from nereid.services.gateway.auth.reload import load_config  # noqa: PLC0415
 
-        return frozenset(ROUTES_BY_API) - load_config(self.auth_config).config.open_apis()
+        return frozenset(APIS) - load_config(self.auth_config).config.open_apis()
 
     def auth_errors(self) -> list[str]:
         """What is wrong with the file, one line each."""

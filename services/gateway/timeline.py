@@ -84,9 +84,9 @@ class GatewayTimeline:
         if self._gathering:
             raise Unavailable(_GATHERING, retry_after_ms=DEFAULT_MS)
         self._gathering = True
-        last_ns = round(last_s * 1e9)
         sources: list[tuple[str, RemoteFrames]] = []
         try:
+            last_ns = round(last_s * 1e9)
             for name, channel in self._others.items():
                 sources.append((name, self._ask(channel, pb.TimelineRequest(last_ns=last_ns))))
             schedulers = self._mesh.channels()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from nereid.services.gateway.http.routes import RouteKind, resolve
+from nereid.services.gateway.http.routes import RULES, SAGEMAKER, VERTEX_AI, resolve
 from nereid.services.gateway.http.server.call import HttpCall
 from nereid.services.gateway.managed.archives import Archives
 from nereid.services.gateway.managed.calls import ManagedCall
@@ -52,17 +52,17 @@ def _serve_at_once(call: Any, handle: Any, *, goes_on: bool) -> None:
 class _Port:
     """A port whose guards and fronts keep what they get."""
 
-    def __init__(self, platform: Platform) -> None:
+    def __init__(self, name: str, platform: Platform) -> None:
         self.calls: list[HttpCall] = []
-        self.port = ManagedPort(platform, self.calls.append, self._guard, _serve_at_once)
+        self.port = ManagedPort(name, platform, self.calls.append, self._guard, _serve_at_once)
 
     def _guard(self, _front: Any) -> Any:
         return self.calls.append, lambda _call, _size: None
 
 
 _PORTS = (
-    _Port(SageMaker(_DEFAULT, _MODELS)),
-    _Port(VertexAi(_DEFAULT, print, predict_route="/predict", health_route="/health")),
+    _Port(SAGEMAKER, SageMaker(_DEFAULT, _MODELS)),
+    _Port(VERTEX_AI, VertexAi(_DEFAULT, print, predict_route="/predict", health_route="/health")),
 )
 
 
@@ -93,7 +93,7 @@ def run(data: bytes) -> None:
         assert call.done is (not port.calls)
         if port.calls:
             assert port.calls == [call]
-            assert resolve(call.target).kind is not RouteKind.NOT_FOUND
+            assert port.port.name in RULES[resolve(call.target).kind].ports
             assert b"accept-encoding" not in call.headers
         status = call.unwritten[0][9:12] if call.done else b""
         assert not call.done or status in {b"400", b"405"}

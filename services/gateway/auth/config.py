@@ -13,7 +13,8 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.services.gateway.auth.grant import ALL, ALL_APIS, APIS, Grant, Limits, Permission
+from nereid.services.gateway.auth.grant import ALL, ALL_APIS, Grant, Limits, Permission
+from nereid.services.gateway.policy.api_groups import APIS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -193,7 +194,7 @@ class _Parser:
 
     def _grant(self, entry: Mapping[str, Any], where: str) -> Grant:
         rights = frozenset(self._texts(entry, "rights", where))
-        unknown = rights - APIS - {ALL}
+        unknown = rights.difference(APIS, {ALL})
         if unknown:
             self.errors.append(
                 f"{where}: {', '.join(map(repr, sorted(unknown)))}: rights are"

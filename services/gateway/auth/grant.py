@@ -7,16 +7,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.permitted_models import NamePatterns
-from nereid.services.gateway.policy.api_groups import ROUTES_BY_API
+from nereid.services.gateway.policy.api_groups import APIS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-APIS: Final = frozenset(ROUTES_BY_API)
 ALL: Final = "all"
 # The group of what belongs to no other: whoever has all rights has it.
 UNGROUPED: Final = ""
-ALL_APIS: Final = APIS | {UNGROUPED}
+ALL_APIS: Final = frozenset({*APIS, UNGROUPED})
 # Whoever has one of these for a model may have ensembles use it: who may load it might as well
 # load another one under its name.
 _STEP_APIS: Final = ("inference", "model-repository")

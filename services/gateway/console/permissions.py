@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid.services.gateway.policy.api_groups import ROUTES_BY_API
+from nereid.services.gateway.policy.api_groups import APIS
 
 if TYPE_CHECKING:
     from nereid.facts import document
@@ -21,7 +21,7 @@ def permissions(
     principal: Principal | None, policy: CallPolicy, call: HttpCall
 ) -> document.Permissions:
     """Of who sends a call. principal: None: clients need no credentials."""
-    apis = list(ROUTES_BY_API)
+    apis = list(APIS)
     rights = for_all = [each for each in apis if _is_open(each, policy, call)]
     if principal is not None:
         grant = principal.grant
@@ -51,5 +51,5 @@ def limiting(principal: Principal | None) -> Grant | None:
     if principal is None:
         return None
     grant = principal.grant
-    depends = any(grant.depends_on_model(api) for api in ROUTES_BY_API if grant.permits(api))
+    depends = any(grant.depends_on_model(api) for api in APIS if grant.permits(api))
     return grant if depends else None

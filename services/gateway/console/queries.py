@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import parse_qsl
 
 from nereid.core.errors import InvalidArgument
 from nereid.facts.document import DEFAULT_LIMIT, MAX_LIMIT, MAX_QUERY_CHARACTERS
+from nereid.services.gateway.http.query import Query
 
 if TYPE_CHECKING:
     from nereid.services.gateway.auth.grant import Grant
@@ -43,49 +43,17 @@ def view_of(target: bytes, grant: Grant | None = None) -> View:
     Raises:
         InvalidArgument: it makes no sense.
     """
-    _, _, text = target.partition(b"?")
-    try:
-        fields = parse_qsl(
-            text.decode("ascii"),
-            keep_blank_values=True,
-            errors="strict",
-            max_num_fields=len(_FIELDS),
-        )
-    except ValueError as error:
-        raise InvalidArgument(f"the query is malformed, or has too many fields: {error}") from error
-    values: dict[str, str] = {}
-    for name, value in fields:
-        if name not in _FIELDS or name in values:
-            raise InvalidArgument(
-                f"the query may have each of {', '.join(_FIELDS)} once; not '{name[:100]}'"
-            )
-        values[name] = value
-    query, model = values.get("query", ""), values.get("model", "")
-    if len(query) > MAX_QUERY_CHARACTERS:
-        raise InvalidArgument(f"query has more than {MAX_QUERY_CHARACTERS} characters")
-    if len(model) > _MAX_NAME_CHARACTERS:
-        raise InvalidArgument(f"model has more than {_MAX_NAME_CHARACTERS} characters")
-    version = values.get("version", "")
-    if version and not (model and _is_number(version)):
+    query = Query(target, _FIELDS)
+    text = query.text("query", MAX_QUERY_CHARACTERS)
+    model = query.text("model", _MAX_NAME_CHARACTERS)
+    version = query.text("version", _MAX_DIGITS)
+    if version and not (model and version.isascii() and version.isdigit()):
         raise InvalidArgument("version is a number, and says which one of a model")
     return View(
-        "" if model else query.casefold(),
-        _number(values, "offset", 0, _MAX_OFFSET),
-        _number(values, "limit", DEFAULT_LIMIT, MAX_LIMIT),
+        "" if model else text.casefold(),
+        query.integer("offset", 0, _MAX_OFFSET),
+        query.integer("limit", DEFAULT_LIMIT, MAX_LIMIT),
         model,
         version,
         grant,
     )
-
-
-def _number(values: dict[str, str], name: str, default: int, most: int) -> int:
-    text = values.get(name)
-    if text is None:
-        return default
-    if not _is_number(text) or int(text) > most:
-        raise InvalidArgument(f"{name} is a number of at most {most}")
-    return int(text)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS

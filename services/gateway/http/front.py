@@ -1,5 +1,5 @@
-"""The front of the HTTP port: finds the endpoint of each call. Which route has which endpoint, and
-takes which methods, is the table in HttpFront.
+"""The front of the HTTP port: finds the endpoint of each call, by the table in HttpFront; routes.py
+has that of who may call it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nereid.services.gateway.http.endpoints.request_template import RequestTempl
 from nereid.services.gateway.http.endpoints.shared_memory import SharedMemoryEndpoints
 from nereid.services.gateway.http.endpoints.timeline import TimelineEndpoint
 from nereid.services.gateway.http.endpoints.trace_and_log import TraceAndLogEndpoints
-from nereid.services.gateway.http.routes import Route, RouteKind, resolve
+from nereid.services.gateway.http.routes import RULES, Route, RouteKind, resolve
 from nereid.services.gateway.http.server.call import JSON, TEXT, HttpCall
 from nereid.services.gateway.http.submission import InferSubmission
 from nereid.services.gateway.load_reports import LoadReports
@@ -66,12 +66,9 @@ _GO_ON: Final = frozenset(
 
 
 class Endpoint(NamedTuple):
-    """The handler of a route, the methods that it takes, and the content type of the 405 for any
-    other.
-    """
+    """The handler of a route, and the content type of the 405 for methods that it does not take."""
 
     handle: Handler
-    methods: tuple[bytes, ...]
     refusal_type: bytes = JSON
 
 
@@ -100,34 +97,34 @@ class HttpFront:
         repository = RepositoryEndpoints(control, data_plane)
         settings = TraceAndLogEndpoints(control, data_plane)
         shared_memory = SharedMemoryEndpoints(data_plane.regions, data_plane)
-        get, post = (b"GET",), (b"POST",)
         self._endpoints: dict[RouteKind, Endpoint] = {
-            RouteKind.INFER: Endpoint(infer.handle, post, TEXT),
-            RouteKind.GENERATE: Endpoint(generate.handle, post),
-            RouteKind.GENERATE_STREAM: Endpoint(generate.handle_stream, post),
-            RouteKind.LIVE: Endpoint(health.live, get, TEXT),
-            RouteKind.READY: Endpoint(health.ready, get, TEXT),
-            RouteKind.MODEL_READY: Endpoint(health.model_ready, get, TEXT),
-            RouteKind.SERVER_METADATA: Endpoint(metadata.server_metadata, get),
-            RouteKind.MODEL_METADATA: Endpoint(metadata.model_metadata, get),
-            RouteKind.MODEL_CONFIG: Endpoint(metadata.model_config, get),
-            RouteKind.MODEL_STATISTICS: Endpoint(metadata.model_statistics, get),
-            RouteKind.REPOSITORY_INDEX: Endpoint(repository.index, post),
-            RouteKind.REPOSITORY_LOAD: Endpoint(repository.load, post),
-            RouteKind.REPOSITORY_UNLOAD: Endpoint(repository.unload, post),
-            RouteKind.TRACE_SETTING: Endpoint(settings.trace_setting, get + post),
-            RouteKind.LOGGING: Endpoint(settings.logging, get + post),
-            RouteKind.TIMELINE: Endpoint(TimelineEndpoint(data_plane).timeline, get),
-            RouteKind.EXECUTOR_DRAIN: Endpoint(ExecutorEndpoints(control).drain, post),
-            RouteKind.SHARED_MEMORY_STATUS: Endpoint(shared_memory.status, get),
-            RouteKind.SHARED_MEMORY_REGISTER: Endpoint(shared_memory.register, post),
-            RouteKind.SHARED_MEMORY_UNREGISTER: Endpoint(shared_memory.unregister, post),
+            RouteKind.INFER: Endpoint(infer.handle, TEXT),
+            RouteKind.GENERATE: Endpoint(generate.handle),
+            RouteKind.GENERATE_STREAM: Endpoint(generate.handle_stream),
+            RouteKind.LIVE: Endpoint(health.live, TEXT),
+            RouteKind.READY: Endpoint(health.ready, TEXT),
+            RouteKind.MODEL_READY: Endpoint(health.model_ready, TEXT),
+            RouteKind.SERVER_METADATA: Endpoint(metadata.server_metadata),
+            RouteKind.MODEL_METADATA: Endpoint(metadata.model_metadata),
+            RouteKind.MODEL_CONFIG: Endpoint(metadata.model_config),
+            RouteKind.MODEL_STATISTICS: Endpoint(metadata.model_statistics),
+            RouteKind.REPOSITORY_INDEX: Endpoint(repository.index),
+            RouteKind.REPOSITORY_LOAD: Endpoint(repository.load),
+            RouteKind.REPOSITORY_UNLOAD: Endpoint(repository.unload),
+            RouteKind.TRACE_SETTING: Endpoint(settings.trace_setting),
+            RouteKind.LOGGING: Endpoint(settings.logging),
+            RouteKind.TIMELINE: Endpoint(TimelineEndpoint(data_plane).timeline),
+            RouteKind.EXECUTOR_DRAIN: Endpoint(ExecutorEndpoints(control).drain),
+            RouteKind.SHARED_MEMORY_STATUS: Endpoint(shared_memory.status),
+            RouteKind.SHARED_MEMORY_REGISTER: Endpoint(shared_memory.register),
+            RouteKind.SHARED_MEMORY_UNREGISTER: Endpoint(shared_memory.unregister),
         }
-        self._refuses_forged = console is not None
+        # A console makes browsers of this server's clients.
+        self._has_console = console is not None
         if console is not None:
-            self._endpoints[RouteKind.CONSOLE_PAGE] = Endpoint(console.page, get, TEXT)
-            self._endpoints[RouteKind.CONSOLE_FACTS] = Endpoint(console.facts, get)
-            self._endpoints[RouteKind.CONSOLE_STREAM] = Endpoint(console.stream, get)
+            self._endpoints[RouteKind.CONSOLE_PAGE] = Endpoint(console.page, TEXT)
+            self._endpoints[RouteKind.CONSOLE_FACTS] = Endpoint(console.facts)
+            self._endpoints[RouteKind.CONSOLE_STREAM] = Endpoint(console.stream)
         # Hot path: an infer target that was seen before is found by its bytes.
         self._decoders_by_target = infer.decoders_by_target
         self._infer, self._infer_again = infer.infer, infer.infer_again
@@ -140,7 +137,7 @@ class HttpFront:
             if isinstance(template, RequestTemplate):
                 self._infer_again(call, template)
                 return
-        if self._refuses_forged and is_forged(call.method, call.headers):
+        if self._has_console and is_forged(call.method, call.headers):
             call.fail(403, FORGED)
             return
         decoder = self._decoders_by_target.get(call.target)
@@ -151,8 +148,12 @@ class HttpFront:
         endpoint = self._endpoints.get(route.kind)
         if endpoint is None:
             call.fail(404, "Not Found", TEXT)
-        elif call.method not in endpoint.methods:
-            call.refuse_method(endpoint.refusal_type, *endpoint.methods)
+            return
+        rule = RULES[route.kind]
+        if call.method not in rule.methods:
+            call.refuse_method(endpoint.refusal_type, *rule.methods)
+        elif rule.is_control and is_forged(call.method, call.headers):
+            call.fail(403, FORGED)
         elif route.kind in _AT_ONCE:
             work = endpoint.handle(call, route)
             if work is not None:
@@ -166,6 +167,9 @@ class HttpFront:
         """Serve a control call when it is its client's turn. goes_on: if it has begun by the time
         that the client disconnects.
         """
+        if RULES[resolve(call.target).kind].is_control and is_forged(call.method, call.headers):
+            call.fail(403, FORGED)
+            return
         self._spawn(call, self._queue, handle, goes_on=goes_on)
 
     def _spawn(self, call: HttpCall, queue: ControlQueue, handle: Handle, *, goes_on: bool) -> None:

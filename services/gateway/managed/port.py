@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from nereid.core.errors import NereidError, http_status
 from nereid.services.gateway.http.call_tasks import CallTasks
+from nereid.services.gateway.http.routes import RULES, resolve
 from nereid.services.gateway.http.server.call import JSON, TEXT
 
 if TYPE_CHECKING:
@@ -52,11 +53,17 @@ class ManagedPort:
     """Dispatches the calls of one port, which are ManagedCalls. Calling it is dispatching one."""
 
     def __init__(
-        self, platform: Platform, front: Dispatch, guard: Guard, spawn_control: SpawnControl
+        self,
+        name: str,
+        platform: Platform,
+        front: Dispatch,
+        guard: Guard,
+        spawn_control: SpawnControl,
     ) -> None:
-        """front: serves the KServe routes, behind guard. spawn_control: as of HttpFront, for calls
-        that the platform serves by itself.
+        """name: as the table of routes has it. front: serves the KServe routes, behind guard.
+        spawn_control: as of HttpFront, for calls that the platform serves by itself.
         """
+        self.name = name
         self._spawn_control = spawn_control
         self._platform = platform
         self._front = front
@@ -91,7 +98,12 @@ class ManagedPort:
         self._dispatch(call)
 
     def _dispatch(self, call: ManagedCall) -> None:
-        if not call.done:
+        if call.done:
+            return
+        rule = RULES.get(resolve(call.target).kind)
+        if rule is None or self.name not in rule.ports:
+            refuse_route(call)
+        else:
             self._guarded(call)
 
     def _serve(self, call: HttpCall) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nereid.service_process import StartError
+from nereid.services.gateway.http.routes import SAGEMAKER, VERTEX_AI
 from nereid.services.gateway.http.server.server import HttpServer
 from nereid.services.gateway.managed.archives import Archives
 from nereid.services.gateway.managed.calls import ManagedReader
@@ -43,17 +44,17 @@ def make_ports(  # noqa: PLR0913, PLR0917 (what the HTTP port consists of)
     """
     platforms: dict[str, Platform] = {}
     if settings.allow_sagemaker:
-        platforms["sagemaker"] = _sagemaker(settings, control)
+        platforms[SAGEMAKER] = _sagemaker(settings, control)
     if settings.allow_vertex_ai:
         default = settings.vertex_ai_default_model
-        platforms["vertex-ai"] = VertexAi(
+        platforms[VERTEX_AI] = VertexAi(
             DefaultModel(control, default, "--vertex-ai-default-model"),
             metrics if settings.allow_metrics else None,
             predict_route=settings.vertex_ai_predict_route,
             health_route=settings.vertex_ai_health_route,
         )
     make_port = partial(ManagedPort, front=front, guard=guard, spawn_control=front.spawn_control)
-    ports = {name: make_port(platform) for name, platform in platforms.items()}
+    ports = {name: make_port(name, platform) for name, platform in platforms.items()}
     return {
         name: HttpServer(port, limits, ManagedReader, port.allocate_body, budget)
         for name, port in ports.items()

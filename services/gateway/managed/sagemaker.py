@@ -9,6 +9,7 @@ import orjson
 
 from nereid.core.errors import AlreadyExists, NotFound
 from nereid.services.gateway.auth.principal import principal_of
+from nereid.services.gateway.http.routes import model_target, repository_target
 from nereid.services.gateway.http.server.call import JSON
 from nereid.services.gateway.managed import content_types
 from nereid.services.gateway.managed.archives import is_plain, model_name
@@ -62,7 +63,7 @@ class SageMaker:
         if action is Action.INVOKE and self._multi_model is not None:
             model = self._multi_model.known_model(key)
             if model is not None:
-                call.translate(_target(model, "infer"))
+                call.translate(model_target(model, "infer"))
                 return True
         return False
 
@@ -93,18 +94,18 @@ class SageMaker:
             self._control(call, key, models)
 
     def _invoke(self, call: ManagedCall, model: str) -> None:
-        call.translate(_target(model, self._inference_type))
+        call.translate(model_target(model, self._inference_type))
 
     async def _invoke_default(self, call: ManagedCall) -> None:
         self._invoke(call, await self._default.find())
 
     def _invoke_archive(self, call: ManagedCall, key: str, models: MultiModel) -> None:
         try:
-            call.translate(_target(models.find_model(key), "infer"))
+            call.translate(model_target(models.find_model(key), "infer"))
         except NotFound as error:
             # Once it is clear that the client may ask.
             message = error.message
-            call.translate(_target(key, "infer"), lambda call: call.fail(404, message))
+            call.translate(model_target(key, "infer"), lambda call: call.fail(404, message))
 
     def _control(self, call: ManagedCall, key: str, models: MultiModel) -> None:
         """Have the guards see a call of the model repository's API."""
@@ -116,11 +117,11 @@ class SageMaker:
             key, url = parse_load(call.body)
             name = model_name(key, target_model)
             load = partial(_load, models, key, url, target_model)
-            call.translate(b"/v2/repository/models/%b/load" % name.encode(), load)
+            call.translate(repository_target(name, "load"), load)
         elif call.method == b"DELETE" and key:
             name = _model_of(models, key)
             unload = partial(_unload, models, key)
-            call.translate(b"/v2/repository/models/%b/unload" % name.encode(), unload)
+            call.translate(repository_target(name, "unload"), unload)
         else:
             call.refuse_method(JSON, b"GET", b"DELETE" if key else b"POST")
 
@@ -131,10 +132,6 @@ def _model_of(models: MultiModel, key: str) -> str:
         return models.find_model(key)
     except NotFound:
         return key
-
-
-def _target(model: str, kind: str) -> bytes:
-    return f"/v2/models/{model}/{kind}".encode("utf-8", "replace")
 
 
 def _document(archive: Archive) -> dict[str, str]:

@@ -6,6 +6,7 @@ import re
 from enum import Enum
 from typing import Final, NamedTuple
 
+from nereid.services.gateway.http.routes import name_of
 from nereid.services.gateway.http.server.call import TEXT
 
 
@@ -59,8 +60,11 @@ def resolve(target: bytes) -> SageMakerRoute:
     match = _MODEL.fullmatch(path)
     if match is None:
         return _NOWHERE
-    action = Action.INVOKE if match[2] else Action.MODEL
-    return SageMakerRoute(action, match[1].decode("utf-8", "replace"))
+    try:
+        name = name_of(match[1].decode("latin-1"))
+    except ValueError:
+        return _NOWHERE
+    return SageMakerRoute(Action.INVOKE if match[2] else Action.MODEL, name)
 
 
 def map_status(status: int, content_type: bytes, text: bytes) -> int:

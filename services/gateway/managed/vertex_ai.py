@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from nereid.services.gateway.http.routes import model_target
 from nereid.services.gateway.http.server.call import JSON
 from nereid.services.gateway.managed import content_types
 from nereid.services.gateway.managed.port import refuse_route
@@ -77,7 +78,7 @@ def _path(call: ManagedCall) -> bytes:
 
 
 def _predict(call: ManagedCall, model: str) -> None:
-    call.translate(f"/v2/models/{model}/infer".encode("utf-8", "replace"))
+    call.translate(model_target(model, "infer"))
 
 
 def _metrics_page(metrics: Dispatch, call: ManagedCall) -> None:

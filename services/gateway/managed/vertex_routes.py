@@ -4,33 +4,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from nereid.services.gateway.http.routes import RouteKind, resolve
+from nereid.services.gateway.http.routes import RULES, VERTEX_AI, resolve
 
 # Platforms pass headers that begin with X-Vertex-Ai on.
 REDIRECT_HEADER: Final = b"x-vertex-ai-triton-redirect"
 _METRICS: Final = b"metrics"
-# Predictions are POSTs, whatever the route takes.
-_POST: Final = frozenset(
-    {
-        RouteKind.INFER,
-        RouteKind.GENERATE,
-        RouteKind.GENERATE_STREAM,
-        RouteKind.REPOSITORY_INDEX,
-        RouteKind.REPOSITORY_LOAD,
-        RouteKind.REPOSITORY_UNLOAD,
-        RouteKind.SHARED_MEMORY_REGISTER,
-        RouteKind.SHARED_MEMORY_UNREGISTER,
-    }
-)
-# As on Triton.
-_CLOSED: Final = frozenset(
-    {
-        RouteKind.NOT_FOUND,
-        RouteKind.TRACE_SETTING,
-        RouteKind.LOGGING,
-        RouteKind.EXECUTOR_DRAIN,
-    }
-)
 
 
 class Redirect(NamedTuple):
@@ -48,7 +26,8 @@ def redirect(value: bytes) -> Redirect | None:
     if value == _METRICS:
         return Redirect(b"GET", b"/v2/models/stats", metrics=True)
     target = b"/" + value
-    kind = resolve(target).kind
-    if kind in _CLOSED:
+    rule = RULES.get(resolve(target).kind)
+    if rule is None or VERTEX_AI not in rule.ports:
         return None
-    return Redirect(b"POST" if kind in _POST else b"GET", target)
+    # Predictions are POSTs, whatever the route takes.
+    return Redirect(rule.methods[0], target)

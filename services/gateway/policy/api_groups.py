@@ -1,39 +1,16 @@
 """The groups of APIs that clients are given or refused as one; their names are Triton's, but for
-that of the console.
+that of the console. Which routes are in them is the table of http/routes.py.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from nereid.services.gateway.http.routes import RouteKind
+from nereid.services.gateway.http.routes import RULES
 
 HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 _SERVICE: Final = "/inference.GRPCInferenceService/"
 
-ROUTES_BY_API: Final[dict[str, tuple[RouteKind, ...]]] = {
-    "health": (RouteKind.LIVE, RouteKind.READY, RouteKind.MODEL_READY),
-    "metadata": (RouteKind.SERVER_METADATA, RouteKind.MODEL_METADATA),
-    "inference": (RouteKind.INFER, RouteKind.GENERATE, RouteKind.GENERATE_STREAM),
-    "shared-memory": (
-        RouteKind.SHARED_MEMORY_STATUS,
-        RouteKind.SHARED_MEMORY_REGISTER,
-        RouteKind.SHARED_MEMORY_UNREGISTER,
-    ),
-    "model-config": (RouteKind.MODEL_CONFIG,),
-    "model-repository": (
-        RouteKind.REPOSITORY_INDEX,
-        RouteKind.REPOSITORY_LOAD,
-        RouteKind.REPOSITORY_UNLOAD,
-        RouteKind.EXECUTOR_DRAIN,
-    ),
-    "statistics": (RouteKind.MODEL_STATISTICS,),
-    "trace": (RouteKind.TRACE_SETTING, RouteKind.TIMELINE),
-    "logging": (RouteKind.LOGGING,),
-    "console": (RouteKind.CONSOLE_FACTS, RouteKind.CONSOLE_STREAM),
-}
-# Open to everybody: it says nothing of the server.
-OPEN_ROUTES: Final = frozenset({RouteKind.CONSOLE_PAGE})
 _METHODS: Final[dict[str, tuple[str, ...]]] = {
     "health": ("ServerLive", "ServerReady", "ModelReady"),
     "metadata": ("ServerMetadata", "ModelMetadata"),
@@ -55,22 +32,10 @@ METHODS_BY_API: Final[dict[str, tuple[str, ...]]] = {
     name: tuple(_SERVICE + method for method in methods) for name, methods in _METHODS.items()
 }
 METHODS_BY_API["health"] += (HEALTH_CHECK,)
-API_BY_ROUTE: Final = {kind: api for api, kinds in ROUTES_BY_API.items() for kind in kinds}
+# By the names of groups, as --http-restricted-api and API keys know them.
+APIS: Final = tuple(METHODS_BY_API)
 API_BY_METHOD: Final = {path: api for api, paths in METHODS_BY_API.items() for path in paths}
-# What changes the server, or shows what other clients do. What is there (index, status) everybody
-# may read.
-CHANGING_ROUTES: Final = frozenset(
-    {
-        RouteKind.REPOSITORY_LOAD,
-        RouteKind.REPOSITORY_UNLOAD,
-        RouteKind.EXECUTOR_DRAIN,
-        RouteKind.SHARED_MEMORY_REGISTER,
-        RouteKind.SHARED_MEMORY_UNREGISTER,
-        RouteKind.TRACE_SETTING,
-        RouteKind.TIMELINE,
-        RouteKind.LOGGING,
-    }
-)
+# What changes the server.
 CHANGING_METHODS: Final = frozenset(
     _SERVICE + method
     for method in (
@@ -84,4 +49,4 @@ CHANGING_METHODS: Final = frozenset(
         "LogSettings",
     )
 )
-CONTROL_APIS: Final = frozenset(API_BY_ROUTE[kind] for kind in CHANGING_ROUTES)
+CONTROL_APIS: Final = frozenset(rule.api for rule in RULES.values() if rule.is_control)

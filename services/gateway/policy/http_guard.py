@@ -6,16 +6,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.bounded_cache import BoundedCache
 from nereid.rpc.net.budget import Owner
-from nereid.services.gateway.auth.grant import UNGROUPED
 from nereid.services.gateway.auth.refusal import CallRefused, Reason
-from nereid.services.gateway.http.routes import RouteKind, resolve
+from nereid.services.gateway.http.routes import RULES, resolve
 from nereid.services.gateway.http.server.call import JSON, TEXT
 from nereid.services.gateway.http.server.limits import RequestRejected
-from nereid.services.gateway.policy.api_groups import (
-    API_BY_ROUTE,
-    CHANGING_ROUTES,
-    OPEN_ROUTES,
-)
 from nereid.services.gateway.retry_hints import exact_line
 
 if TYPE_CHECKING:
@@ -103,9 +97,9 @@ class HttpGuard:
 
     def _resolve(self, target: bytes) -> _Target:
         route = resolve(target)
-        is_open = route.kind is RouteKind.NOT_FOUND or route.kind in OPEN_ROUTES
-        api = None if is_open else API_BY_ROUTE.get(route.kind, UNGROUPED)
-        rule = self._policy.rule_of(api, changes=route.kind in CHANGING_ROUTES)
+        known = RULES.get(route.kind)
+        api = (known.api or None) if known is not None else None
+        rule = self._policy.rule_of(api, changes=known is not None and known.is_control)
         return self._targets.remember(target, _Target(api, route.model, rule))
 
 

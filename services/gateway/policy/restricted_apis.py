@@ -4,14 +4,12 @@ certain header. Their syntax is Triton's: <category>,<category>:<header>=<value>
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from nereid.services.gateway.policy.api_groups import ROUTES_BY_API
+from nereid.services.gateway.policy.api_groups import APIS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-CATEGORIES: Final = tuple(ROUTES_BY_API)
 
 
 class Restriction(NamedTuple):
@@ -33,8 +31,8 @@ def parse(text: str) -> dict[str, Restriction]:
         raise ValueError("expected <api>,<api>:<header>=<value>")
     table: dict[str, Restriction] = {}
     for name in names.split(","):
-        if name not in ROUTES_BY_API:
-            raise ValueError(f"'{name}' is none of {', '.join(CATEGORIES)}")
+        if name not in APIS:
+            raise ValueError(f"'{name}' is none of {', '.join(APIS)}")
         if name in table:
             raise ValueError(f"'{name}' is named twice")
         table[name] = Restriction(header, value)

@@ -6,9 +6,13 @@ import asyncio
 import gzip
 import json
 import zlib
+from typing import Any
+from urllib.parse import quote
+
+import pytest
 
 from nereid.services.gateway.http.routes import RouteKind
-from tests.support.gateway.gateway_http import BODY, INFER, INPUT, ask, connect
+from tests.support.gateway.gateway_http import BODY, INFER, INPUT, At, ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 
 
@@ -66,3 +70,26 @@ async def test_readiness_follows_the_scheduler(site: GatewaySite) -> None:
     site.scheduler.link.close()
     while (await ask(site, "GET", "/v2/health/ready")).status != 400:
         await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("name", ["my model", "modèle", "50%?#"])
+async def test_names_that_clients_quote(name: str) -> None:
+    """As NVIDIA's client does with each."""
+    path = f"/v2/models/{quote(name, safe='')}"
+    managed: dict[str, Any] = {"allow_sagemaker": True, "sagemaker_port": 0}
+    managed["sagemaker_default_model"] = name
+    managed |= {"allow_vertex_ai": True, "vertex_ai_port": 0, "vertex_ai_default_model": name}
+    async with gateway_site(**managed) as site:
+        site.scheduler.models = (name,)
+        assert (await ask(site, "GET", f"{path}/ready")).status == 200
+        assert json.loads((await ask(site, "GET", f"{path}/config")).body)["name"] == name
+        # The second one is of a known target.
+        for _ in range(2):
+            response = await ask(site, "POST", f"{path}/infer", BODY)
+            assert json.loads(response.body)["model_name"] == name
+        ports = site.service.managed_addresses
+        for port, target in (("sagemaker", "/invocations"), ("vertex-ai", "/predict")):
+            response = await ask(At(ports[port]), "POST", target, BODY)
+            assert (response.status, json.loads(response.body)["model_name"]) == (200, name)
+        unknown = await ask(site, "POST", "/v2/models/my%20other/infer", BODY)
+        assert b"unknown model: 'my other'" in unknown.body

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nereid.core.errors import PermissionDenied
 from nereid.services.gateway.auth.principal import principal_of
-from nereid.services.gateway.policy.api_groups import API_BY_ROUTE
+from nereid.services.gateway.http.routes import RULES
 
 if TYPE_CHECKING:
     from nereid.services.gateway.http.routes import Route
@@ -20,6 +20,6 @@ def check_all_models(call: HttpCall, route: Route) -> None:
         PermissionDenied: it is.
     """
     principal = principal_of(call.sender)
-    api = API_BY_ROUTE[route.kind]
+    api = RULES[route.kind].api
     if principal is not None and principal.grant.depends_on_model(api):
         raise PermissionDenied(f"'{principal.name}' needs the API '{api}' for all models")

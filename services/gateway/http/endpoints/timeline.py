@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qs
 
-from nereid.core.errors import InvalidArgument, NotFound
+from nereid.core.errors import NotFound
 from nereid.services.gateway.http.endpoints.all_models import check_all_models
+from nereid.services.gateway.http.query import Query
 from nereid.timeline.wire import CONTENT_TYPE
 
 if TYPE_CHECKING:
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from nereid.services.gateway.http.server.call import HttpCall
 
 _OFF: Final = "this gateway records no timeline: it was started with --timeline-seconds=0"
-_LAST: Final = "the query 'last' must be a number of seconds above 0, such as ?last=30"
 _DEFAULT_S: Final = 30.0
+# More than any gateway records.
+_MAX_S: Final = 1_000_000_000
 _TYPE: Final = CONTENT_TYPE.encode()
 
 
@@ -34,7 +35,7 @@ class TimelineEndpoint:
             raise NotFound(_OFF)
         # It shows requests to all of them.
         check_all_models(call, route)
-        last_s = _last_s(call.target)
+        last_s = Query(call.target, ("last",)).seconds("last", _DEFAULT_S, _MAX_S)
         writable = asyncio.Event()
         writable.set()
         call.on_flow_control = lambda paused: writable.clear() if paused else writable.set()
@@ -47,14 +48,3 @@ class TimelineEndpoint:
                 call.send_chunk(part)
                 await writable.wait()
         call.end_stream()
-
-
-def _last_s(target: bytes) -> float:
-    given = parse_qs(target.partition(b"?")[2].decode("latin-1")).get("last", [""])[-1]
-    try:
-        last_s = float(given) if given else _DEFAULT_S
-    except ValueError:
-        raise InvalidArgument(_LAST) from None
-    if not 0 < last_s < float("inf"):
-        raise InvalidArgument(_LAST)
-    return last_s

@@ -6,15 +6,14 @@ import pytest
 
 from nereid.services.gateway.auth.grant import (
     ALL_APIS,
-    APIS,
     NOTHING,
     Grant,
     Limits,
     Permission,
     union,
 )
-from nereid.services.gateway.http.routes import RouteKind
-from nereid.services.gateway.policy.api_groups import METHODS_BY_API, OPEN_ROUTES, ROUTES_BY_API
+from nereid.services.gateway.http.routes import RULES, RouteKind
+from nereid.services.gateway.policy.api_groups import APIS
 from nereid.services.gateway.policy.grpc_guard import api_of
 
 
@@ -68,9 +67,9 @@ def test_a_union_has_the_widest_limits() -> None:
 
 
 def test_both_protocols_have_the_same_groups_and_nothing_is_in_none() -> None:
-    assert set(METHODS_BY_API) == set(ROUTES_BY_API) == APIS
-    grouped = {kind for kinds in ROUTES_BY_API.values() for kind in kinds}
-    assert set(RouteKind) - grouped == {RouteKind.NOT_FOUND, *OPEN_ROUTES}
+    assert set(RULES) == set(RouteKind) - {RouteKind.NOT_FOUND}
+    assert {rule.api for rule in RULES.values()} == {*APIS, ""}
+    assert [kind for kind, rule in RULES.items() if not rule.api] == [RouteKind.CONSOLE_PAGE]
     assert api_of("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo") == "metadata"
     assert api_of("/grpc.health.v1.Health/Check") == "health"
     # What nobody has listed needs all rights.

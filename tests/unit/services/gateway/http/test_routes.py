@@ -24,7 +24,14 @@ from nereid.services.gateway.http.routes import Route, RouteKind, resolve, templ
         (b"/v2/models/m/versions/01", Route(RouteKind.MODEL_METADATA, "m", "01")),
         (b"/v2/models/m/versions/1/infer", Route(RouteKind.INFER, "m", "1")),
         (b"/v2/models/m/infer", Route(RouteKind.INFER, "m")),
-        (b"/v2/models/a%5Fb/infer", Route(RouteKind.INFER, "a%5Fb")),
+        (b"/v2/models/a%5Fb/infer", Route(RouteKind.INFER, "a_b")),
+        (b"/v2/models/my%20model/infer", Route(RouteKind.INFER, "my model")),
+        (b"/v2/models/mod%C3%A8le/versions/1", Route(RouteKind.MODEL_METADATA, "mod\u00e8le", "1")),
+        (b"/v2/models/50%25%3f/infer", Route(RouteKind.INFER, "50%?")),
+        (
+            b"/v2/systemsharedmemory/region/a%20b/status",
+            Route(RouteKind.SHARED_MEMORY_STATUS, memory_kind="system", region="a b"),
+        ),
         ("/v2/models/é/infer".encode(), Route(RouteKind.INFER, "é")),
         (b"/v2/models/m/ready", Route(RouteKind.MODEL_READY, "m")),
         (b"/v2/models/m/config", Route(RouteKind.MODEL_CONFIG, "m")),
@@ -88,6 +95,16 @@ def test_routes(target: bytes, route: Route) -> None:
         b"/v2/systemsharedmemory/region//status",
         b"/v2/gpusharedmemory/status",
         b"/v2/models/m/infer\n",
+        # No names: a path, bytes that are no text, and no bytes.
+        b"/v2/models/a%2Fb/infer",
+        b"/v2/models/%FF/infer",
+        b"/v2/models/\xff/infer",
+        b"/v2/models/%zz/infer",
+        b"/v2/models/50%/infer",
+        # Only names are quoted.
+        b"/v2/models/m%2Finfer/generate/infer",
+        b"/v2%2Fhealth/live",
+        b"/v2/models/m/versions/%31",
     ],
 )
 def test_targets_without_a_route(target: bytes) -> None:

@@ -42,6 +42,10 @@ def test_the_metrics_page_is_what_statistics_are_to_clients() -> None:
         b"v2/logging",
         b"v2/nereid/executors/executor-0/drain",
         b"predict",
+        b"v2/nereid/timeline",
+        b"console",
+        b"console/facts",
+        b"console/stream",
         b"metrics/",
     ],
 )

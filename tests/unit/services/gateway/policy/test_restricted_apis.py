@@ -6,7 +6,8 @@ import pytest
 
 from nereid.config.settings_reader import secret_environ, settings_argv
 from nereid.services.gateway import settings
-from nereid.services.gateway.policy.restricted_apis import CATEGORIES, Restriction, gather, parse
+from nereid.services.gateway.policy.api_groups import APIS
+from nereid.services.gateway.policy.restricted_apis import Restriction, gather, parse
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_errors(text: str, reason: str) -> None:
 
 
 def test_several_flags_share_no_category() -> None:
-    table = gather([f"{name}:key={number}" for number, name in enumerate(CATEGORIES)])
+    table = gather([f"{name}:key={number}" for number, name in enumerate(APIS)])
     assert table["logging"] == Restriction("key", "8")
     with pytest.raises(ValueError, match="'trace' is restricted twice"):
         gather(["trace:a=b", "health,trace:c=d"])

@@ -1,0 +1,50 @@
+"""Writes docs/reference/routes.md from the table of the gateway's routes; --check: exits with 1 if
+it differs.
+
+usage: route_reference.py [--check]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from nereid.services.gateway.http.routes import HTTP, METRICS, RULES, SAGEMAKER, VERTEX_AI
+from scripts.reference_page import table, write_or_check
+
+_INTRODUCTION = """\
+# Routes of the HTTP ports
+
+<!-- Written by scripts/route_reference.py from services/gateway/http/routes.py. -->
+
+The API is what a key of [`--auth-config`](../operators/authentication.md) has a right for and what
+`--http-restricted-api` restricts; without one a route says nothing of the server. A control route
+is closed by `--open-control-apis=false`, and refuses the pages of other origins; with `--console`
+every POST does. Ports have the routes named here alone: SageMaker's and Vertex AI's have routes of
+their own that become these, the latter by its redirect header. Names in a path may be quoted
+(`my%20model`).
+
+"""
+_PORTS = {HTTP: "HTTP", SAGEMAKER: "SageMaker", VERTEX_AI: "Vertex AI", METRICS: "metrics"}
+_HEADER = ("Route", "Methods", "API", "Control", "Ports")
+
+
+def page() -> str:
+    rows = [
+        (
+            f"`{template}`",
+            b", ".join(rule.methods).decode(),
+            f"`{rule.api}`" if rule.api else "",
+            "yes" if rule.is_control else "",
+            ", ".join(_PORTS[port] for port in rule.ports),
+        )
+        for rule in RULES.values()
+        for template in rule.templates
+    ]
+    return _INTRODUCTION + table(_HEADER, rows)
+
+
+if __name__ == "__main__":
+    sys.exit(write_or_check("routes.md", page(), "The reference page of the gateway's routes"))

@@ -1,0 +1,82 @@
+"""The query of a request's target, read once for all routes that take one. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl
+
+from nereid.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_INTEGER: Final = re.compile("[0-9]{1,20}")
+# Without inf, nan, a sign and Python's own underscores.
+_DECIMAL: Final = re.compile(r"[0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,3})?")
+_FLAGS: Final = {"true": True, "false": False}
+
+
+class Query:
+    """The fields of a query by name, each of which may be there once."""
+
+    def __init__(self, target: bytes, names: Collection[str]) -> None:
+        """names: the fields that the route knows.
+
+        Raises:
+            InvalidArgument: it is malformed, or has others.
+        """
+        _, _, text = target.partition(b"?")
+        try:
+            fields = parse_qsl(
+                text.decode("ascii"),
+                keep_blank_values=True,
+                errors="strict",
+                max_num_fields=len(names),
+            )
+        except ValueError as error:
+            raise InvalidArgument(
+                f"the query is malformed, or has too many fields: {error}"
+            ) from error
+        self._values: dict[str, str] = {}
+        for name, value in fields:
+            if name not in names or name in self._values:
+                raise InvalidArgument(
+                    f"the query may have each of {', '.join(names)} once; not '{name[:100]}'"
+                )
+            self._values[name] = value
+
+    def text(self, name: str, max_characters: int) -> str:
+        """A field's text; empty: it is not there."""
+        text = self._values.get(name, "")
+        if len(text) > max_characters:
+            raise InvalidArgument(f"{name} has more than {max_characters} characters")
+        return text
+
+    def integer(self, name: str, default: int, most: int) -> int:
+        """A field's number, from 0 to most."""
+        text = self._values.get(name)
+        if text is None:
+            return default
+        if _INTEGER.fullmatch(text) is None or int(text) > most:
+            raise InvalidArgument(f"{name} is a number of at most {most}")
+        return int(text)
+
+    def seconds(self, name: str, default: float, most: int) -> float:
+        """A field's seconds, above 0 and up to most."""
+        text = self._values.get(name)
+        if not text:
+            return default
+        seconds = float(text) if _DECIMAL.fullmatch(text) else 0.0
+        if not 0 < seconds <= most:
+            raise InvalidArgument(
+                f"{name} is a number of seconds above 0 and of at most {most}, such as ?{name}=30"
+            )
+        return seconds
+
+    def flag(self, name: str) -> bool:
+        """Whether a field is true; it is not if it is not there."""
+        text = self._values.get(name, "false")
+        if text not in _FLAGS:
+            raise InvalidArgument(f"{name} is true or false")
+        return _FLAGS[text]
