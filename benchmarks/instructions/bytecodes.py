@@ -86,8 +86,10 @@ class CallCounter:
 
 
 def command(path: Path, argv: Sequence[str]) -> list[str]:
-    """argv: of the interpreter, beginning with -m."""
-    return [sys.executable, "-m", __name__, str(path), *argv[1:]]
+    """argv: of the interpreter, a module of Nereid's after -m."""
+    # -P: what it counts would execute itself anew, without the counter, to have it.
+    module = argv.index("-m") + 1
+    return [sys.executable, "-P", "-m", __name__, str(path), *argv[module:]]
 
 
 def counts_of(connection: socket.socket) -> Counts:

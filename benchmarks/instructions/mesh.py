@@ -48,7 +48,7 @@ def counted_mesh(
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="nereid-"))
         servers = {}
         for child in plan_mesh(directory, argv).children:
-            _, _, module, *_ = child.argv
+            module = child.argv[child.argv.index("-m") + 1]
             name = _NAMES.get(module, module)
             command = process.Command(wrap(name, list(child.argv[1:])), work / f"{name}.log")
             servers[name] = stack.enter_context(process.ServerProcess(command))

@@ -10,9 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid import rpc
-from nereid.core.errors import Unavailable
 from nereid.core.messages import LogRules, TraceRules
-from nereid.core.retry_after import DEFAULT_MS
 from nereid.observability.logging import apply_log_rules
 from nereid.rpc.net.budget import ByteBudget
 from nereid.rpc.net.stall_detection import UploadLimits
@@ -383,7 +381,7 @@ class GatewayService:
             _log.warning("draining: %d requests were not finished in time, and fail", pending)
         self._stop_accepting()
         self._decoders.close()
-        self._upstream.close(Unavailable("the server is shutting down", retry_after_ms=DEFAULT_MS))
+        self._upstream.close()
         if self._grpc is not None:
             await self._grpc.drain(max(0.1, deadline - loop.time()))
         # The responses are in the transports: let each connection end by itself.

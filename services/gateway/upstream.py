@@ -197,10 +197,11 @@ class Upstream:
         """Wait until no request is pending; False when the time ran out first."""
         return await self.pending.drain(timeout_s)
 
-    def close(self, reason: NereidError) -> None:
-        """End the link; pending requests fail with the reason."""
+    def close(self) -> None:
+        """End the link; requests that are pending fail, and so do those that still come."""
+        self.stop_accepting()
         self.tensors.close()
-        self.router.close(reason)
+        self.router.close(Unavailable(STOPPING_MESSAGE, retry_after_ms=DEFAULT_MS))
 
     def _on_notice(self, notice: Notice) -> None:
         if isinstance(notice, CachedModels):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# Before anything that may lie in the folder of the start.
+import nereid.safe_path  # isort: split
+
 import logging
 import os
 import sys

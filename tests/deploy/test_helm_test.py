@@ -71,10 +71,10 @@ def run(values: Object, gateway: _Gateway) -> subprocess.CompletedProcess[str]:
 
 def run_at(values: Object, url: str) -> subprocess.CompletedProcess[str]:
     (container,) = pod(values)["spec"]["containers"]
-    interpreter, flag, script, _, *others = container["command"]
-    assert (interpreter, flag) == ("python", "-c")
+    interpreter, *options, script, _, certificates, credentials = container["command"]
+    assert interpreter == "python"
     return subprocess.run(
-        [sys.executable, "-c", script, url, *others],
+        [sys.executable, *options, script, url, certificates, credentials],
         capture_output=True,
         text=True,
         timeout=60,
@@ -130,7 +130,7 @@ def test_no_gateway_fails_it(gateway: _Gateway) -> None:
 )
 def test_it_asks_the_service(name: str, url: str) -> None:
     (container,) = pod(VALUE_SETS[name])["spec"]["containers"]
-    assert container["command"][3] == url
+    assert container["command"][4] == url
 
 
 def test_it_is_a_test_with_an_image_of_the_chart() -> None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nereid.config.recovery import DEFAULT_TIMES
-from nereid.core.errors import Unavailable
-from nereid.core.retry_after import DEFAULT_MS
 from nereid.mesh_routing.access import OneScheduler, dial_scheduler
 from nereid.mesh_routing.scheduler_channels import SchedulerChannels
 from nereid.rpc.net.budget import BudgetLimits, ByteBudget
@@ -163,6 +161,5 @@ class Gateway:
     async def drain(self) -> None:
         """Finish what is pending, then close."""
         await self._upstream.drain(_EXIT_S)
-        reason = Unavailable("the server is shutting down", retry_after_ms=DEFAULT_MS)
-        self._upstream.close(reason)
+        self._upstream.close()
         self.break_off(lossy=False)

@@ -48,6 +48,7 @@ class LocalMesh:
         """Raises TargetError."""
         argv = [
             sys.executable,
+            "-P",
             "-c",
             "from nereid.cli import main; main()",
             "serve",

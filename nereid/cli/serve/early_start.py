@@ -7,12 +7,18 @@ before they start: it must be quick.
 
 from __future__ import annotations
 
-import sys
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from nereid.cli.serve.child_process import StandbyProcess
-from nereid.cli.serve.programs import EXECUTOR, GATEWAY, JOINED, SCHEDULER, WITH_EXECUTOR
+from nereid.cli.serve.programs import (
+    EXECUTOR,
+    GATEWAY,
+    JOINED,
+    SCHEDULER,
+    WITH_EXECUTOR,
+    module_argv,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,4 +56,4 @@ def _value(argv: Sequence[str], environ: Mapping[str, str], name: str) -> str:
 def start_likely_programs(argv: Sequence[str], environ: Mapping[str, str]) -> list[StandbyProcess]:
     """Processes for likely_programs, which import what they need and wait."""
     programs = likely_programs(argv, environ)
-    return [StandbyProcess((sys.executable, "-m", *program)) for program in programs]
+    return [StandbyProcess(module_argv(*program)) for program in programs]

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from nereid.cli.serve.likely_backends import likely_backends
 from nereid.cli.serve.plan import ChildSpec, Edge, Plan, SupervisionRules
-from nereid.cli.serve.programs import CACHE, EXECUTOR, GATEWAY, JOINED, SCHEDULER, WITH_EXECUTOR
+from nereid.cli.serve.programs import (
+    CACHE,
+    EXECUTOR,
+    GATEWAY,
+    JOINED,
+    SCHEDULER,
+    WITH_EXECUTOR,
+    module_argv,
+)
 from nereid.cli.serve.settings import COMMON_FLAGS, ServeSettings
 from nereid.cli.serve.triton_flags import TritonFlags
 from nereid.config import flags
@@ -283,7 +291,7 @@ class _Mesh:
         has_standby = self.serve.standby and stage < _LAST_STAGE
         return ChildSpec(
             _name(module, number),
-            (sys.executable, "-m", module, *argv),
+            module_argv(module, *argv),
             stage,
             secrets,
             standby_after_s=_STANDBY_AFTER_S if has_standby else None,

@@ -1,7 +1,8 @@
-"""The modules that the processes of a mesh run, by `python -m`."""
+"""The modules that the processes of a mesh run, and how."""
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 JOINED: Final = "nereid.cli.serve.joined"
@@ -11,3 +12,8 @@ GATEWAY: Final = "nereid.services.gateway"
 SCHEDULER: Final = "nereid.services.scheduler"
 EXECUTOR: Final = "nereid.services.executor"
 CACHE: Final = "nereid.services.cache"
+
+
+def module_argv(module: str, *arguments: str) -> tuple[str, ...]:
+    """The command line of one; -P: nothing is imported from the folder that it is started in."""
+    return (sys.executable, "-P", "-m", module, *arguments)

@@ -35,8 +35,8 @@ _FINAL_CODES = frozenset({2, 3})
 # Children have the same time to drain: what fails when it is over must still reach the clients.
 _FINAL_RESPONSES_S = 2.0
 _POLL_INTERVAL_S = 0.05
-# Of argv: the interpreter, -m and the module; what follows are its arguments.
-_PROGRAM_WORDS = 3
+# Of argv: the interpreter, -P, -m and the module; what follows are its arguments.
+_PROGRAM_WORDS = 4
 
 
 _NO_STANDBYS: Mapping[str, StandbyProcess] = MappingProxyType({})

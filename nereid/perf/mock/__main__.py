@@ -2,6 +2,7 @@
 
 import sys
 
+import nereid.safe_path  # noqa: F401 - before anything that may lie in the folder of the start
 from nereid.perf.mock.command import main
 
 if __name__ == "__main__":

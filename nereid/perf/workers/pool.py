@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _READ_BYTES: Final = 1 << 16
 _EXIT_S: Final = 2.0
+_MODULE: Final = "nereid.perf.workers.worker"
 
 
 class WorkerError(Exception):
@@ -31,7 +32,7 @@ class _Worker:
         self.number = number
         self.decoder = Decoder()
         self.socket, theirs = socket.socketpair()
-        argv = [sys.executable, "-m", "nereid.perf.workers.worker", str(theirs.fileno())]
+        argv = [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())]
         with theirs:
             self.process = subprocess.Popen(
                 argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL

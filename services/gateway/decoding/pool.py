@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.core.errors import (
     INTERNAL_MESSAGE,
+    STOPPING_MESSAGE,
     Internal,
     InvalidArgument,
     Unavailable,
@@ -124,7 +125,7 @@ class DecoderPool:
         if not self._limits.processes:
             return function(list(blobs), *arguments)
         if self._closed:
-            raise _shutting_down()
+            raise _stopping()
         done: asyncio.Future[Returned] = asyncio.get_running_loop().create_future()
         size_bytes = sum(map(len, blobs))
         waiting = _WaitingJob(Job(function, arguments, blobs), done)
@@ -165,7 +166,7 @@ class DecoderPool:
         for queue in (self._short, self._long):
             while (waiting := queue.take()) is not None:
                 if not waiting.done.done():
-                    waiting.done.set_exception(_shutting_down())
+                    waiting.done.set_exception(_stopping())
         for slot in self._slots:
             slot.close()
 
@@ -299,5 +300,5 @@ class _Slot:
         self._timer = asyncio.get_running_loop().call_later(delay_s, callback)
 
 
-def _shutting_down() -> Unavailable:
-    return Unavailable("the server is shutting down", retry_after_ms=DEFAULT_MS)
+def _stopping() -> Unavailable:
+    return Unavailable(STOPPING_MESSAGE, retry_after_ms=DEFAULT_MS)

@@ -57,7 +57,7 @@ note("ended")
 
 
 def child(code: str, name: str, journal: Path, stage: int = 0) -> ChildSpec:
-    return ChildSpec(name, (sys.executable, "-c", code, name, str(journal)), stage)
+    return ChildSpec(name, (sys.executable, "-P", "-c", code, name, str(journal)), stage)
 
 
 def rules(exit_timeout_s: float, watchdog_timeout_s: float = 0) -> SupervisionRules:
@@ -211,7 +211,9 @@ UNLIKELY = "import threading; threading.Event().wait()"
 
 async def test_a_process_that_was_started_early_serves_first(journal: Path) -> None:
     specs = [child(EARLY, "early", journal), child(ORDERLY, "other", journal)]
-    early, unlikely = (StandbyProcess((sys.executable, "-c", each)) for each in (EARLY, UNLIKELY))
+    early, unlikely = (
+        StandbyProcess((sys.executable, "-P", "-c", each)) for each in (EARLY, UNLIKELY)
+    )
     left = [unlikely, early]
     standbys = match_standbys(specs, left)
     assert (standbys, left) == ({specs[0].name: early}, [unlikely])

@@ -70,7 +70,9 @@ async def test_requests_that_outlast_the_drain_fail(site: GatewaySite) -> None:
     held = asyncio.ensure_future(post(site.http, "hold"))
     await site.scheduler.next_held()
     await site.service.drain(0.05)
-    assert await held == (503, b'{"error":"the server is shutting down"}')
+    # As Triton says when its grace is over.
+    text = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+    assert await held == (503, f'{{"error":"{text}"}}'.encode())
 
 
 async def run(*argv: str) -> asyncio.subprocess.Process:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import mmap
 
+import pytest
+
 from nereid.core.digest import DIGEST_BYTES, KEY_BYTES
-from nereid.core.errors import Unavailable
+from nereid.core.errors import STOPPING_MESSAGE
 from nereid.core.messages import CachedModels, ErrorStatus, InferRequest, InferResponse
 from nereid.mesh_routing.access import OneScheduler
 from nereid.pb import kserve_pb2
@@ -44,7 +46,16 @@ class UpstreamOnFakeLink:
         return request
 
     def close(self) -> None:
-        self.upstream.close(Unavailable("the server is shutting down"))
+        self.upstream.close()
+
+
+@pytest.mark.parametrize("size_bytes", [1, 1 << 20])
+async def test_what_comes_after_the_end_is_refused_as_on_triton(size_bytes: int) -> None:
+    it = UpstreamOnFakeLink(max_bytes=1 << 40)
+    it.infer(b"pending")
+    it.close()
+    it.infer(bytes(size_bytes))
+    assert [each.error.message for each in it.responses if each.error] == [STOPPING_MESSAGE] * 2
 
 
 async def test_requests_too_large_for_a_frame_are_refused() -> None:

@@ -76,7 +76,7 @@ def test_a_lone_gateway_inherits_its_ports(
 
 def test_an_executor_in_the_gateways_process_may_block_it(tmp_path: Path) -> None:
     (child,) = plan(tmp_path, "--join=all", CACHE).children
-    assert child.argv[2:4] == ("nereid.cli.serve.joined", "--with-executor")
+    assert child.argv[3:5] == ("nereid.cli.serve.joined", "--with-executor")
     assert child.may_block
     joined, executor = plan(tmp_path).children
     assert not joined.may_block
