@@ -1,0 +1,188 @@
+"""Serves all cases, sends each request in each way, and compares every response.
+
+A request is sent 40 times with one head, each time with other values: whatever the mesh remembers
+of a head after the 1st, the 2nd, or the 16th of its kind is used by those behind. Models are served
+plainly, with two instances, with a response cache, and as the step of an ensemble.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.differential import onnx_graphs, python_models
+from tests.differential.case import Arrays, Case, DirectCallError
+from tests.differential.ways import Clients, Result, Send, ways
+from tests.support.mesh.mesh import Mesh
+
+POSITIONS = 40
+# Requests in flight together, in rounds.
+TOGETHER = 8
+# Large tensors take their own way from the first request on.
+_LARGE_POSITIONS = 6
+_VARIANTS = {
+    "": "",
+    "_two": "instance_group [{ count: 2 kind: KIND_CPU }]",
+    "_cached": "response_cache { enable: true }",
+}
+_DELAY = "dynamic_batching { max_queue_delay_microseconds: 2000 }"
+_POISON = bytes([0xA5]) * 4
+
+
+@dataclass
+class Report:
+    """What a run has compared, and what it has found."""
+
+    responses: int = 0
+    ways: set[str] = field(default_factory=set)
+    cases: set[str] = field(default_factory=set)
+    differences: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.responses} responses of {len(self.cases)} models in {len(self.ways)} ways"
+            f" compared in {self.seconds:.0f} s, {len(self.differences)} differ"
+        )
+
+
+def all_cases(seed: int) -> list[Case]:
+    """Return all models, with requests of this seed."""
+    return [*onnx_graphs.cases(seed), *python_models.cases(seed)]
+
+
+def write_repository(root: Path, cases: Sequence[Case]) -> None:
+    """Write each case with its variants and its ensemble."""
+    for case in cases:
+        for suffix, more in _VARIANTS.items():
+            model = root / f"{case.name}{suffix}"
+            case.build(model / "1")
+            batching = _DELAY if case.batching else ""
+            (model / "config.pbtxt").write_text(case.config_text(f"{more}\n{batching}"))
+        ensemble = root / f"{case.name}_ensemble"
+        (ensemble / "1").mkdir(parents=True)
+        (ensemble / "config.pbtxt").write_text(case.ensemble_text())
+
+
+def compare(mesh: Mesh, cases: Sequence[Case], seed: int, stop_at: float = np.inf) -> Report:
+    """Send all requests, until time.monotonic() is past stop_at."""
+    report = Report()
+    began = time.monotonic()
+    clients = Clients(mesh.http, mesh.grpc)
+    try:
+        all_ways = ways(clients)
+        for case in cases:
+            for model, way, requests, results in _exchanges(case, all_ways):
+                report.ways.add(way)
+                report.cases.add(case.name)
+                report.responses += len(results)
+                for place, (request, result) in enumerate(zip(requests, results, strict=True)):
+                    fault = difference(case, request, result)
+                    if fault:
+                        report.differences.append(
+                            f"seed {seed}, {model} by {way}, request {place + 1}: {fault}"
+                        )
+                if time.monotonic() > stop_at:
+                    return report
+            report.differences += _lost_counts(mesh, case, all_ways)
+    finally:
+        report.seconds = time.monotonic() - began
+        clients.close()
+    return report
+
+
+def _exchanges(
+    case: Case, all_ways: dict[str, tuple[Send, Any, bool]]
+) -> Iterator[tuple[str, str, list[Arrays], list[Result]]]:
+    """Model, way, requests and results of each series."""
+    positions = _LARGE_POSITIONS if case.is_large else POSITIONS
+    for way, (send, fits, in_company) in all_ways.items():
+        if fits(case):
+            requests = _one_head(case, positions)
+            if in_company:
+                rounds = [requests[place : place + TOGETHER] for place in range(0, positions, 8)]
+                results = [result for each in rounds for result in send(case.name, case, each)]
+            else:
+                results = send(case.name, case, requests)
+            yield case.name, way, requests, results
+    for suffix in ("_two", "_cached", "_ensemble"):
+        requests = _mixed_heads(case, positions // 2)
+        # A cached response is one that was given before.
+        requests += requests
+        model = case.name + suffix
+        for way in ("grpc", "http") if suffix == "_cached" else ("grpc", "together"):
+            results = all_ways[way][0](model, case, requests)
+            yield model, f"{way}{suffix}", requests, results
+
+
+def _one_head(case: Case, count: int) -> list[Arrays]:
+    """Requests whose tensors all have the shapes of the first, as far as that has as many."""
+    first = _shapes(case.make_request(0))
+    alike = (request for request in _requests(case) if _shapes(request) == first)
+    found = []
+    for request, _ in zip(alike, range(count), strict=False):
+        found.append(request)
+    return found
+
+
+def _mixed_heads(case: Case, count: int) -> list[Arrays]:
+    return [case.make_request(number) for number in range(count)]
+
+
+def _requests(case: Case) -> Iterator[Arrays]:
+    number = 0
+    while True:
+        yield case.make_request(number)
+        number += 1
+
+
+def _shapes(arrays: Arrays) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in arrays.items()}
+
+
+def _lost_counts(mesh: Mesh, case: Case, all_ways: dict[str, Any]) -> list[str]:
+    """What the model's statistics miss of requests that were sent just now."""
+    before = mesh.counts(case.name)
+    requests = _one_head(case, TOGETHER)
+    results = all_ways["together"][0](case.name, case, requests)
+    after = mesh.counts(case.name)
+    failed = sum(isinstance(result, str) for result in results)
+    counted = {name: after[name] - before[name] for name in ("success", "fail")}
+    if counted != {"success": len(results) - failed, "fail": failed}:
+        return [f"{case.name}: {len(results)} responses, {failed} failed, counted as {counted}"]
+    return []
+
+
+def difference(case: Case, request: Arrays, result: Result) -> str:
+    """Say what is wrong with a result; empty: it is that of a direct call."""
+    try:
+        expected = case.call(request)
+    except DirectCallError as error:
+        return "" if isinstance(result, str) else f"a result, where the runtime says: {error}"
+    if isinstance(result, str):
+        return f"an error: {result[:300]}"
+    for name, datatype, _ in case.outputs:
+        got_datatype, got_shape, got = result[name]
+        wanted = expected[name]
+        if got_datatype != datatype:
+            return f"{name} is {got_datatype}, not {datatype}"
+        shape = wanted.shape
+        if got_shape != shape or (got.size and got.shape != shape):
+            return f"{name} has shape {got_shape}, not {shape}"
+        if datatype == "BYTES":
+            same = [_text(each) for each in got.flat] == [_text(each) for each in wanted.flat]
+        else:
+            same = got.tobytes() == np.ascontiguousarray(wanted).tobytes()
+        if not same:
+            poisoned = datatype != "BYTES" and _POISON in got.tobytes()
+            return f"{name} has other values{', of memory that was not written' * poisoned}"
+    return ""
+
+
+def _text(element: Any) -> bytes:
+    return element if isinstance(element, bytes) else str(element).encode()

@@ -1,0 +1,200 @@
+"""Ways for a request to a mesh and for its response back, each by NVIDIA's client."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException, shared_memory
+
+from tests.differential.case import Arrays, Case
+
+# A result of a request, or the text of its error.
+Result = dict[str, tuple[str, tuple[int, ...], np.ndarray[Any, np.dtype[Any]]]] | str
+# Sends requests with the model's name, and returns a result for each, in their order.
+Send = Callable[[str, Case, Sequence[Arrays]], list[Result]]
+_ERROR_S = 60.0
+_REGION_BYTES = 1 << 20
+_numbers = itertools.count()
+
+
+class Clients:
+    """One client for each protocol."""
+
+    def __init__(self, http: str, grpc: str) -> None:
+        self.http = tritonclient.http.InferenceServerClient(http, concurrency=8)
+        self.grpc = tritonclient.grpc.InferenceServerClient(grpc)
+        self.grpc_address = grpc
+
+    def close(self) -> None:
+        self.http.close()
+        self.grpc.close()
+
+
+def ways(clients: Clients) -> dict[str, tuple[Send, Callable[[Case], bool], bool]]:
+    """Return each way by name: how it sends, which cases it can carry, and whether the requests
+    are in flight together.
+    """
+    http, grpc = clients.http, clients.grpc
+
+    def always(_: Case) -> bool:
+        return True
+
+    def grpc_alone(model: str, case: Case, requests: Sequence[Arrays]) -> list[Result]:
+        return [
+            _result(case, lambda a=arrays: grpc.infer(model, _inputs(tritonclient.grpc, case, a)))
+            for arrays in requests
+        ]
+
+    def http_alone(
+        model: str, case: Case, requests: Sequence[Arrays], *, binary: bool = True, **more: Any
+    ) -> list[Result]:
+        outputs = [
+            tritonclient.http.InferRequestedOutput(name, binary_data=binary)
+            for name, _, _ in case.outputs
+        ]
+
+        def infer(arrays: Arrays) -> Any:
+            inputs = _inputs(tritonclient.http, case, arrays, binary_data=binary)
+            return http.infer(model, inputs, outputs=outputs, **more)
+
+        return [_result(case, lambda a=arrays: infer(a)) for arrays in requests]
+
+    def http_json(model: str, case: Case, requests: Sequence[Arrays]) -> list[Result]:
+        return http_alone(model, case, requests, binary=False)
+
+    def http_gzip(model: str, case: Case, requests: Sequence[Arrays]) -> list[Result]:
+        return http_alone(
+            model,
+            case,
+            requests,
+            request_compression_algorithm="gzip",
+            response_compression_algorithm="gzip",
+        )
+
+    def together(model: str, case: Case, requests: Sequence[Arrays]) -> list[Result]:
+        arrived: queue.Queue[tuple[int, Any, Any]] = queue.Queue()
+        for place, arrays in enumerate(requests):
+            grpc.async_infer(
+                model,
+                _inputs(tritonclient.grpc, case, arrays),
+                lambda result, error, place=place: arrived.put((place, result, error)),
+            )
+        return _in_order(case, arrived, len(requests))
+
+    def stream(model: str, case: Case, requests: Sequence[Arrays]) -> list[Result]:
+        arrived: queue.Queue[tuple[int, Any, Any]] = queue.Queue()
+        with tritonclient.grpc.InferenceServerClient(clients.grpc_address) as own:
+            own.start_stream(lambda result, error: arrived.put((0, result, error)))
+            results = []
+            for arrays in requests:
+                own.async_stream_infer(model, _inputs(tritonclient.grpc, case, arrays))
+                # Waits, as an error on a stream says nothing of the request that it is for.
+                results += _in_order(case, arrived, 1)
+            return results
+
+    def regions(model: str, case: Case, requests: Sequence[Arrays]) -> list[Result]:
+        return [_by_regions(grpc, model, case, arrays) for arrays in requests]
+
+    def fits_json(case: Case) -> bool:
+        has_half = any(datatype == "FP16" for _, datatype, _ in (*case.inputs, *case.outputs))
+        return case.fits_json and not has_half and not case.is_large
+
+    def fits_regions(case: Case) -> bool:
+        return not case.has_text and case.name != "empty"
+
+    return {
+        "grpc": (grpc_alone, always, False),
+        "http": (http_alone, always, False),
+        "json": (http_json, fits_json, False),
+        "gzip": (http_gzip, always, False),
+        "stream": (stream, always, False),
+        "regions": (regions, fits_regions, False),
+        "together": (together, always, True),
+    }
+
+
+def _inputs(client: Any, case: Case, arrays: Arrays, **more: Any) -> list[Any]:
+    inputs = []
+    for name, datatype, _ in case.inputs:
+        tensor = client.InferInput(name, list(arrays[name].shape), datatype)
+        tensor.set_data_from_numpy(arrays[name], **more)
+        inputs.append(tensor)
+    return inputs
+
+
+def _result(case: Case, infer: Callable[[], Any]) -> Result:
+    try:
+        return _read(case, infer())
+    except InferenceServerException as error:
+        return str(error)
+
+
+def _read(case: Case, result: Any) -> Result:
+    read = {}
+    for name, _, _ in case.outputs:
+        output = result.get_output(name)
+        described = (
+            (output["datatype"], output["shape"])
+            if isinstance(output, dict)
+            else (output.datatype, output.shape)
+        )
+        read[name] = (described[0], tuple(described[1]), np.array(result.as_numpy(name)))
+    return read
+
+
+def _in_order(case: Case, arrived: queue.Queue[tuple[int, Any, Any]], count: int) -> list[Result]:
+    results: dict[int, Result] = {}
+    for _ in range(count):
+        place, result, error = arrived.get(timeout=_ERROR_S)
+        results[place] = str(error) if error is not None else _read(case, result)
+    return [results[place] for place in sorted(results)]
+
+
+def _by_regions(grpc: Any, model: str, case: Case, arrays: Arrays) -> Result:
+    """With inputs and outputs in system shared memory of the client's."""
+    with contextlib.ExitStack() as stack:
+        inputs = []
+        for name, datatype, _ in case.inputs:
+            array = np.ascontiguousarray(arrays[name])
+            region, handle = stack.enter_context(_region(grpc, array.nbytes))
+            shared_memory.set_shared_memory_region(handle, [array])
+            tensor = tritonclient.grpc.InferInput(name, list(array.shape), datatype)
+            tensor.set_shared_memory(region, array.nbytes)
+            inputs.append(tensor)
+        outputs, handles = [], {}
+        for name, _, _ in case.outputs:
+            region, handles[name] = stack.enter_context(_region(grpc, _REGION_BYTES))
+            wanted = tritonclient.grpc.InferRequestedOutput(name)
+            wanted.set_shared_memory(region, _REGION_BYTES)
+            outputs.append(wanted)
+        try:
+            result = grpc.infer(model, inputs, outputs=outputs)
+        except InferenceServerException as error:
+            return str(error)
+        read = {}
+        for name, handle in handles.items():
+            output = result.get_output(name)
+            dtype = tritonclient.utils.triton_to_np_dtype(output.datatype)
+            shape = tuple(output.shape)
+            array = shared_memory.get_contents_as_numpy(handle, dtype, list(shape))
+            read[name] = (output.datatype, shape, np.array(array))
+        return read
+
+
+@contextlib.contextmanager
+def _region(grpc: Any, byte_size: int) -> Iterator[tuple[str, Any]]:
+    name = f"differential_{next(_numbers)}"
+    handle = shared_memory.create_shared_memory_region(name, f"/{name}", byte_size)
+    try:
+        grpc.register_system_shared_memory(name, f"/{name}", byte_size)
+        yield name, handle
+    finally:
+        grpc.unregister_system_shared_memory(name)
+        shared_memory.destroy_shared_memory_region(handle)
