@@ -298,9 +298,10 @@ def split_outputs(
             row = end
             continue
         if layout.parts is None:
-            rows = slice(row, end) if signature.batching else slice(None)
             raws: list[Piece] = [
-                output_bytes(signature, plan, output, arrays[index][rows])
+                output_bytes(
+                    signature, plan, output, _some_rows(signature, arrays[index], row, end)
+                )
                 for output, index in zip(plan.response_outputs, layout.indices, strict=True)
             ]
             append(encode_response(layout.head, (lend and lend(raws)) or raws))
@@ -315,6 +316,10 @@ def split_outputs(
                 append(view[row * size : end * size])
         row = end
     return pieces
+
+
+def _some_rows(signature: Signature, array: Array, row: int, end: int) -> Array:
+    return np.atleast_1d(array)[row:end] if signature.batching else array
 
 
 def output_bytes(
@@ -336,8 +341,12 @@ def check_outputs(
 ) -> tuple[tuple[int, ...], ...]:
     """The shapes of the outputs' rows, or of the outputs if the model does not batch.
 
+    As on Triton, they need not be those of the configuration, but for the number of rows. A scalar
+    is the output of one row.
+
     Raises:
         Internal: the outputs are not what the configuration says.
+        Unimplemented: an output has too few rows to be split.
     """
     names, rows = gathered.names, gathered.rows
     if len(arrays) != len(names):
@@ -351,14 +360,25 @@ def check_outputs(
         if array.dtype != NUMPY_TYPE[spec.datatype]:
             check_datatype(signature, spec, array)
         if signature.batching:
-            if not shape or shape[0] != rows:
-                raise Internal(
-                    f"output '{spec.name}' of model '{signature.model_name}' has shape "
-                    f"{format_shape(shape)}, but the batch has size {rows}"
-                )
+            if shape[:1] != (rows,) and (shape or rows != 1):
+                raise _wrong_rows(signature, spec, shape, rows)
             shape = shape[1:]
         shapes.append(shape)
     return tuple(shapes)
+
+
+def _wrong_rows(
+    signature: Signature, spec: TensorSpec, shape: tuple[int, ...], rows: int
+) -> NereidError:
+    if shape and shape[0] < rows:
+        return Unimplemented(
+            f"failed to split the output tensor '{spec.name}' in responses: expected batch size of "
+            f"atleast {rows} in model output, got {shape[0]}"
+        )
+    return Internal(
+        f"output '{spec.name}' of model '{signature.model_name}' has shape "
+        f"{format_shape(shape)}, but the batch has size {rows}"
+    )
 
 
 def check_datatype(signature: Signature, spec: TensorSpec, array: Array) -> None:
@@ -386,8 +406,9 @@ def _rows(view_and_size: tuple[memoryview, int], row: int, end: int) -> memoryvi
 def make_layout(signature: Signature, plan: Plan, key: LayoutKey) -> ResponseLayout:
     """The layout of responses to this plan's requests, for outputs with these shapes of rows.
 
+    An output that does not have the shape that a `reshape` begins with keeps its own.
+
     Raises:
-        Internal: the outputs are not what the configuration says.
         InvalidArgument: more classes are requested than a response can have.
     """
     outputs, row_shapes = key
@@ -395,13 +416,9 @@ def make_layout(signature: Signature, plan: Plan, key: LayoutKey) -> ResponseLay
     shapes, sizes = [], []
     for (output, classes), index in zip(plan.response_outputs, indices, strict=True):
         spec, row = signature.outputs[output], row_shapes[index]
-        model_dims = spec.dims if spec.reshape is None else spec.reshape
-        if not shape_fits(row, model_dims):
-            raise Internal(
-                f"output '{spec.name}' of model '{signature.model_name}' has shape "
-                f"{format_shape(row)}, expected {format_shape(model_dims)}"
-            )
-        shape = row if spec.reshape is None else substitute(spec.dims, spec.reshape, row)
+        shape = row
+        if spec.reshape is not None and shape_fits(row, spec.reshape):
+            shape = substitute(spec.dims, spec.reshape, row)
         if classes is not None:
             shape = (min(classes.most, prod(row)),)
             check_classes(spec.name, shape[0] * (plan.rows if signature.batching else 1))

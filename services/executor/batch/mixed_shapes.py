@@ -260,6 +260,7 @@ class MixedShapes:
             if not batching:
                 yield array
                 continue
+            array = np.atleast_1d(array)
             place = [slice(None)] * array.ndim
             place[0] = slice(row, row + plan.rows)
             for cut in self._cuts.get(name, ()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from nereid.backends import EMPTY_DESCRIPTION
 from nereid.core import byte_elements, tensors
 from nereid.core.bounded_cache import BoundedCache
-from nereid.core.errors import Internal
+from nereid.core.datatypes import CONFIG_NUMBER
+from nereid.core.errors import Internal, NereidError
 from nereid.core.messages import ErrorStatus
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.arrays import (
@@ -246,8 +248,10 @@ def test_reshapes_are_undone_in_the_response() -> None:
         ([np.zeros((2, 2), np.object_)], "data type 'object', expected FP32"),
         ([np.zeros((3, 2), np.float32)], "has shape [3,2], but the batch has size 2"),
         ([np.zeros((), np.float32)], "has shape [], but the batch has size 2"),
-        ([np.zeros((2, 3), np.float32)], "has shape [3], expected [2]"),
-        ([np.zeros((2, 2, 1), np.float32)], "has shape [2,1], expected [2]"),
+        (
+            [np.zeros((1, 2), np.float32)],
+            "in responses: expected batch size of atleast 2 in model output, got 1",
+        ),
     ],
 )
 def test_what_the_model_should_not_produce_is_never_an_response(
@@ -255,9 +259,52 @@ def test_what_the_model_should_not_produce_is_never_an_response(
 ) -> None:
     plans = planner(identity_config("FP32", "2"))
     gathered = gathered_of(plans, [member(head(("x", "FP32", [1, 2])), bytes(8))] * 2)
-    with pytest.raises(Internal) as caught:
+    with pytest.raises(NereidError) as caught:
         split_outputs(plans.signature, gathered, arrays)
     assert text in caught.value.message
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 2, 1), (2,), (2, 0)])
+def test_rows_have_the_shape_that_the_model_made(shape: tuple[int, ...]) -> None:
+    plans = planner(identity_config("UINT8", "2"))
+    gathered = gathered_of(plans, [member(head(("x", "UINT8", [1, 2])), bytes(2))] * 2)
+    array = np.arange(prod(shape), dtype=np.uint8).reshape(shape)
+    one, other = responses(split_outputs(plans.signature, gathered, [array]))
+    row = [1, *shape[1:]]
+    assert response_of(one) == [("y", "UINT8", row, array[:1].tobytes())]
+    assert response_of(other) == [("y", "UINT8", row, array[1:].tobytes())]
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (8, 4), (0, 2)])
+def test_outputs_have_the_shape_that_the_model_made(shape: tuple[int, ...]) -> None:
+    plans = planner(identity_config("UINT8", "2", max_batch_size=0))
+    gathered = gathered_of(plans, [member(head(("x", "UINT8", [2])), bytes(2))])
+    array = np.arange(prod(shape), dtype=np.uint8).reshape(shape)
+    (response,) = responses(split_outputs(plans.signature, gathered, [array]))
+    assert response_of(response) == [("y", "UINT8", [*shape], array.tobytes())]
+
+
+@pytest.mark.parametrize("datatype", ["UINT8", "BYTES"])
+def test_a_scalar_is_the_output_of_a_batch_of_one(datatype: str) -> None:
+    written = identity_config("UINT8", "1")
+    written.output[0].data_type = CONFIG_NUMBER[datatype]
+    plans = planner(written)
+    gathered = gathered_of(plans, [member(head(("x", "UINT8", [1, 1])), b"a")])
+    array = np.array("a", np.object_) if datatype == "BYTES" else np.array(97, np.uint8)
+    raw = byte_elements.join_bytes(["a"]) if datatype == "BYTES" else b"a"
+    (response,) = responses(split_outputs(plans.signature, gathered, [array]))
+    assert response_of(response) == [("y", datatype, [1], raw)]
+
+
+def test_an_output_without_the_shape_that_is_reshaped_keeps_its_own() -> None:
+    written = identity_config("UINT8", "[2]")
+    written.output[0].reshape.shape.extend([1, 2])
+    plans = planner(written)
+    gathered = gathered_of(plans, [member(head(("x", "UINT8", [1, 2])), b"ab")])
+    for made, shown in {(1, 1, 2): [1, 2], (1, 3): [1, 3]}.items():
+        array = np.zeros(made, np.uint8)
+        (response,) = responses(split_outputs(plans.signature, gathered, [array]))
+        assert response_of(response) == [("y", "UINT8", shown, array.tobytes())]
 
 
 def test_texts_of_any_kind_are_bytes() -> None:

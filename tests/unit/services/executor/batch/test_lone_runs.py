@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from nereid.core.classification import Classification
 from nereid.core.errors import Internal
 from nereid.core.tensors import Array
+from nereid.model_config import complete_config
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends.onnx import backend
 from nereid.services.executor.batch.batch_runner import BatchRunner
@@ -21,6 +22,7 @@ from tests.support.executor.instances import instance, responses
 from tests.support.models.onnx_models import (
     ADD_SUB,
     add_sub,
+    config,
     head,
     identity_config,
     member,
@@ -196,12 +198,12 @@ def test_outputs_that_are_inputs_or_initializers_have_their_values(tmp_path: Pat
 
 
 def test_outputs_whose_shapes_the_values_decide(tmp_path: Path) -> None:
-    config = """
+    written = """
         input { name: "x" data_type: TYPE_FP32 dims: -1 }
         input { name: "to" data_type: TYPE_INT64 dims: -1 }
         output { name: "y" data_type: TYPE_FP32 dims: [-1, -1] }
     """
-    spec = instance(config, reshaper(tmp_path / "1"))
+    spec = instance(written, reshaper(tmp_path / "1"))
     runner = BatchRunner(spec, backend.load(spec))
     wanted = head(("x", "FP32", [6]), ("to", "INT64", [2]))
     values = np.arange(6, dtype=np.float32).tobytes()
@@ -209,3 +211,50 @@ def test_outputs_whose_shapes_the_values_decide(tmp_path: Path) -> None:
         to = np.array(shape, np.int64).tobytes()
         (response,) = responses(runner, member(wanted, values, to))
         assert response_of(response) == [("y", "FP32", [*shape], values)]
+
+
+def completed(path: Path, text: str = "") -> BatchRunner:
+    """A runner of a model whose configuration is completed from its file."""
+    written = config(text)
+    described = backend.describe(written, path)
+    spec = instance(complete_config(written, model_name="m", description=described), path)
+    return BatchRunner(spec, backend.load(spec))
+
+
+@pytest.mark.parametrize("declared", [[8, 2], [1, "n"], ["n"], None])
+def test_outputs_have_the_shapes_that_the_graph_makes_whatever_it_declares(
+    tmp_path: Path, declared: list[int | str] | None
+) -> None:
+    pairs = numpy_helper.from_array(np.array([-1, 2]), "pairs")
+    path = write(
+        tmp_path / "1",
+        [helper.make_node("Reshape", ["x", "pairs"], ["y"])],
+        [value("x", "FP32", [1, 1, "h", "w"])],
+        [value("y", "FP32", declared)],
+        [pairs],
+    )
+    runner = completed(path)
+    for shape in [(1, 1, 8, 4), (1, 1, 4, 4)] * (FEWEST + 2):
+        raw = np.random.default_rng(1).random(shape, np.float32).tobytes()
+        (response,) = responses(runner, member(head(("x", "FP32", [*shape])), raw))
+        assert response_of(response) == [("y", "FP32", [len(raw) // 8, 2], raw)]
+
+
+def test_a_graph_that_makes_a_scalar_serves_batches_of_one(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "1",
+        [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)],
+        [value("x", "FP32", ["n", 2])],
+        [value("y", "FP32", None)],
+    )
+    runner = completed(
+        path,
+        "max_batch_size: 4 input { name: 'x' data_type: TYPE_FP32 dims: 2 }"
+        " output { name: 'y' data_type: TYPE_FP32 dims: 1 }",
+    )
+    for number in range(2 * FEWEST):
+        (response,) = responses(runner, request(number))
+        assert response_of(response) == [("y", "FP32", [1], np.float32(2 * number).tobytes())]
+    for several in ([request(1, rows=2)], [request(1), request(2)]):
+        for response in responses(runner, *several):
+            assert "has shape [], but the batch has size 2" in response.error.message
