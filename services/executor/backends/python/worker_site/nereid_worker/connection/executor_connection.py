@@ -150,10 +150,16 @@ class ExecutorConnection:
         pending.on_response(response)
 
     def _map_response(self, response: wire.Call) -> wire.Call:
-        """A response with its tensors mapped, until the model holds none of them any more."""
+        """A response with its tensors copied, or, being large, mapped until the model holds none of
+        them any more.
+        """
         segment_name = response.tensors[0].segment
         self._mapped.add(segment_name)
         try:
+            copies = shared_tensors.copy_response(response.tensors)
+            if copies is not None:
+                self._release_segment(segment_name)
+                return response._replace(tensors=copies)
             tensors = shared_tensors.map_response(
                 response.tensors, partial(self._release_segment, segment_name)
             )

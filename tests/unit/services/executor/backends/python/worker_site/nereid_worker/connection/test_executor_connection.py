@@ -51,8 +51,8 @@ def executor() -> Iterator[Channel]:
 
 @pytest.fixture
 def segment() -> Iterator[ExecutorsSegment]:
-    segments = ExecutorsSegments(1 << 20)
-    segment = segments.acquire_segment(1 << 19)
+    segments = ExecutorsSegments(1 << 23)
+    segment = segments.acquire_segment(1 << 21)
     assert segment is not None
     yield segment
     segments.discard_segments_of(None)
@@ -85,9 +85,12 @@ def description(call: wire.Call) -> Any:
     return json.loads(call.meta)
 
 
-def respond(call: wire.Call, *tensors: Any, flags: int = 0) -> None:
+def respond(
+    call: wire.Call, *tensors: Any, flags: int = 0, shapes: list[list[int]] | None = None
+) -> None:
     """As the executor does."""
-    about: Any = {"outputs": [["Y", "UINT8", [3]]] * len(tensors), "parameters": {}}
+    shapes = shapes or [[3]] * len(tensors)
+    about: Any = {"outputs": [["Y", "UINT8", each] for each in shapes], "parameters": {}}
     if flags & wire.ERROR:
         about = ["UNAVAILABLE", "no"]
     reply = wire.Call(call.number, flags, json.dumps(about).encode(), tensors)
@@ -229,17 +232,36 @@ def test_free_memory_is_what_no_request_in_flight_uses(executor: Channel) -> Non
     assert native_api.shared_memory.free_memory() == before
 
 
-def test_a_response_is_mapped_until_its_tensors_are_dropped(
+def test_a_response_is_copied_and_released_at_once(
     executor: Channel, segment: ExecutorsSegment
 ) -> None:
-    segment.view[64:70] = b"abcdef"
+    """Nothing is mapped for it: the segment stays mapped for the next response in it."""
+    found = []
+    for content in (b"abcdef", b"ghijkl"):
+        segment.view[64:70] = content
+        future, call = infer(executor)
+        places = [wire.Range(*segment.range(64, 3)), wire.Range(*segment.range(67, 3))]
+        respond(call, *places)
+        found += [each.as_numpy() for each in future.result(0).output_tensors()]
+        assert [description(each) for each in received_calls(executor)] == [
+            {"what": "release", "segment_name": segment.name}
+        ]
+    assert b"".join(map(bytes, found)) == b"abcdefghijkl", "they are the model's own"
+    assert all(each.flags.writeable for each in found)
+
+
+def test_a_very_large_response_is_mapped_until_its_tensors_are_dropped(
+    executor: Channel, segment: ExecutorsSegment
+) -> None:
+    size = 1 << 20
+    segment.view[64 : 64 + size + 3] = b"a" * size + b"def"
     future, call = infer(executor)
-    places = [wire.Range(*segment.range(64, 3)), wire.Range(*segment.range(67, 3))]
-    respond(call, *places)
+    places = [wire.Range(*segment.range(64, size)), wire.Range(*segment.range(64 + size, 3))]
+    respond(call, *places, shapes=[[size], [3]])
     first, second = future.result(0).output_tensors()
     del future
     gc.collect()
-    assert bytes(first.as_numpy()) + bytes(second.as_numpy()) == b"abcdef"
+    assert bytes(first.as_numpy()) + bytes(second.as_numpy()) == b"a" * size + b"def"
     del first
     gc.collect()
     assert not received_calls(executor)
