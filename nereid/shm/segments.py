@@ -9,7 +9,10 @@ held, even if the writer dies.
 
 One process writes a segment; others read it until its owner is notified that they are done: then it
 is reused for the next tensor. Where that cannot be known (a cancelled request, a broken link) it is
-discarded instead, which does not affect a reader that has mapped it. Knows no service.
+discarded instead, which does not affect a reader that has mapped it.
+
+A segment may be granted to another process, which writes to it again and again, each time that it
+is free, without asking. Knows no service.
 """
 
 from __future__ import annotations
@@ -34,11 +37,14 @@ ALIGNMENT: Final = 64
 IDLE_S: Final = 10.0
 _MIN_TRIM_INTERVAL_S: Final = 0.1
 # A segment is reused for a tensor of at least half its size.
-_MAX_WASTE: Final = 2
+MAX_WASTE: Final = 2
 _PAGE: Final = 4096
 # Python 3.11 has no names for these (linux/fcntl.h).
 _ADD_SEALS: Final = 1033
 _SHRINK, _GROW, _FUTURE_WRITE = 0x2, 0x4, 0x10
+# States of a granted segment, in its last byte: the process that it is granted to sets IN_USE when
+# it writes to a free one, the owner the others.
+IN_USE, FREE, DISCARDED = 0, 1, 2
 SIZE_SEALS: Final = _SHRINK | _GROW
 
 
@@ -77,7 +83,7 @@ def segment_owner(segment_name: str) -> str:
 class Segment:
     """Memory of this process that others can map."""
 
-    __slots__ = ("descriptor", "freed_at", "name", "size_bytes", "user", "view")
+    __slots__ = ("descriptor", "freed_at", "granted", "name", "size_bytes", "user", "view")
 
     def __init__(self, size_bytes: int, *, writable: bool = False) -> None:
         """Raises OSError when the system has no more memory or descriptors.
@@ -103,6 +109,8 @@ class Segment:
         self.freed_at = 0.0
         # The object in this process that took it.
         self.user: object = None
+        # To another process, until it is discarded.
+        self.granted = False
 
     def range(self, offset: int, size_bytes: int) -> SharedMemory:
         """The reference to a part."""
@@ -110,6 +118,8 @@ class Segment:
 
     def close(self) -> None:
         """Close it; views and other processes' mappings stay valid."""
+        if self.granted:
+            self.view[-1] = DISCARDED
         os.close(self.descriptor)
         self.view = memoryview(b"")
 
@@ -143,11 +153,23 @@ class SegmentPool:
                 self._taken[segment.name] = segment
             return segment
 
+    def grant_segment(self, size_bytes: int, user: object) -> Segment | None:
+        """As acquire_segment, for a process that keeps it, on behalf of user, until discard()."""
+        with self._lock:
+            segment = self.acquire_segment(size_bytes + ALIGNMENT, user)
+            if segment is not None:
+                segment.view[-1] = IN_USE
+                segment.granted = True
+            return segment
+
     def free_segment(self, name: str) -> None:
         """Return a segment that nobody reads any more; one that is not taken is ignored."""
         with self._lock:
-            segment = self._taken.pop(name, None)
-            if segment is not None:
+            segment = self._taken.get(name)
+            if segment is not None and segment.granted:
+                segment.view[-1] = FREE
+            elif segment is not None:
+                del self._taken[name]
                 segment.user = None
                 segment.freed_at = time.monotonic()
                 self._free.append(segment)
@@ -156,6 +178,13 @@ class SegmentPool:
         """Close a segment that may still be read: it is never used again."""
         with self._lock:
             self._close(self._taken.pop(name, None))
+
+    def discard_granted(self, name: str, user: object) -> None:
+        """Close a segment that was granted to this user; others are ignored."""
+        with self._lock:
+            segment = self._taken.get(name)
+            if segment is not None and segment.granted and segment.user is user:
+                self.discard(name)
 
     def discard_segments_of(self, user: object) -> None:
         """Discard the segments that this user took."""
@@ -171,7 +200,7 @@ class SegmentPool:
                 self._close(self._free.pop(0))
 
     def _fitting(self, size_bytes: int) -> Segment | None:
-        most = _MAX_WASTE * max(size_bytes, SHM_THRESHOLD_BYTES)
+        most = MAX_WASTE * max(size_bytes, SHM_THRESHOLD_BYTES)
         best = None
         for segment in reversed(self._free):
             if size_bytes <= segment.size_bytes <= most and (

@@ -118,6 +118,15 @@ class OutputLender:
         segment = None if self._closed else self._segments.acquire_segment(size_bytes, self)
         return None if segment is None else segment.range(0, segment.size_bytes)
 
+    def grant_buffer(self, size_bytes: int) -> SharedMemory | None:
+        """Likewise, for a process that uses it again each time that the response was read."""
+        segment = None if self._closed else self._segments.grant_segment(size_bytes, self)
+        return None if segment is None else segment.range(0, segment.size_bytes)
+
+    def end_grant(self, segment_name: str) -> None:
+        """The process does not use the segment any more."""
+        self._segments.discard_granted(segment_name, self)
+
     def free_segment(self, segment_name: str) -> None:
         """A segment of this instance is not used after all."""
         self._segments.free_segment(segment_name)

@@ -25,8 +25,9 @@ pytestmark = pytest.mark.slow
 SERVICES = ("nereid.cli.serve.joined", "nereid.services.executor")
 # Past a segment's idle time, and a good deal more for a busy machine.
 IDLE_S = 90.0
-# Elements of four bytes.
-LARGE = 1_000_000
+# Elements of four bytes: so many are mapped, and so many copied.
+LARGE = 2_000_000
+MEDIUM = 100_000
 
 
 def save_models(root: Path, instances: int = 1) -> Path:
@@ -70,6 +71,15 @@ def test_both_ways_are_through_shared_memory(mesh: Mesh) -> None:
     (executor,) = mesh.children("nereid.services.executor")
     # The first response was copied there, and segments were allocated for the following ones.
     assert 1 <= segments_of(executor) <= 3
+
+
+def test_nothing_is_mapped_for_a_request(mesh: Mesh) -> None:
+    """Segments stay mapped and are used again."""
+    first = [say(mesh, f"mapped {MEDIUM}", "caller") for _ in range(3)][-1]
+    held, left = first.split()
+    assert held == left
+    for _ in range(20):
+        assert say(mesh, f"mapped {MEDIUM}", "caller") == first
 
 
 @pytest.mark.parametrize("elements", [16_000, 16_384, 50_000_000])

@@ -79,7 +79,9 @@ class DirectServer:
         self._stopped = stopped
         self._has_segments: bool = about["has_segments"]
         self._segments = OutputSegments(
-            partial(self._connection.notify, wire.REQUEST_OUTPUT_BUFFER), serving.reader.in_thread
+            partial(self._connection.notify, wire.REQUEST_OUTPUT_BUFFER),
+            serving.reader.in_thread,
+            partial(self._connection.notify, wire.RETURN_OUTPUT_BUFFERS),
         )
         self._heads = ResponseHeads(config.name, about["version"], output_reshapes(config))
         self._forms: BoundedCache[RequestSpec, received_requests.Form] = BoundedCache(_MOST_FORMS)

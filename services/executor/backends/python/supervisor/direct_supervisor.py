@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import select
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.backends import ModelLostError
 from nereid.core.errors import Internal, ProtocolError
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from nereid.backends import InstanceSpec
     from nereid.services.executor.backends.direct_serving import StreamContext
     from nereid.services.executor.backends.python.supervisor.worker_process import WorkerProcess
+
+_STREAM_FRAMES: Final = frozenset(
+    (wire.SERVED, wire.REQUEST_OUTPUT_BUFFER, wire.RETURN_OUTPUT_BUFFERS, wire.TRACED)
+)
 
 
 class DirectSupervisor:
@@ -122,7 +126,7 @@ class DirectSupervisor:
         if kind == wire.KEPT:
             context.shared.recent_runs.keep(*wire.read_kept(body))
             return
-        if kind not in (wire.SERVED, wire.REQUEST_OUTPUT_BUFFER, wire.TRACED):
+        if kind not in _STREAM_FRAMES:
             worker.on_frame(kind, body)
         else:
             try:
@@ -131,12 +135,25 @@ class DirectSupervisor:
                     self._outcome.append(message)
                 elif kind == wire.TRACED:
                     self._record_trace(*message)
+                elif kind == wire.RETURN_OUTPUT_BUFFERS:
+                    self._end_grants(message)
                 else:
-                    lender, (number, size_bytes) = context.tenure.lender, message
-                    buffer = lender and lender.allocate_buffer(int(size_bytes))
-                    worker.send_json(wire.OUTPUT_BUFFER, [int(number), buffer])
+                    self._send_buffer(*message)
             except (ValueError, TypeError) as error:
                 raise wire.WireError("malformed message") from error
+
+    def _send_buffer(self, number: int, size_bytes: int, granted: bool) -> None:
+        lender, buffer = self._context.tenure.lender, None
+        if lender is not None:
+            allocate = lender.grant_buffer if granted else lender.allocate_buffer
+            buffer = allocate(int(size_bytes))
+        self._worker.send_json(wire.OUTPUT_BUFFER, [int(number), buffer])
+
+    def _end_grants(self, segment_names: list[str]) -> None:
+        lender = self._context.tenure.lender
+        if lender is not None:
+            for segment_name in segment_names:
+                lender.end_grant(segment_name)
 
     def _record_trace(self, contexts: list[str], times: list[int]) -> None:
         tracer = self._context.shared.tracer

@@ -1,6 +1,7 @@
 """Calls of a worker's model to the mesh, and the responses on their way back to it.
 
-The instance's thread starts calls and collects responses, which arrive on the event loop.
+The instance's thread starts calls. Responses arrive on the event loop, which sends them to the
+worker, or leaves them to the instance's thread where it would have to wait.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class ModelCalls:
         # Segments of responses that the worker has, or is about to get.
         self._segments: set[str] = set()
         self._closed = False
+        # Sends the worker a response if it need not wait; whether it did.
+        self.try_send: Callable[[wire.Call], bool] = lambda _response: False
+        # Responses that the instance's thread has yet to send: others keep behind them.
+        self._unsent = 0
         # Of the requests that the model executes now (time.monotonic), for calls on their behalf,
         # unless the worker sends a better one.
         self.deadline: float | None = None
@@ -76,6 +81,11 @@ class ModelCalls:
             responses.append(self._responses.popleft())
         return responses
 
+    def note_sent(self) -> None:
+        """One of the collected responses was sent."""
+        with self._lock:
+            self._unsent -= 1
+
     def start_call(self, call: wire.Call) -> None:
         """Start a call; a malformed one gets an error as its response."""
         try:
@@ -98,14 +108,12 @@ class ModelCalls:
                     self._requests.pop(about["call"], None)
             self._enqueue_response(wire.Call(number, wire.EMPTY, b"", ()))
         elif what == "release":
-            with self._lock:
-                known = about["segment_name"] in self._segments
-                self._segments.discard(about["segment_name"])
-            if known:
-                self._release_segment(about["segment_name"])
+            self._release_read(about["segment_names"])
         elif self._mesh is None:
             raise InvalidArgument("the model cannot make requests to the mesh")
         elif what == "infer":
+            if "released" in about:
+                self._release_read(about["released"])
             infer = infer_request(about, call.tensors)
             infer.caller, infer.deadline = self._instance, self.deadline
             if "deadline_ns" in about:
@@ -122,6 +130,14 @@ class ModelCalls:
             self._mesh.call_scheduler(
                 method, message, lambda reply: self._on_reply(number, method, reply)
             )
+
+    def _release_read(self, segment_names: list[str]) -> None:
+        """The worker reads responses in these segments no more."""
+        with self._lock:
+            known = self._segments.intersection(segment_names)
+            self._segments -= known
+        for segment_name in known:
+            self._release_segment(segment_name)
 
     # ---- on the event loop
 
@@ -169,7 +185,11 @@ class ModelCalls:
         self._enqueue_response(wire.Call(number, wire.ERROR, meta, ()))
 
     def _enqueue_response(self, response: wire.Call) -> None:
-        self._responses.append(response)
+        with self._lock:
+            if self._closed or (not self._unsent and self.try_send(response)):
+                return
+            self._unsent += 1
+            self._responses.append(response)
         self.wake()
 
     def wake(self) -> None:

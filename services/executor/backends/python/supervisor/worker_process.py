@@ -110,6 +110,7 @@ class WorkerProcess:
         # Readable once the process has ended.
         self._process_end = os.pidfd_open(self._process.pid)
         self.channel = Channel(ours)
+        self.calls.try_send = self._try_send_response
         # Readable: frames; the process's end; what other threads left for the worker.
         self.descriptors = self.channel.fileno(), self._process_end, self.calls.fileno()
         self._poll = select.poll()
@@ -228,6 +229,11 @@ class WorkerProcess:
     def send_call_responses(self) -> None:
         for response in self.calls.collect_responses():
             self.send_frame(wire.CALL_RESPONSE, wire.call_parts(response))
+            self.calls.note_sent()
+
+    def _try_send_response(self, response: wire.Call) -> bool:
+        """From any thread, until the calls are closed."""
+        return self.channel.try_send(wire.CALL_RESPONSE, wire.call_parts(response))
 
     def death_reason(self) -> str:
         """How a lost worker ended."""
@@ -257,8 +263,9 @@ class WorkerProcess:
         STOPPED_WORKERS.forget_worker(self._process.pid)
         self.terminate()
         self._process.wait()
-        self.channel.close()
+        # First: other threads send responses to them over the channel.
         self.calls.close()
+        self.channel.close()
         os.close(self._process_end)
         self._last_batch.close()
 

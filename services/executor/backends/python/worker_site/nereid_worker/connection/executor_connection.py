@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import json
 import threading
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from ..pb_utils.errors import TritonModelException
 from ..protocol import wire
 from ..protocol.channel import is_forked
 from . import shared_tensors
+from .idle_sweeper import IdleSweeper
 from .request_segments import RequestSegmentPool
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 # Responses in shared memory that a model may hold; more are copied, so that their owners get their
 # memory back.
 _MOST_MAPPED = 64
+# How long the release of a response waits for the next call, which takes it along.
+_RELEASE_S = 0.1
 
 
 class _PendingCall:
@@ -53,8 +57,11 @@ class ExecutorConnection:
         *,
         verbose: bool = False,
         most_mapped: int = _MOST_MAPPED,
+        release_s: float = _RELEASE_S,
     ) -> None:
-        """verbose: whether log_verbose is worth sending."""
+        """verbose: whether log_verbose is worth sending. release_s: how long the release of a
+        response waits for a call that takes it along.
+        """
         self.channel = channel
         self.verbose = verbose
         self.model_dir = model_dir
@@ -71,6 +78,9 @@ class ExecutorConnection:
         self._mapped: set[str] = set()
         self._most_mapped = most_mapped
         self._lock = threading.Lock()
+        # Segments whose responses were copied, to be released.
+        self._copied: deque[str] = deque()
+        self._releaser = IdleSweeper(self._release_copied, release_s)
 
     def enable_calls(
         self,
@@ -105,6 +115,8 @@ class ExecutorConnection:
         if is_forked():
             raise TritonModelException("this does not work in a process that the model has forked")
         self._start_reader()
+        if self._copied and about["what"] == "infer":
+            about["released"] = self._pop_copied()
         lease = self.segments.lend_copy(tensors) if about["what"] == "infer" else None
         with self._lock:
             number = next(self._numbers)
@@ -150,10 +162,18 @@ class ExecutorConnection:
         pending.on_response(response)
 
     def _map_response(self, response: wire.Call) -> wire.Call:
-        """A response with its tensors mapped, until the model holds none of them any more."""
+        """A response with its tensors copied, or, being large, mapped until the model holds none of
+        them any more.
+        """
         segment_name = response.tensors[0].segment
         self._mapped.add(segment_name)
         try:
+            copies = shared_tensors.copy_response(response.tensors)
+            if copies is not None:
+                self._mapped.discard(segment_name)
+                self._copied.append(segment_name)
+                self._releaser.start()
+                return response._replace(tensors=copies)
             tensors = shared_tensors.map_response(
                 response.tensors, partial(self._release_segment, segment_name)
             )
@@ -169,8 +189,25 @@ class ExecutorConnection:
 
     def _release_segment(self, segment_name: str) -> None:
         self._mapped.discard(segment_name)
+        self._send_release([segment_name])
+
+    def _send_release(self, segment_names: list[str]) -> None:
         with contextlib.suppress(wire.LostError, OSError):
-            self._notify_call({"what": "release", "segment_name": segment_name})
+            self._notify_call({"what": "release", "segment_names": segment_names})
+
+    def _pop_copied(self) -> list[str]:
+        segment_names = []
+        with contextlib.suppress(IndexError):
+            while True:
+                segment_names.append(self._copied.popleft())
+        return segment_names
+
+    def _release_copied(self) -> bool:
+        """Release what no call took along; whether calls are made at present."""
+        segment_names = self._pop_copied()
+        if segment_names:
+            self._send_release(segment_names)
+        return bool(segment_names)
 
 
 _connection: ExecutorConnection | None = None

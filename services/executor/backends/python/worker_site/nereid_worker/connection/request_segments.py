@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import mmap
 import os
 import threading
 import time
@@ -33,7 +34,7 @@ _SHRINK_AND_GROW = 0x2 | 0x4
 class RequestSegment:
     """One anonymous memory file; others open it by its name."""
 
-    __slots__ = ("descriptor", "freed_at", "name", "size")
+    __slots__ = ("descriptor", "freed_at", "name", "size", "view")
 
     def __init__(self, size: int) -> None:
         """Raises OSError when the system has no more memory or descriptors."""
@@ -43,6 +44,12 @@ class RequestSegment:
             os.fchmod(self.descriptor, 0o600)
             os.ftruncate(self.descriptor, size)
             fcntl.fcntl(self.descriptor, _ADD_SEALS, _SHRINK_AND_GROW)
+            # It stays mapped, unless it is very large.
+            self.view: memoryview | None = None
+            if size <= shared_tensors.MOST_KEPT_BYTES:
+                # Writing to memory that the system does not have would end the process.
+                os.posix_fallocate(self.descriptor, 0, size)
+                self.view = memoryview(mmap.mmap(self.descriptor, size))
         except BaseException:
             os.close(self.descriptor)
             raise
@@ -84,9 +91,12 @@ class RequestSegmentPool:
         lease = SegmentLease(self, segment)
         try:
             buffer = Range(segment.name, 0, size)
-            lease.places = shared_tensors.write_tensors(
-                segment.descriptor, tensors, buffer, offsets
-            )
+            if segment.view is not None:
+                lease.places = shared_tensors.copy_tensors(segment.view, tensors, buffer, offsets)
+            else:
+                lease.places = shared_tensors.write_tensors(
+                    segment.descriptor, tensors, buffer, offsets
+                )
         except OSError:
             # The system has no memory for all of it.
             return None
@@ -103,6 +113,7 @@ class RequestSegmentPool:
         """Close it: somebody may still read it, so it must not be reused."""
         with self._lock:
             self.total -= segment.size
+            segment.view = None
             os.close(segment.descriptor)
 
     def _acquire(self, size: int) -> RequestSegment | None:

@@ -1,14 +1,18 @@
-"""Tensors in other processes' segments: inputs are mapped, outputs written to a given buffer.
+"""Tensors in other processes' segments: inputs are copied or mapped, outputs written to a buffer.
 
 A segment is an anonymous file of another process. Its name holds the process id, the descriptor
-and the inode number, so that a descriptor that was closed and reused is noticed.
+and the inode number, so that a descriptor that was closed and reused is noticed. Segments are used
+again and again, so those of ordinary sizes stay mapped (KeptMappings) and inputs are copied from
+there: mapping 200 kB anew costs three times as much as copying them. Very large inputs are mapped.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import threading
 import weakref
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,14 +20,92 @@ import numpy as np
 from ..pb_utils.errors import TritonModelException
 from ..protocol import wire
 from ..protocol.wire import Range
+from .idle_sweeper import IdleSweeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 # Smaller tensors are sent inline.
 LEAST_BYTES = 1 << 16
+# Larger segments are mapped, or opened, for each use.
+MOST_KEPT_BYTES = 1 << 22
+_MOST_KEPT = 64
+_KEPT_S = 10.0
+# Larger inputs are mapped copy-on-write: most models do not write to them.
+_MOST_COPIED_BYTES = 1 << 20
 _ALIGNMENT = 64
 _PAGE = mmap.PAGESIZE
+_OUTSIDE = "the data of the request lies outside its segment"
+_GONE = "the data of the request is gone"
+
+
+class KeptMappings:
+    """Segments that stay mapped while they are in use. May be used from several threads.
+
+    No more than `most`, and none that was not used for about idle_s: its owner may have closed it.
+    """
+
+    def __init__(self, most: int = _MOST_KEPT, idle_s: float = _KEPT_S) -> None:
+        self._most = most
+        # Reentrant: the garbage collector may finalise a response sender while this thread holds
+        # it.
+        self._lock = threading.RLock()
+        # By name and whether they can be written to; those used last at the end.
+        self._kept: OrderedDict[tuple[str, bool], memoryview] = OrderedDict()
+        # Used since the last sweep.
+        self._used: set[tuple[str, bool]] = set()
+        self._sweeper = IdleSweeper(self._sweep, idle_s)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def view(self, segment: str, *, writable: bool = False) -> memoryview | None:
+        """All of a segment; None: it is too large to be kept.
+
+        Raises:
+            TritonModelException: it does not exist any more.
+        """
+        key = segment, writable
+        with self._lock:
+            self._used.add(key)
+            view = self._kept.get(key)
+            if view is not None:
+                self._kept.move_to_end(key)
+                return view
+            view = map_whole(segment, writable=writable)
+            if view is not None:
+                self._kept[key] = view
+                if len(self._kept) > self._most:
+                    self._kept.popitem(last=False)
+                self._sweeper.start()
+        return view
+
+    def _sweep(self) -> bool:
+        with self._lock:
+            for key in [each for each in self._kept if each not in self._used]:
+                del self._kept[key]
+            self._used.clear()
+            return bool(self._kept)
+
+
+_mappings = KeptMappings()
+
+
+def copy_of(place: Range) -> memoryview | None:
+    """A tensor's bytes, copied, for the model to keep and to change; None: they are to be mapped.
+
+    Raises:
+        TritonModelException: the segment does not exist any more.
+    """
+    if place.size > _MOST_COPIED_BYTES:
+        return None
+    kept = _mappings.view(place.segment)
+    if kept is None:
+        return None
+    end = place.offset + place.size
+    if end > len(kept):
+        raise TritonModelException(_OUTSIDE)
+    return memoryview(bytearray(kept[place.offset : end]))
 
 
 class MappedInputs:
@@ -63,6 +145,9 @@ def write_outputs(tensors: Sequence[Any], buffer: Range) -> Sequence[Any]:
     if not LEAST_BYTES <= size <= buffer.size:
         return tensors
     try:
+        view = _mappings.view(buffer.segment, writable=True)
+        if view is not None:
+            return copy_tensors(view, tensors, buffer, offsets)
         descriptor = _open_segment(buffer.segment, os.O_WRONLY)
     except TritonModelException:
         return tensors
@@ -70,6 +155,18 @@ def write_outputs(tensors: Sequence[Any], buffer: Range) -> Sequence[Any]:
         return write_tensors(descriptor, tensors, buffer, offsets)
     finally:
         os.close(descriptor)
+
+
+def copy_response(ranges: Sequence[Range]) -> list[memoryview] | None:
+    """The tensors of a response, copied; None: they are to be mapped, being large.
+
+    Raises:
+        TritonModelException: the segment does not exist any more.
+    """
+    if sum(each.size for each in ranges) > _MOST_COPIED_BYTES:
+        return None
+    copies = [copy_of(each) for each in ranges]
+    return None if None in copies else copies  # type: ignore[return-value]  # checked
 
 
 def map_response(ranges: Sequence[Range], on_released: Callable[[], None]) -> list[memoryview]:
@@ -101,6 +198,18 @@ def layout(tensors: Sequence[Any]) -> tuple[list[int], int]:
     return offsets, end
 
 
+def copy_tensors(
+    view: memoryview, tensors: Sequence[Any], buffer: Range, offsets: Sequence[int]
+) -> list[Range]:
+    """Copy tensors to a mapped segment; offsets count from the start of the buffer."""
+    ranges = []
+    for tensor, offset in zip(tensors, offsets):  # noqa: B905 - Python 3.9
+        size, begin = wire.size_of(tensor), buffer.offset + offset
+        view[begin : begin + size] = wire.as_bytes(tensor)
+        ranges.append(Range(buffer.segment, begin, size))
+    return ranges
+
+
 def write_tensors(
     descriptor: int, tensors: Sequence[Any], buffer: Range, offsets: Sequence[int]
 ) -> list[Range]:
@@ -119,13 +228,28 @@ def _write_bytes(descriptor: int, data: memoryview, place: int) -> None:
         place += count
 
 
+def map_whole(segment: str, *, writable: bool) -> memoryview | None:
+    """All of a segment; None: it is too large to stay mapped."""
+    descriptor = _open_segment(segment, os.O_RDWR if writable else os.O_RDONLY)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size > MOST_KEPT_BYTES:
+            return None
+        rights = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
+        return memoryview(mmap.mmap(descriptor, size, mmap.MAP_SHARED, rights))
+    except (OSError, ValueError) as error:
+        raise TritonModelException(f"the data of the request cannot be read: {error}") from error
+    finally:
+        os.close(descriptor)
+
+
 def _map_range(segment: str, begin: int, end: int) -> tuple[mmap.mmap, int]:
     """Map a part of a segment copy-on-write; the map, and the offset at which it begins."""
     begin -= begin % _PAGE
     descriptor = _open_segment(segment, os.O_RDONLY)
     try:
         if not begin < end <= os.fstat(descriptor).st_size:
-            raise TritonModelException("the data of the request lies outside its segment")
+            raise TritonModelException(_OUTSIDE)
         rights = mmap.PROT_READ | mmap.PROT_WRITE
         return mmap.mmap(descriptor, end - begin, mmap.MAP_PRIVATE, rights, offset=begin), begin
     except OSError as error:
@@ -141,8 +265,8 @@ def _open_segment(segment: str, mode: int) -> int:
         flags = mode | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         opened = os.open(f"/proc/{process}/fd/{descriptor}", flags)
     except (OSError, ValueError) as error:
-        raise TritonModelException("the data of the request is gone") from error
+        raise TritonModelException(_GONE) from error
     if os.fstat(opened).st_ino != number:
         os.close(opened)
-        raise TritonModelException("the data of the request is gone")
+        raise TritonModelException(_GONE)
     return opened

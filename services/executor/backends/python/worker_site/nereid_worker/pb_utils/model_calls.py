@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import queue
 import threading
 import weakref
 from concurrent.futures import Future
@@ -81,14 +82,24 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
 
 
 def _call_and_wait(about: dict[str, Any], tensors: Any, verb: str) -> Any:
-    future: Future[wire.Call] = Future()
-    current_connection().start_call(about, tensors, future.set_result)
-    response = future.result()
+    response = _await_response(about, tensors)
     if response.flags & wire.ERROR:
         process = f"Failed to process the request for model '{current_connection().instance}'"
         text = f"Failed to {verb}: {process}, message: {_error_of(response).message()}"
         raise TritonModelException(text)
     return json.loads(response.meta) if response.meta else None
+
+
+def _await_response(about: dict[str, Any], tensors: Any) -> wire.Call:
+    # Half the work of a Future, which nobody could cancel here.
+    received: queue.SimpleQueue[wire.Call] = queue.SimpleQueue()
+    current_connection().start_call(about, tensors, received.put)
+    return received.get()
+
+
+def infer_and_wait(request: InferenceRequest) -> InferenceResponse:
+    """Send a request to a model that sends one response, and wait for it."""
+    return _response_of(_await_response(*_described(request)))
 
 
 def infer(request: InferenceRequest) -> Future[InferenceResponse]:

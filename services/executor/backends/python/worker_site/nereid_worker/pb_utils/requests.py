@@ -200,7 +200,7 @@ class InferenceRequest:
         """
         if boolean(decoupled, "decoupled"):
             return model_calls.infer_stream(self)
-        return model_calls.infer(self).result()
+        return model_calls.infer_and_wait(self)
 
     def async_exec(self, decoupled: bool = False) -> Any:
         """As exec, to be awaited, in a running event loop.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _HEAD = Struct("<II")
 _READ_BYTES = 1 << 18
 _MOST_PARTS = 512
+_MOST_AT_ONCE = 1 << 14
 _NO_WAIT = socket.MSG_DONTWAIT
 
 # This process was forked from the one that owns the channels.
@@ -86,6 +87,27 @@ class Channel:
             self._send(views, limit_s)
         if self._deferred_frames:
             self._send_deferred()
+
+    def try_send(self, kind: int, parts: Sequence[Any]) -> bool:
+        """Write a small frame if that does not have to wait for anything; whether it was written.
+
+        The kernel takes so small a frame whole, or not at all.
+        """
+        body = b"".join(parts)
+        if len(body) > _MOST_AT_ONCE or not self._send_lock.acquire(blocking=False):
+            return False
+        try:
+            frame = _HEAD.pack(len(body), kind) + body
+            sent = self._socket.send(frame, _NO_WAIT)
+            if sent < len(frame):
+                self._send([memoryview(frame)[sent:]], None)
+        except OSError:
+            return False
+        finally:
+            self._send_lock.release()
+        if self._deferred_frames:
+            self._send_deferred()
+        return True
 
     def send_from_finalizer(self, kind: int, parts: Sequence[Any]) -> None:
         """As send, but never waits for the lock: a finaliser may interrupt a send of its thread."""

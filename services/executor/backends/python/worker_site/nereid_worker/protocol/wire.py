@@ -39,6 +39,7 @@ SERVE = 10
 # Whether to cut the stream, as the scheduler is lost.
 STOP = 11
 # In response to REQUEST_OUTPUT_BUFFER: its number, and a place in a segment; null: there is none.
+# The last byte of a segment that the worker keeps is one of nereid.shm.segments' states.
 OUTPUT_BUFFER = 12
 
 # ---- to the executor
@@ -61,13 +62,16 @@ FINALIZED = 29
 # The stream ended: null if in good order, else a status and a message; or a text, if it could not
 # be served.
 SERVED = 30
-# The request's number, and the size of outputs that need shared memory.
+# The request's number, the size of outputs that need shared memory, and whether the worker keeps
+# the segment for further outputs.
 REQUEST_OUTPUT_BUFFER = 31
 # Times of a batch, for the traces of its members.
 TRACED = 32
 # Before SERVED, if the stream was lost: the requests of a batch that has run, and its Executed
 # message.
 KEPT = 33
+# Names of segments that the worker keeps no longer.
+RETURN_OUTPUT_BUFFERS = 34
 
 _LONG = Struct("<Q")
 _RANGE = Struct("<QQ")

@@ -169,8 +169,8 @@ class BatchExecution:
         self.requests: list[InferenceRequest] = []
         self.members: list[int] = []
         self.rejected: list[wire.Reply] = []
-        # The inputs that are in segments, the members that they belong to, and by member the
-        # segments that outputs may be written to.
+        # The inputs that are mapped, the members that they belong to, and by member the segments
+        # that outputs may be written to.
         self.inputs: MappedInputs | None = None
         self.mapped_members: set[int] = set()
         self.output_buffers: dict[int, wire.Range] = {}
@@ -204,6 +204,9 @@ class BatchExecution:
 
     def map_input(self, member: int, place: wire.Range) -> memoryview:
         """An input in a segment; raises TritonModelException if the segment no longer exists."""
+        copied = shared_tensors.copy_of(place)
+        if copied is not None:
+            return copied
         if self.inputs is None:
             self.inputs = shared_tensors.MappedInputs()
         self.mapped_members.add(member)

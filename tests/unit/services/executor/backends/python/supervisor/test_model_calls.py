@@ -12,7 +12,10 @@ import pytest
 from nereid.core.errors import NereidError, NotFound, Unavailable
 from nereid.core.messages import DECOUPLED, ErrorStatus, InferRequest, InferResponse
 from nereid.pb import kserve_pb2
-from nereid.services.executor.backends.python.supervisor.model_calls import ModelCalls
+from nereid.services.executor.backends.python.supervisor.model_calls import (
+    ModelCalls,
+    response_meta,
+)
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid.shm.reference import SharedMemory
 
@@ -196,8 +199,53 @@ def test_tensors_in_shared_memory_are_passed_by_reference(calls: ModelCalls, mes
     assert not mesh.released
     # Once, and only segments of responses.
     for segment_name in ("1.2.3", "4.5.6", "4.5.6"):
-        calls.start_call(call({"what": "release", "segment_name": segment_name}))
+        calls.start_call(call({"what": "release", "segment_names": [segment_name]}))
     assert mesh.released == ["4.5.6"]
+
+
+def test_a_request_takes_the_release_of_earlier_responses_along(
+    calls: ModelCalls, mesh: Mesh
+) -> None:
+    calls.start_call(call(infer()))
+    head = kserve_pb2.ModelInferResponse(model_name="m").SerializeToString()
+    mesh.requests[0].on_response(
+        InferResponse(1, head, [SharedMemory("4.5.6", 0, 70_000)], segment_name="4.5.6")
+    )
+    calls.start_call(call(infer(released=["4.5.6", "1.2.3"])))
+    assert mesh.released == ["4.5.6"]
+    assert len(mesh.requests) == 2
+
+
+def test_responses_are_sent_at_once_unless_others_wait(calls: ModelCalls, mesh: Mesh) -> None:
+    """A model gets a request's responses in their order."""
+    sent: list[bytes] = []
+    waits = False
+
+    def try_send(response: wire.Call) -> bool:
+        if not waits:
+            sent.append(response.meta)
+        return not waits
+
+    calls.try_send = try_send
+    calls.start_call(call(infer(decoupled=True)))
+    (made,) = mesh.requests
+    heads = [
+        kserve_pb2.ModelInferResponse(outputs=[{"name": name}]).SerializeToString()
+        for name in "abcd"
+    ]
+    metas = [response_meta(head) for head in heads]
+    made.on_response(InferResponse(1, heads[0], more=True))
+    waits = True
+    made.on_response(InferResponse(1, heads[1], more=True))
+    waits = False
+    made.on_response(InferResponse(1, heads[2], more=True))
+    assert sent == metas[:1]
+    assert [each.meta for each in calls.collect_responses()] == metas[1:3]
+    calls.note_sent()
+    calls.note_sent()
+    made.on_response(InferResponse(1, heads[3]))
+    assert sent == [metas[0], metas[3]]
+    assert not calls.collect_responses()
     assert not calls.collect_responses()
 
 
@@ -211,7 +259,7 @@ def test_the_responses_of_a_worker_that_ended_are_released(mesh: Mesh) -> None:
                     number, b"", [SharedMemory(segment_name, 0, 1)], segment_name=segment_name
                 )
             )
-    calls.start_call(call({"what": "release", "segment_name": "a"}))
+    calls.start_call(call({"what": "release", "segment_names": ["a"]}))
     calls.close()
     assert sorted(mesh.released) == ["a", "b"]
     # Later ones are released at once.

@@ -51,6 +51,51 @@ def test_writes_to_an_input_are_private_to_the_process(segment: Segment) -> None
     assert bytes(segment.view[64:164]) == bytes(100)
 
 
+def test_an_input_that_is_copied_is_the_models_own(segment: Segment) -> None:
+    segment.view[64:164] = b"a" * 100
+    copied = shared_tensors.copy_of(place(segment, 64, 100))
+    assert copied is not None
+    array = np.frombuffer(copied, np.uint8)
+    segment.view[64:164] = b"b" * 100
+    assert bytes(array) == b"a" * 100
+    array[:] = 7
+    assert bytes(segment.view[64:164]) == b"b" * 100
+
+
+def test_inputs_outside_of_their_segment_are_not_copied(segment: Segment) -> None:
+    with pytest.raises(TritonModelException, match="outside"):
+        shared_tensors.copy_of(place(segment, segment.size_bytes - 8, 9))
+    with pytest.raises(TritonModelException, match="is gone"):
+        shared_tensors.copy_of(wire.Range(f"{segment.name}0", 0, 9))
+
+
+def test_very_large_inputs_and_segments_are_not_copied(segments: SegmentPool) -> None:
+    large = segments.acquire_segment(8 * MIB)
+    assert large is not None
+    assert shared_tensors.copy_of(place(large, 0, 2 * MIB)) is None
+    assert shared_tensors.copy_of(place(large, 0, 8)) is None
+
+
+def test_segments_stay_mapped_while_they_are_used(segments: SegmentPool) -> None:
+    mappings = shared_tensors.KeptMappings(most=2, idle_s=3600)
+    names = []
+    for _ in range(3):
+        segment = segments.acquire_segment(MIB)
+        assert segment is not None
+        names.append(segment.name)
+    views = [mappings.view(name) for name in names[:2]]
+    assert mappings.view(names[0]) is views[0]
+    mappings.view(names[2])
+    assert len(mappings) == 2
+    assert mappings.view(names[0]) is views[0], "the one that was used last is kept"
+    assert mappings._sweep()
+    assert mappings.view(names[2]) is not None
+    mappings._sweep()
+    assert len(mappings) == 1, "what was not used since the last time is given up"
+    assert not mappings._sweep()
+    assert len(mappings) == 0
+
+
 def test_copied_inputs_do_not_change(segment: Segment) -> None:
     inputs = shared_tensors.MappedInputs()
     kept = np.frombuffer(inputs.view(place(segment, 64, 100_000)), np.uint8)
