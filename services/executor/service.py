@@ -34,6 +34,7 @@ from nereid.services.executor.instances.description_runs import (
 from nereid.services.executor.instances.descriptions import Descriptions
 from nereid.services.executor.instances.instance import InstanceContext
 from nereid.services.executor.instances.kept_instances import KeptInstances
+from nereid.services.executor.instances.load_slots import LoadSlots
 from nereid.services.executor.instances.model_files import read_model_files
 from nereid.services.executor.instances.session_instances import ExecutorInstances
 from nereid.services.executor.instances.tenure import SchedulerEndpoint
@@ -156,7 +157,7 @@ class ExecutorService:
             InstanceContext(
                 backends=self._backends,
                 credentials=None if credentials is None else credentials.metadata,
-                load_slots=threading.Semaphore(settings.model_load_thread_count),
+                load_slots=LoadSlots(settings.model_load_thread_count),
                 shared_tensors=shared_tensors,
                 tracer=tracer,
                 times=settings.recovery,

@@ -120,7 +120,10 @@ class ExecutorSettings(
         flags.seconds,
     )
     model_load_thread_count: int = flag(
-        4, "how many instances may be loading at a time", flags.integer(1)
+        4,
+        "how many instances may be loading at a time; one that takes longer than a minute does"
+        " not count any more",
+        flags.integer(1),
     )
     model_describe_timeout_secs: float = flag(
         120.0, "how long a model's file, or a Python model's auto_complete_config, may take to say"

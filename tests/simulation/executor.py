@@ -5,7 +5,6 @@ instances that are simulated.
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import TYPE_CHECKING, Any, cast
 
 from nereid.config.recovery import DEFAULT_TIMES
@@ -13,6 +12,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.instances.descriptions import Descriptions
 from nereid.services.executor.instances.instance import InstanceContext
 from nereid.services.executor.instances.kept_instances import KeptInstances
+from nereid.services.executor.instances.load_slots import LoadSlots
 from nereid.services.executor.instances.model_files import read_model_files
 from nereid.services.executor.instances.session_instances import ExecutorInstances
 from nereid.services.executor.instances.tenure import SchedulerEndpoint
@@ -72,7 +72,7 @@ class SimulatedExecutor:
         self.recent_runs = SimulatedRuns()
         context = InstanceContext(
             backends=cast("Any", None),
-            load_slots=threading.Semaphore(),
+            load_slots=LoadSlots(1),
             shared_tensors=SharedTensors(0),
             process=f"{name}-{number}",
             recent_runs=self.recent_runs,

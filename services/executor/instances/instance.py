@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from nereid.rpc import ThreadStream, ThreadStreams
     from nereid.services.executor.backends.registry import BackendRegistry
     from nereid.services.executor.batch.received_batches import ReceivedBatches
+    from nereid.services.executor.instances.load_slots import LoadSlots
     from nereid.services.executor.instances.model_files import ModelFiles
     from nereid.services.executor.nvtx_ranges import NvtxRanges
     from nereid.services.executor.shared_tensors import SharedTensors
@@ -95,7 +96,7 @@ class InstanceContext:
 
     backends: BackendRegistry
     # Held while a model is loaded, to bound how many load at the same time.
-    load_slots: threading.Semaphore
+    load_slots: LoadSlots
     shared_tensors: SharedTensors
     # The EXECUTOR_KEY of this process's streams.
     process: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -260,7 +261,7 @@ class Instance:
     def _load_and_serve(self) -> None:
         spec = self.spec
         self.files = read_model_files(spec.version_path)
-        with self._context.load_slots:
+        with self._context.load_slots.hold(spec.config.name):
             if self._tenures.is_last:
                 return
             self._loading_since_ns = time.monotonic_ns()

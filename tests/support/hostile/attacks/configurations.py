@@ -35,6 +35,10 @@ def _warmup(batch_size: int, elements: int = 1, count: int = 1) -> dict[str, Any
     return {"model_warmup": [sample]}
 
 
+def _instances(count: int) -> dict[str, Any]:
+    return {"instance_group": [{"count": count}]}
+
+
 def _candidates(number: int) -> dict[str, Any]:
     return {"sequence_batching": {"oldest": {"max_candidate_sequences": number}}}
 
@@ -65,6 +69,9 @@ ATTACKS = (
     _load("a warm-up of 400 million requests", _warmup(400_000_000)),
     _load("a warm-up of 4 TB", _warmup(1, 1 << 40)),
     _load("a warm-up without an end", _warmup(1, 1, (1 << 32) - 1)),
+    _load("a warm-up of 1.2 TB, 120 MB at a time", _warmup(1, 30_000_000, 10_000)),
+    _load("a warm-up of 1.2 GB, 120 MB at a time", _warmup(1, 30_000_000, 10), served=True),
+    _load("256 instances that warm up with 120 MB", _warmup(1, 30_000_000) | _instances(256)),
     _load("a warm-up of 64 requests", _warmup(64, 1024, 10), served=True),
     _load("two billion candidate sequences", _candidates(2_000_000_000), served=True),
     _load(
@@ -75,8 +82,8 @@ ATTACKS = (
     _load("states of 4 TB", _state(1 << 40)),
     _load("padding of 4 TB", _padding(1 << 40)),
     _load("padding of 1 KB", _padding(256), served=True),
-    _load("a thousand instances", {"instance_group": [{"count": 1000}]}),
-    _load("eight instances", {"instance_group": [{"count": 8}]}, served=True),
+    _load("a thousand instances", _instances(1000)),
+    _load("eight instances", _instances(8), served=True),
     _request("files 1,800 folders deep", _files(1800, 1)),
     _request("10,000 files", _files(1, 10_000)),
     _request("a file two folders deep", _files(2, 1), served=True),

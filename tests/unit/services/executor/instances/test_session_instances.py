@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.backends.registry import BackendRegistry
 from nereid.services.executor.instances.instance import InstanceContext
 from nereid.services.executor.instances.kept_instances import KeptInstances
+from nereid.services.executor.instances.load_slots import LoadSlots
 from nereid.services.executor.instances.model_files import read_model_files
 from nereid.services.executor.instances.session_instances import (
     ExecutorInstances,
@@ -76,7 +76,7 @@ class World:
         self.made: asyncio.Queue[Instance] = asyncio.Queue()
         self.events: asyncio.Queue[pb.ExecutorEvent] = asyncio.Queue()
         self.kept = KeptInstances(60.0, lambda: True)
-        context = InstanceContext(BackendRegistry(), threading.Semaphore(), SharedTensors(0))
+        context = InstanceContext(BackendRegistry(), LoadSlots(1), SharedTensors(0))
         self.shared = ExecutorInstances(
             ExecutorSettings(),
             context,
