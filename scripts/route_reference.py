@@ -20,11 +20,11 @@ _INTRODUCTION = """\
 <!-- Written by scripts/route_reference.py from services/gateway/http/routes.py. -->
 
 The API is what a key of [`--auth-config`](../operators/authentication.md) has a right for and what
-`--http-restricted-api` restricts; without one a route says nothing of the server. A control route
-is closed by `--open-control-apis=false`, and refuses the pages of other origins; with `--console`
-every POST does. Ports have the routes named here alone: SageMaker's and Vertex AI's have routes of
-their own that become these, the latter by its redirect header. Names in a path may be quoted
-(`my%20model`).
+`--http-restricted-api` restricts; a route without one says nothing of the server. Control routes
+are closed by `--open-control-apis=false`, and refuse what browsers send for pages of other origins;
+with `--console` every POST is refused to these. A port has the routes that are named here for it:
+SageMaker's and Vertex AI's have routes of their own, which become these. Names in a path may be
+quoted (`my%20model`).
 
 """
 _PORTS = {HTTP: "HTTP", SAGEMAKER: "SageMaker", VERTEX_AI: "Vertex AI", METRICS: "metrics"}

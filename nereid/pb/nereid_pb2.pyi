@@ -229,10 +229,14 @@ class DeclaredConfig(_message.Message):
     def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ...) -> None: ...
 
 class DrainExecutorRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "allow_last", "authorized")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_LAST_FIELD_NUMBER: _ClassVar[int]
+    AUTHORIZED_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    allow_last: bool
+    authorized: bool
+    def __init__(self, name: _Optional[str] = ..., allow_last: bool = ..., authorized: bool = ...) -> None: ...
 
 class DrainExecutorResponse(_message.Message):
     __slots__ = ()

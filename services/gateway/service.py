@@ -160,6 +160,7 @@ class GatewayService:
             ),
             self._forwarding(settings.http_header_forward_pattern),
             self._console(chain.slow_requests),
+            restricted_apis=settings.restricted_apis("http"),
         )
         self._http = self._http_server()
         # All HTTP servers of clients: those of managed ports follow.

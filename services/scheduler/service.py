@@ -22,6 +22,7 @@ from nereid.core.methods import (
 )
 from nereid.core.retry_after import DEFAULT_MS
 from nereid.object_store.errors import StoreError
+from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Handlers
 from nereid.service_process import StartError
 from nereid.services.scheduler.control import Control
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from nereid.core.messages import FromScheduler, Notice
-    from nereid.pb import nereid_pb2 as pb
     from nereid.rpc import Call, Channel, Link
     from nereid.services.scheduler.caching.cache_client import CacheLink
     from nereid.services.scheduler.models.catalogue import ServedVersion
@@ -119,7 +119,17 @@ class SchedulerService:
         self._announced: tuple[str, ...] = ()
         # ---- control calls
         self._timelines = Timelines(environment.timeline, lambda: models.loader.sessions)
-        self._drains = Drains(lambda: models.loader.sessions)
+        self._facts = HostingFacts(
+            models.catalogue,
+            models.loader,
+            self._gateways.sessions,
+            None if models.shard is None else models.shard.membership,
+        )
+        self._drains = Drains(
+            lambda: models.loader.sessions,
+            self._mesh_facts,
+            for_all=settings.model_control_mode == EXPLICIT,
+        )
         self.metrics = SchedulerMetrics(
             models.catalogue,
             models.loader,
@@ -136,12 +146,7 @@ class SchedulerService:
             self.metrics,
             self._mesh_settings,
             Readiness(lambda: models.loader.sessions),
-            HostingFacts(
-                models.catalogue,
-                models.loader,
-                self._gateways.sessions,
-                None if models.shard is None else models.shard.membership,
-            ).respond,
+            self._facts.respond,
             drain=self._drains.drain,
             strict=settings.strict_readiness,
             is_elsewhere=None if moves is None else moves.is_elsewhere,
@@ -165,6 +170,12 @@ class SchedulerService:
         self._first_loads: asyncio.Task[None] | None = None
         # Where it listens, once started: port 0 is replaced by the one that the system chose.
         self.addresses: list[str] = []
+
+    async def _mesh_facts(self) -> pb.FactsResponse:
+        """Of all schedulers."""
+        if self._remote_control is None:
+            return self._facts.respond(pb.FactsRequest())
+        return await self._remote_control.read_facts()
 
     def handlers(self) -> Handlers:
         """All RPCs of the scheduler, for a server or a LocalChannel."""

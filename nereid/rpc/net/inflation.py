@@ -14,6 +14,11 @@ from typing import Final
 _SLICE_BYTES: Final = 1 << 20
 # zlib copies what it leaves of its input.
 _INPUT_BYTES: Final = 1 << 16
+_FIRST_INPUT_BYTES: Final = 1 << 9
+_GZIP_BITS: Final = 31
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+# Of output, as which each member of a gzip content counts.
+_MEMBER_BYTES: Final = 1 << 12
 # Up to here a content may be as repetitive as it likes: a tensor of zeros is no attack.
 _FREE_BYTES: Final = 64 << 20
 
@@ -38,9 +43,12 @@ class Inflation:
     def __init__(self, data: bytes, window_bits: int, limits: InflationLimits) -> None:
         """window_bits: zlib's number for the format."""
         self._stream = zlib.decompressobj(window_bits)
+        self._has_members = window_bits >= _GZIP_BITS and data[:2] == _GZIP_MAGIC
+        self._members = 1
         self._data = memoryview(data)
         self._at = 0
         self._tail = b""
+        self._piece_bytes = _INPUT_BYTES
         self._content = io.BytesIO()
         largest = limits.max_bytes
         if limits.max_ratio is not None:
@@ -54,8 +62,7 @@ class Inflation:
     @property
     def intact(self) -> bool:
         """Whether the format's own end was seen, with nothing behind it."""
-        behind = self._stream.unused_data or self._at < len(self._data)
-        return self._stream.eof and not behind
+        return self._stream.eof and self._at == len(self._data)
 
     def inflate(self, size_bytes: int = _SLICE_BYTES) -> None:
         """Inflate about so much more, or all that is left.
@@ -64,13 +71,16 @@ class Inflation:
             zlib.error: the content is damaged; what came out before is kept.
             InflatedTooLargeError: it would exceed its limits.
         """
+        # Members may be empty: each counts as what it costs.
         stop_at = self.inflated_bytes + size_bytes
-        stream = self._stream
-        while not self.done and self.inflated_bytes < stop_at:
+        stop_after = self._members + size_bytes // _MEMBER_BYTES
+        while not self.done and self.inflated_bytes < stop_at and self._members <= stop_after:
+            stream = self._stream
             piece: bytes | memoryview = self._tail
             if not piece:
-                piece = self._data[self._at : self._at + _INPUT_BYTES]
+                piece = self._data[self._at : self._at + self._piece_bytes]
                 self._at += len(piece)
+                self._piece_bytes = min(2 * self._piece_bytes, _INPUT_BYTES)
             # One byte more than allowed tells apart what fits exactly.
             allowed = min(stop_at - self.inflated_bytes, self._largest_bytes + 1)
             out = stream.decompress(piece, allowed)
@@ -80,8 +90,24 @@ class Inflation:
                 self.done = True
                 raise InflatedTooLargeError
             self._content.write(out)
-            exhausted = not self._tail and self._at >= len(self._data) and len(out) < allowed
-            self.done = stream.eof or exhausted
+            if stream.eof:
+                # What is left of the piece is read again, by the next member.
+                self._tail = b""
+                self._at -= len(stream.unused_data)
+                self._begin_member()
+            else:
+                exhausted = not self._tail and self._at >= len(self._data)
+                self.done = exhausted and len(out) < allowed
+
+    def _begin_member(self) -> None:
+        """Go on with the next member of a gzip content (RFC 1952), if there is one."""
+        if self._has_members and self._data[self._at : self._at + 2] == _GZIP_MAGIC:
+            self._stream = zlib.decompressobj(_GZIP_BITS)
+            self._members += 1
+            # zlib copies what follows the end: of small members little.
+            self._piece_bytes = _FIRST_INPUT_BYTES
+        else:
+            self.done = True
 
     def content(self) -> bytes:
         """What came out; the inflation is of no use afterwards."""

@@ -35,6 +35,11 @@ class Principal:
         self.grant = grant
         self.usage = Usage()
 
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether it is nobody in particular: a client without credentials."""
+        return not self.sequence_owner
+
     def with_permitted_steps(self, request: bytes) -> bytes:
         """A RepositoryModelLoadRequest with the models that may be steps of an ensemble."""
         models = self.grant.step_models()

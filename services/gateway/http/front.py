@@ -27,7 +27,7 @@ from nereid.services.gateway.http.submission import InferSubmission
 from nereid.services.gateway.load_reports import LoadReports
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Collection, Coroutine
 
     from nereid.services.gateway.console.endpoints import ConsoleEndpoints
     from nereid.services.gateway.control_queue import ControlQueue
@@ -81,8 +81,10 @@ class HttpFront:
         coder: ContentCoder,
         forwarding: HeaderForwarding | None = None,
         console: ConsoleEndpoints | None = None,
+        *,
+        restricted_apis: Collection[str] = (),
     ) -> None:
-        """console: None: it is not served."""
+        """console: None: it is not served. restricted_apis: those that require a header."""
         control = data_plane.control
         loads = LoadReports(control)
         encoder = InferResponseEncoder()
@@ -114,7 +116,7 @@ class HttpFront:
             RouteKind.TRACE_SETTING: Endpoint(settings.trace_setting),
             RouteKind.LOGGING: Endpoint(settings.logging),
             RouteKind.TIMELINE: Endpoint(TimelineEndpoint(data_plane).timeline),
-            RouteKind.EXECUTOR_DRAIN: Endpoint(ExecutorEndpoints(control).drain),
+            RouteKind.EXECUTOR_DRAIN: Endpoint(ExecutorEndpoints(control, restricted_apis).drain),
             RouteKind.SHARED_MEMORY_STATUS: Endpoint(shared_memory.status),
             RouteKind.SHARED_MEMORY_REGISTER: Endpoint(shared_memory.register),
             RouteKind.SHARED_MEMORY_UNREGISTER: Endpoint(shared_memory.unregister),

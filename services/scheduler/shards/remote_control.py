@@ -237,11 +237,15 @@ class RemoteControl:
         }
         return nereid_pb.MetricsResponse(exposition=merge_metrics(pages)).SerializeToString()
 
-    async def _facts(self, path: str, message: bytes) -> bytes:
-        responses = await self._call_all(path, message)
+    async def _facts(self, _path: str, message: bytes) -> bytes:
+        return (await self.read_facts(message)).SerializeToString()
+
+    async def read_facts(self, message: bytes = b"") -> nereid_pb.FactsResponse:
+        """The facts of all schedulers. message: a FactsRequest."""
+        responses = await self._call_all(SCHEDULER + "Facts", message)
         silent = [name for name, each in responses.items() if isinstance(each, RpcError)]
         parsed = map(nereid_pb.FactsResponse.FromString, _responses(responses))
-        return merge_facts(parsed, silent).SerializeToString()
+        return merge_facts(parsed, silent)
 
     async def _drain_executor(self, path: str, message: bytes) -> bytes:
         # It may not have joined this scheduler yet; it leaves all of them if one asks it to.

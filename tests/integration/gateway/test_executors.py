@@ -41,6 +41,7 @@ async def test_credentials(tmp_path: Path, headers: dict[str, str], status: int)
     async with gateway_site(auth_config=str(config), console=True) as site:
         response = await ask(site, "POST", DRAIN, b"", **headers)
         assert response.status == status
+        assert all(each.authorized for each in site.scheduler.drains)
         assert (b"model-repository" in response.body) == (status == 403)
         assert site.scheduler.drained == (["executor-0"] if status == 200 else [])
         facts = await ask(site, "GET", "/console/facts", b"", **headers)
@@ -52,6 +53,7 @@ async def test_it_is_restricted_and_closed_as_loads_are() -> None:
     async with gateway_site(http_restricted_api=("model-repository:key=secret",)) as site:
         assert (await ask(site, "POST", DRAIN)).status == 403
         assert (await ask(site, "POST", DRAIN, key="secret")).status == 200
+        assert [each.authorized for each in site.scheduler.drains] == [True]
     async with gateway_site(open_control_apis=False, console=True) as site:
         assert b"--open-control-apis" in (await ask(site, "POST", DRAIN)).body
         assert not site.scheduler.drained
@@ -67,8 +69,23 @@ async def test_an_unknown_executor_is_not_found() -> None:
         assert not site.scheduler.drained
 
 
-async def test_a_page_of_another_origin_cannot_drain() -> None:
-    async with gateway_site(console=True) as site:
+async def test_the_scheduler_learns_who_asks_and_whether_it_may_be_the_last(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "auth.toml"
+    config.write_text('[anonymous]\nrights = ["all"]\n' + key_entry("full", FULL, "all"))
+    for changes in ({}, {"auth_config": str(config)}):
+        async with gateway_site(**changes) as site:
+            for query in ("", "?allow_last=false", "?allow_last=true"):
+                assert (await ask(site, "POST", DRAIN + query)).status == 200
+            assert (await ask(site, "POST", DRAIN + "?allow_last=1")).status == 400
+            assert [each.allow_last for each in site.scheduler.drains] == [False, False, True]
+            assert not any(each.authorized for each in site.scheduler.drains)
+
+
+@pytest.mark.parametrize("console", [False, True])
+async def test_a_page_of_another_origin_cannot_drain(console: bool) -> None:
+    async with gateway_site(console=console) as site:
         response = await ask(site, "POST", DRAIN, sec_fetch_site="cross-site")
         assert response.status == 403
         assert not site.scheduler.drained

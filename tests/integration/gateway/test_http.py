@@ -93,3 +93,11 @@ async def test_names_that_clients_quote(name: str) -> None:
             assert (response.status, json.loads(response.body)["model_name"]) == (200, name)
         unknown = await ask(site, "POST", "/v2/models/my%20other/infer", BODY)
         assert b"unknown model: 'my other'" in unknown.body
+
+
+async def test_a_compressed_body_of_several_members_is_read_whole() -> None:
+    middle = len(BODY) // 2
+    body = gzip.compress(BODY[:middle]) + gzip.compress(BODY[middle:])
+    async with gateway_site() as site:
+        response = await ask(site, "POST", INFER, body, content_encoding="gzip")
+        assert json.loads(response.body)["outputs"][0]["data"] == [1, 2]

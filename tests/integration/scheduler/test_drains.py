@@ -12,6 +12,9 @@ from nereid.rpc import RpcError, Status
 from tests.support.scheduler.scheduler_world import CONFIG, add_model, numbers_of, request, world
 from tests.support.scheduler.several_schedulers import schedulers
 
+# A client that may, and that knows that it is the last one.
+CONFIRMED = {"authorized": True, "allow_last": True}
+
 
 async def test_a_drained_executor_finishes_its_batch_and_gets_no_other(tmp_path: Path) -> None:
     add_model(tmp_path / "models", config=CONFIG)
@@ -20,7 +23,7 @@ async def test_a_drained_executor_finishes_its_batch_and_gets_no_other(tmp_path:
         await it.until_state("READY")
         begun = gateway.send(request(1, 2))
         instance, batch = await drained.batch()
-        draining = asyncio.ensure_future(it.control("DrainExecutor", name="one"))
+        draining = asyncio.ensure_future(it.control("DrainExecutor", name="one", **CONFIRMED))
         await drained.drain_command()
         assert not draining.done()
         drained.send(leaving=pb.Leaving())
@@ -35,7 +38,7 @@ async def test_a_drained_executor_finishes_its_batch_and_gets_no_other(tmp_path:
         assert other.seen == [[[3, 4]]]
         # It has left: it cannot leave again.
         with pytest.raises(RpcError) as left:
-            await it.control("DrainExecutor", name="one")
+            await it.control("DrainExecutor", name="one", **CONFIRMED)
         assert left.value.status is Status.NOT_FOUND
 
 
@@ -44,7 +47,7 @@ async def test_an_executor_of_an_older_release_is_not_drained(tmp_path: Path) ->
     async with world(tmp_path / "models") as it:
         await it.pair()
         with pytest.raises(RpcError, match="older release") as refused:
-            await it.control("DrainExecutor", name="one")
+            await it.control("DrainExecutor", name="one", **CONFIRMED)
         assert refused.value.status is Status.UNIMPLEMENTED
 
 
@@ -53,10 +56,25 @@ async def test_any_scheduler_finds_an_executor_that_has_joined_another(tmp_path:
     async with schedulers(tmp_path / "models") as mesh:
         await mesh.start(drains=True)
         executor = await mesh.worlds["b"].executor("two", drains=True)
-        draining = asyncio.ensure_future(mesh.worlds["a"].control("DrainExecutor", name="two"))
+        draining = asyncio.ensure_future(
+            mesh.worlds["a"].control("DrainExecutor", name="two", **CONFIRMED)
+        )
         await executor.drain_command()
         executor.send(leaving=pb.Leaving())
         await draining
         with pytest.raises(RpcError, match="no executor 'none' has joined") as unknown:
-            await mesh.worlds["a"].control("DrainExecutor", name="none")
+            await mesh.worlds["a"].control("DrainExecutor", name="none", **CONFIRMED)
         assert unknown.value.status is Status.NOT_FOUND
+
+
+async def test_the_last_one_of_any_scheduler_is_not_drained_by_mistake(tmp_path: Path) -> None:
+    add_model(tmp_path / "models", config=CONFIG)
+    async with schedulers(tmp_path / "models") as mesh:
+        await mesh.start(drains=True)
+        for world_ in mesh.worlds.values():
+            with pytest.raises(RpcError, match="last one of the mesh") as refused:
+                await world_.control("DrainExecutor", name="one", authorized=True)
+            assert refused.value.status is Status.INVALID_ARGUMENT
+            with pytest.raises(RpcError, match="--model-control-mode=explicit") as closed:
+                await world_.control("DrainExecutor", name="one", allow_last=True)
+            assert closed.value.status is Status.PERMISSION_DENIED

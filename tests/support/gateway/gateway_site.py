@@ -49,9 +49,10 @@ class EchoScheduler:
         self.cancelled: asyncio.Queue[int] = asyncio.Queue()
         self.flows: asyncio.Queue[FlowControl] = asyncio.Queue()
         self.link: Any = None
-        # Names of those that may be drained, and of those that were.
+        # Names of those that may be drained, and of those that were, by which calls.
         self.executors = ["executor-0"]
         self.drained: list[str] = []
+        self.drains: list[pb.DrainExecutorRequest] = []
 
     def on_items(self, items: list[ToScheduler]) -> None:
         for item in items:
@@ -171,6 +172,7 @@ class EchoScheduler:
         if asked.name not in self.executors:
             raise NotFound(f"no executor '{asked.name}' has joined")
         self.drained.append(asked.name)
+        self.drains.append(asked)
         return pb.DrainExecutorResponse()
 
     def _index(self, asked: Any) -> kserve_pb2.RepositoryIndexResponse:

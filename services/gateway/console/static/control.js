@@ -12,7 +12,7 @@ const EXECUTOR = "A browser cannot have this executor's name in a URL: end its p
 export function loadButton(context, { name, state }) {
   const again = state === "READY";
   return button(context, {
-    name, path: `/v2/repository/models/${name}/load`, unfit: MODEL,
+    name, path: `/v2/repository/models/${encodeURIComponent(name)}/load`, unfit: MODEL,
     verb: again ? "Reload" : "Load", done: "loaded",
     question: again
       ? "Its files are read again. The version that serves goes on until the new one is ready."
@@ -23,7 +23,7 @@ export function loadButton(context, { name, state }) {
 export function unloadButton(context, { name, state }) {
   if (state !== "READY" && state !== "LOADING") return null;
   return button(context, {
-    name, path: `/v2/repository/models/${name}/unload`, unfit: MODEL,
+    name, path: `/v2/repository/models/${encodeURIComponent(name)}/unload`, unfit: MODEL,
     verb: "Unload", done: "unloaded", dangerous: true,
     question: "Requests that it has accepted complete; new ones are refused until it is loaded again.",
   });
@@ -31,14 +31,15 @@ export function unloadButton(context, { name, state }) {
 
 export function drainButton(context, { name }) {
   return button(context, {
-    name, path: `/v2/nereid/executors/${name}/drain`, unfit: EXECUTOR,
+    name, path: `/v2/nereid/executors/${encodeURIComponent(name)}/drain`, unfit: EXECUTOR,
     label: `Drain ${name}`, verb: "Drain", done: "leaving the mesh", dangerous: true,
     question: "It completes its batches and its process ends; what restarts processes starts it anew. "
-      + "Requests go to other executors, or wait for one.",
+      + "Requests go to other executors.",
+    insist: { named: "allow_last", question: "Requests to its models wait until another executor serves them." },
   });
 }
 
-function button({ ui, refresh }, { name, path, unfit, label, verb, done, question, dangerous = false }) {
+function button({ ui, refresh }, { name, path, unfit, label, verb, done, question, dangerous = false, insist = null }) {
   // What is done to one model or executor disables all buttons of it.
   const subject = path.slice(0, path.lastIndexOf("/"));
   return h("button", {
@@ -54,10 +55,12 @@ function button({ ui, refresh }, { name, path, unfit, label, verb, done, questio
       refresh();
       announce(`${verb} of ${name} has begun.`);
       try {
-        const response = await request(path, {
-          method: "POST", headers: { "content-type": "application/json" }, body: "{}",
-        });
-        if (!response.ok) throw new Error(await messageOf(response));
+        let refusal = await refusalOf(path);
+        if (insist && refusal?.includes(insist.named)) {
+          if (!(await confirmed(`${verb} ${name}, the last one?`, insist.question, verb, dangerous))) return;
+          refusal = await refusalOf(`${path}?${insist.named}=true`);
+        }
+        if (refusal !== null) throw new Error(refusal);
         notify(`${name} is ${done}.`);
       } catch (error) {
         notify(`${verb} of ${name}: ${error.message}`, true);
@@ -67,4 +70,12 @@ function button({ ui, refresh }, { name, path, unfit, label, verb, done, questio
       }
     },
   }, verb);
+}
+
+// Why a POST is refused; null: it is not.
+async function refusalOf(path) {
+  const response = await request(path, {
+    method: "POST", headers: { "content-type": "application/json" }, body: "{}",
+  });
+  return response.ok ? null : await messageOf(response);
 }

@@ -3,7 +3,7 @@
 // Names and values may be anything: whatever is quoted here is run by people in their shells.
 
 import { elementCount } from "./tensors.js";
-import { fitsUrl, generateBody, generatePath, hasJson, inferPath, jsonBody, rawTensor } from "./wire.js";
+import { fitsPath, generateBody, generatePath, hasJson, inferPath, jsonBody, rawTensor } from "./wire.js";
 
 // One argument longer than this is refused by Linux.
 const MOST_ARGUMENT = 100_000;
@@ -50,8 +50,8 @@ export function curlStream(request, inputs, target) {
 }
 
 function curlOf(request, path, body, target, more = "") {
-  if (!fitsUrl(request.model)) {
-    return { text: null, note: "A URL cannot have this model's name as it is: use gRPC." };
+  if (!fitsPath(request.model)) {
+    return { text: null, note: "A URL cannot have this model's name: use gRPC." };
   }
   const lines = [
     `curl --globoff --path-as-is --silent --show-error${more}`,
@@ -119,7 +119,7 @@ export function python(request, outputs, target, protocol) {
   if (!url) return { text: null, note: "This gateway has no gRPC port." };
   // tritonclient encodes names as well.
   if (protocol === "http" && encodeURIComponent(request.model) !== request.model) {
-    return { text: null, note: "A URL cannot have this model's name as it is: use gRPC." };
+    return { text: null, note: "A URL cannot have this model's name: use gRPC." };
   }
   const lines = [
     ...(target.header ? ["import os", ""] : []),

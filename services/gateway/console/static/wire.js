@@ -39,7 +39,7 @@ const SETTERS = {
 };
 
 export function modelPath({ model, version }) {
-  return `/v2/models/${model}${version ? `/versions/${version}` : ""}`;
+  return `/v2/models/${encodeURIComponent(model)}${version ? `/versions/${version}` : ""}`;
 }
 
 // request: { model, version, inputs: [{ name, datatype, shape, values }], parameters }.
@@ -51,20 +51,9 @@ export function generatePath(request) {
   return `${modelPath(request)}/generate_stream`;
 }
 
-// A path names a model as it is: nothing in it is decoded. So a browser cannot send what it would
-// encode, of which each encodes something else.
+// Names are quoted in paths; no quoting keeps apart what these are made of.
 export function fitsPath(name) {
-  const path = inferPath({ model: name });
-  try {
-    return new URL(path, "http://localhost").pathname === path;
-  } catch {
-    return false;
-  }
-}
-
-// What curl sends as it is.
-export function fitsUrl(name) {
-  return /^[\u0021-\u007e]+$/.test(name) && !/[/?#\\]/.test(name);
+  return name.isWellFormed() && !name.includes("/") && name !== "." && name !== "..";
 }
 
 // Whether there is JSON for all tensors. outputs: of the model's metadata.

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.gateway.auth.principal import principal_of
 from nereid.services.gateway.http.endpoints.all_models import check_all_models
+from nereid.services.gateway.http.query import Query
+from nereid.services.gateway.http.routes import RULES
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from nereid.services.gateway.control import Control
     from nereid.services.gateway.http.routes import Route
     from nereid.services.gateway.http.server.call import HttpCall
@@ -16,12 +21,20 @@ if TYPE_CHECKING:
 class ExecutorEndpoints:
     """Handlers of the executors' routes."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Control, restricted_apis: Collection[str]) -> None:
+        """restricted_apis: those that require a header, which whoever comes here has sent."""
         self._control = control
+        self._restricted_apis = restricted_apis
 
     async def drain(self, call: HttpCall, route: Route) -> None:
         # It executes those of everybody.
         check_all_models(call, route)
-        request = pb.DrainExecutorRequest(name=route.executor)
+        principal = principal_of(call.sender)
+        request = pb.DrainExecutorRequest(
+            name=route.executor,
+            allow_last=Query(call.target, ("allow_last",)).flag("allow_last"),
+            authorized=RULES[route.kind].api in self._restricted_apis
+            or (principal is not None and not principal.is_anonymous),
+        )
         await self._control.call("DrainExecutor", request, pb.DrainExecutorResponse)
         call.respond(200, ())

@@ -121,3 +121,44 @@ async def test_what_may_not_be_held_ends_the_inflation() -> None:
         await queue.inflate("a", inflation, hold)
     assert inflation.inflated_bytes == held <= 4 * MIB
     queue.close()
+
+
+@pytest.mark.parametrize("slice_bytes", [1000, MIB])
+def test_all_members_of_a_gzip_content_are_read(slice_bytes: int) -> None:
+    parts = [b"first", b"", os.urandom(100_000), bytes(300_000), b"last"]
+    inflation = inflation_of(b"".join(map(gzip.compress, parts)))
+    assert inflated(inflation, slice_bytes) == b"".join(parts)
+    assert inflation.intact
+
+
+def test_limits_hold_for_all_members_together() -> None:
+    data = gzip.compress(bytes(MIB)) * 4
+    assert inflated(inflation_of(data, 4 * MIB)) == bytes(4 * MIB)
+    with pytest.raises(InflatedTooLargeError):
+        inflated(inflation_of(data, 4 * MIB - 1))
+
+
+def test_what_follows_is_no_member_of_another_format() -> None:
+    limits = InflationLimits(max_bytes=MIB)
+    for data, bits in (
+        (zlib.compress(b"one") * 2, zlib.MAX_WBITS),
+        (zlib.compress(b"one") + gzip.compress(b"two"), 47),
+        (gzip.compress(b"one") + zlib.compress(b"two"), 47),
+    ):
+        inflation = Inflation(data, bits, limits)
+        assert inflated(inflation) == b"one"
+        assert not inflation.intact
+    damaged = inflation_of(gzip.compress(b"one") + b"\x1f\x8brubbish")
+    with pytest.raises(zlib.error):
+        inflated(damaged)
+    assert damaged.content() == b"one"
+
+
+def test_many_empty_members_take_turns() -> None:
+    inflation = inflation_of(gzip.compress(b"") * 5000)
+    slices = 0
+    while not inflation.done:
+        inflation.inflate(MIB)
+        slices += 1
+    assert slices > 10
+    assert inflation.intact

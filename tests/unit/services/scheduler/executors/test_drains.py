@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from nereid.core.errors import NotFound, Unavailable, Unimplemented
+from nereid.core.errors import (
+    InvalidArgument,
+    NotFound,
+    PermissionDenied,
+    Unavailable,
+    Unimplemented,
+)
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.executors.drains import Drains
+from nereid.services.scheduler.executors.drains import Drains, last_of
 from nereid.services.scheduler.executors.sessions import Session
 from tests.support.waiting import until
 
-ASK = pb.DrainExecutorRequest(name="one")
+ASK = pb.DrainExecutorRequest(name="one", allow_last=True)
+
+
+def facts_of(**models: list[str]) -> pb.FactsResponse:
+    """Executors, and the models that each has ready."""
+    facts = pb.FactsResponse()
+    for name, hosted in models.items():
+        executor = facts.executors.add(name=name)
+        for model in hosted:
+            executor.hosted.add(model=model, version=1, instances=1)
+        executor.hosted.add(model="loading", version=1)
+    return facts
+
+
+def drains_of(*sessions: Session, facts: pb.FactsResponse | None = None, **options: Any) -> Drains:
+    async def mesh_facts() -> pb.FactsResponse:
+        return facts or pb.FactsResponse()
+
+    return Drains(lambda: sessions, mesh_facts, **{"for_all": True, **options})
 
 
 class Join:
@@ -34,7 +59,7 @@ def joined(*, drains: bool = True) -> tuple[Session, Join]:
 
 async def test_callers_share_one_command_and_wait_for_the_executor() -> None:
     session, join = joined()
-    drains = Drains(lambda: [session])
+    drains = drains_of(session)
     calls = [asyncio.ensure_future(drains.drain(ASK)) for _ in range(2)]
     await until(lambda: join.commands)
     assert not any(call.done() for call in calls)
@@ -45,7 +70,7 @@ async def test_callers_share_one_command_and_wait_for_the_executor() -> None:
 
 
 async def test_an_unknown_executor_is_not_found() -> None:
-    drains = Drains(lambda: [joined()[0]])
+    drains = drains_of(joined()[0])
     with pytest.raises(NotFound, match="no executor 'none' has joined"):
         await drains.drain(pb.DrainExecutorRequest(name="none"))
 
@@ -53,13 +78,13 @@ async def test_an_unknown_executor_is_not_found() -> None:
 async def test_an_older_release_is_named() -> None:
     session, join = joined(drains=False)
     with pytest.raises(Unimplemented, match=r"of an older release.*SIGTERM"):
-        await Drains(lambda: [session]).drain(ASK)
+        await drains_of(session).drain(ASK)
     assert not join.commands
 
 
 async def test_an_executor_that_is_lost_first_is_no_success() -> None:
     session, join = joined()
-    drains = Drains(lambda: [session])
+    drains = drains_of(session)
     call = asyncio.ensure_future(drains.drain(ASK))
     await until(lambda: join.commands)
     drains.on_left(session)
@@ -69,8 +94,53 @@ async def test_an_executor_that_is_lost_first_is_no_success() -> None:
 
 async def test_an_executor_that_hangs_is_waited_for_so_long_and_asked_once() -> None:
     session, join = joined()
-    drains = Drains(lambda: [session], confirm_limit_s=0.01)
+    drains = drains_of(session, confirm_limit_s=0.01)
     for _ in range(2):
         with pytest.raises(Unavailable, match=r"not confirmed within 0.01 s"):
             await drains.drain(ASK)
     assert len(join.commands) == 1
+
+
+async def test_a_client_that_may_not_load_models_may_not_drain() -> None:
+    session, join = joined()
+    drains = drains_of(session, for_all=False)
+    with pytest.raises(PermissionDenied, match="--model-control-mode=explicit"):
+        await drains.drain(ASK)
+    assert not join.commands
+    asking = pb.DrainExecutorRequest(name="one", allow_last=True, authorized=True)
+    call = asyncio.ensure_future(drains.drain(asking))
+    await until(lambda: join.commands)
+    session.leaving = True
+    drains.on_left(session)
+    await call
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        (facts_of(one=[]), "the mesh"),
+        (facts_of(one=["a"], two=["a"]), ""),
+        (facts_of(one=["a", "b"], two=["b"], three=["c"]), "model 'a'"),
+        (facts_of(one=list("gfedcba"), two=[]), "model 'a', 'b', 'c', 'd', 'e' and 2 others"),
+    ],
+)
+async def test_the_last_one_is_drained_only_if_the_call_says_so(
+    facts: pb.FactsResponse, reason: str
+) -> None:
+    assert last_of(facts, "one") == reason
+    session, join = joined()
+    drains = drains_of(session, facts=facts, confirm_limit_s=0.01)
+    asking = drains.drain(pb.DrainExecutorRequest(name="one"))
+    if reason:
+        with pytest.raises(InvalidArgument, match=f"last one of {reason}.*allow_last=true"):
+            await asking
+        assert not join.commands
+    else:
+        with pytest.raises(Unavailable, match="not confirmed"):
+            await asking
+        assert join.commands
+
+
+def test_those_that_leave_already_are_not_counted() -> None:
+    facts = facts_of(one=["a"], two=["a"])
+    assert last_of(facts, "one", {"two"}) == "the mesh"
