@@ -57,11 +57,23 @@ class CacheUsage:
         """The protobuf message with the same fields."""
         return pb.CacheUsage(**{name: getattr(self, name) for name in _USAGE_FIELDS})
 
+    def counts_less_than(self, other: CacheUsage) -> bool:
+        """Whether it is of a process that started after the other's report."""
+        return any(getattr(self, name) < getattr(other, name) for name in _COUNTERS)
+
+    def add_counts(self, other: CacheUsage) -> None:
+        """Add those of an earlier process."""
+        for name in _COUNTERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
 
 CacheRequest = CacheLookup | CacheStore
 CacheReply = LookupResult | CacheUsage
 
 _USAGE_FIELDS: Final = tuple(field.name for field in fields(CacheUsage))
+_COUNTERS: Final = tuple(
+    name for name in _USAGE_FIELDS if name not in ("entries", "used_bytes", "capacity_bytes")
+)
 
 
 class CacheRequestCodec:

@@ -860,7 +860,7 @@ class CustomMetrics(_message.Message):
     def __init__(self, series: _Optional[_Iterable[_Union[CustomSeries, _Mapping]]] = ...) -> None: ...
 
 class CustomSeries(_message.Message):
-    __slots__ = ("name", "description", "kind", "labels", "value", "bounds", "counts")
+    __slots__ = ("name", "description", "kind", "labels", "value", "bounds", "counts", "model")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -875,6 +875,7 @@ class CustomSeries(_message.Message):
     VALUE_FIELD_NUMBER: _ClassVar[int]
     BOUNDS_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     name: str
     description: str
     kind: str
@@ -882,7 +883,8 @@ class CustomSeries(_message.Message):
     value: float
     bounds: _containers.RepeatedScalarFieldContainer[float]
     counts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., kind: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., value: _Optional[float] = ..., bounds: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ...) -> None: ...
+    model: str
+    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., kind: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., value: _Optional[float] = ..., bounds: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ..., model: _Optional[str] = ...) -> None: ...
 
 class DeviceUsage(_message.Message):
     __slots__ = ("cpu_utilization", "memory_total_bytes", "memory_used_bytes", "gpus")

@@ -25,15 +25,17 @@ from nereid.services.gateway.http.call_tasks import CallTasks
 from nereid.services.gateway.http.routes import METRICS, RULES, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from nereid.mesh_routing.mesh_router import MeshRouter
+    from nereid.observability.metrics_page import Family
     from nereid.services.gateway.auth.access import AccessControl
     from nereid.services.gateway.control import Control
     from nereid.services.gateway.grpc.front import GrpcFront
     from nereid.services.gateway.http.server.call import HttpCall
     from nereid.services.gateway.http.server.ordered_responses import Dispatch
     from nereid.services.gateway.http.server.server import HttpServer
+    from nereid.services.gateway.kept_counts import KeptCounts
     from nereid.services.gateway.settings import GatewaySettings
 
     ReadOwnPage = Callable[[], Awaitable[bytes]]
@@ -60,18 +62,20 @@ def mesh_request(settings: GatewaySettings) -> pb.MetricsRequest:
 class GatewayMetrics:
     """The gateway's own series."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what not every gateway has comes by keyword
         self,
         http: Sequence[HttpServer],
         grpc: GrpcFront,
         router: MeshRouter,
         access: AccessControl | None = None,
         *,
+        kept: KeptCounts | None = None,
         grpc_connections: Callable[[], int | None] = lambda: None,
     ) -> None:
         """http: the servers of HTTP's clients. grpc_connections: how many are open; None: the
-        engine does not tell.
+        engine does not tell. kept: of a gateway of a group.
         """
+        self._kept = kept
         self._grpc_connections = grpc_connections
         self._http = http
         self._grpc = grpc
@@ -83,10 +87,11 @@ class GatewayMetrics:
         statuses: Counter[bytes] = Counter()
         for server in self._http:
             statuses.update(server.statuses)
-        for status, count in sorted(statuses.items()):
-            page.add_value(metrics.HTTP_RESPONSES, count, {"status": status.decode()})
-        for code, count in sorted(self._grpc.statuses.items()):
-            page.add_value(metrics.GRPC_RESPONSES, count, {"status": Status(code).name})
+        by_status = {status.decode(): count for status, count in sorted(statuses.items())}
+        self._write_counts(page, metrics.HTTP_RESPONSES, "status", by_status)
+        codes = sorted(self._grpc.statuses.items())
+        by_status = {Status(code).name: count for code, count in codes}
+        self._write_counts(page, metrics.GRPC_RESPONSES, "status", by_status)
         page.add_value(metrics.GATEWAY_PENDING, len(self._router.pending.requests))
         connections = sum(server.connections for server in self._http)
         page.add_value(metrics.GATEWAY_CONNECTIONS, connections)
@@ -95,8 +100,19 @@ class GatewayMetrics:
             page.add_value(metrics.GATEWAY_GRPC_CONNECTIONS, grpc_connections)
         page.add_value(metrics.GATEWAY_LINKED, self._router.links_up)
         if self._access is not None:
-            for reason, count in self._access.refusals.counts.items():
-                page.add_value(metrics.ACCESS_REFUSALS, count, {"reason": reason.value})
+            refusals = self._access.refusals.counts.items()
+            by_reason = {reason.value: count for reason, count in refusals}
+            self._write_counts(page, metrics.ACCESS_REFUSALS, "reason", by_reason)
+        if self._kept is not None:
+            self._kept.save()
+
+    def _write_counts(
+        self, page: Page, family: Family, label: str, counts: Mapping[str, int]
+    ) -> None:
+        if self._kept is not None:
+            counts = self._kept.add_to(family.name, counts)
+        for value, count in counts.items():
+            page.add_value(family, count, {label: value})
 
     async def read_page(self) -> bytes:
         """The part of the page that is this gateway's."""

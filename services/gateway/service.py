@@ -31,6 +31,7 @@ from nereid.services.gateway.http.front import BODY_TOO_LARGE, HttpFront
 from nereid.services.gateway.http.server.limits import HttpLimits
 from nereid.services.gateway.http.server.request_reader import RequestReader
 from nereid.services.gateway.http.server.server import HttpServer
+from nereid.services.gateway.kept_counts import KeptCounts
 from nereid.services.gateway.metrics import GatewayMetrics, MetricsFront, mesh_request
 from nereid.services.gateway.policy import restricted_apis
 from nereid.services.gateway.policy.call_policy import CallPolicy
@@ -171,11 +172,15 @@ class GatewayService:
         self._grpc: rpc.Server | GrpcioServer | None = None
         # A scrape does not wait as long as a client might.
         scraped = Control(mesh, min(control_limit_s, _SCRAPE_TIMEOUT_S))
+        kept = None
+        if group is not None:
+            kept = KeptCounts(group.directory / f"counts-{group.number}.json")
         own = GatewayMetrics(
             self._edges,
             self._grpc_front,
             self._upstream.router,
             self._access,
+            kept=kept,
             grpc_connections=self._count_grpc_connections,
         )
         self._read_own = own.read_page

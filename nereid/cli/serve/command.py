@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # One package that each service needs.
 _REQUIRED = ("blake3", "httptools", "numpy")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Of a mesh that serves a handful of clients: its own files, sockets and pipes.
+_MIN_DESCRIPTORS = 256
 
 
 def main(argv: Sequence[str]) -> int:
@@ -39,7 +41,14 @@ def main(argv: Sequence[str]) -> int:
         text = f"{names} is missing: the extra [serve] brings all that is needed here"
         print(f"nereid serve: {text}", file=sys.stderr)
         return 2
-    _raise_descriptor_limit()
+    allowed = _raise_descriptor_limit()
+    if allowed < _MIN_DESCRIPTORS:
+        text = (
+            f"a process may open {allowed} files (ulimit -Hn), and needs at least"
+            f" {_MIN_DESCRIPTORS}: each client costs one"
+        )
+        print(f"nereid serve: {text}", file=sys.stderr)
+        return 2
     for number in _SIGNALS:
         signal.signal(number, _exit_early)
     early = start_likely_programs(argv, os.environ)
@@ -117,11 +126,13 @@ def _write_plan(directory: str, argv: Sequence[str], write_end: int) -> NoReturn
         os._exit(code)
 
 
-def _raise_descriptor_limit() -> None:
-    """Each client costs a descriptor: allow the children all that the system allows."""
+def _raise_descriptor_limit() -> float:
+    """Each client costs a descriptor: allow the children all that the system allows; how many."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return float("inf") if allowed == resource.RLIM_INFINITY else allowed
 
 
 def _exit_early(_number: int, _frame: FrameType | None) -> NoReturn:

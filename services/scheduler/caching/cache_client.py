@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -111,6 +112,8 @@ class CacheClient:
         self.threads = ThreadPoolExecutor(_THREADS, "digest")
         # The cache's last report.
         self.usage = CacheUsage()
+        # What caches before it had counted: counters that were shown do not fall.
+        self._earlier = CacheUsage()
         self._admission = CacheAdmission()
         self.lookups = 0
         self.hits = 0
@@ -159,7 +162,9 @@ class CacheClient:
 
     def usage_message(self) -> pb.CacheUsage:
         """The cache's last report, and the failures on the way to it."""
-        message = self.usage.to_proto()
+        usage = replace(self.usage)
+        usage.add_counts(self._earlier)
+        message = usage.to_proto()
         message.failures += self.failures
         return message
 
@@ -177,6 +182,8 @@ class CacheClient:
                 if lookup is not None:
                     self._on_value(lookup[1], lookup[2], item.value)
             else:
+                if item.counts_less_than(self.usage):
+                    self._earlier.add_counts(self.usage)
                 self.usage = item
 
     def _on_value(self, key: bytes, on_result: OnResult, value: bytes | None) -> None:

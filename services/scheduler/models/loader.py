@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.errors import NereidError, Unavailable
 from nereid.services.scheduler.executors.crash_recovery import CrashRecovery
+from nereid.services.scheduler.executors.ended_executors import EndedExecutors
 from nereid.services.scheduler.executors.instance_streams import InstanceStreams
 from nereid.services.scheduler.executors.instance_table import InstanceTable
 from nereid.services.scheduler.models import instance_update
@@ -63,6 +64,7 @@ class Loader:
         self._rules = rules
         self._on_change = on_change
         self._sessions: dict[str, Session] = {}
+        self.ended_executors = EndedExecutors()
         self._first_commands = first_commands
         # Random, so that an instance from before a restart of the scheduler matches no new number.
         numbers = count(int.from_bytes(os.urandom(5), "little") << 20 | 1)
@@ -263,6 +265,7 @@ class Loader:
             self._rules.record_event("executor lost", session.name)
         self._rules.segment_owners.remove_owner(session)
         self._remove_session(session)
+        self.ended_executors.add(session)
         session.gone = True
         self.crash_recovery.on_executor_left(session)
         self.first_runs.executor_left(session)

@@ -98,8 +98,11 @@ class SchedulerMetrics:
         if gpu:
             write_gpus(page, self._loader.sessions)
         self._write_streams(page)
-        reports = [session.custom_metrics for session in self._loader.sessions]
-        write_custom(page, filter(None, reports))
+        sessions = self._loader.sessions
+        names = {each.plain_name for each in self._catalogue.versions()}
+        reports = [self._loader.ended_executors.read(names, sessions)]
+        reports += [each.custom_metrics for each in sessions if each.custom_metrics is not None]
+        write_custom(page, reports)
 
     def _write_models(self, page: Page, models: Collection[str]) -> None:
         for served in self._catalogue.versions():

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -56,6 +57,12 @@ def test_a_port_in_use(repository: Path, front: str) -> None:
         result = serve(f"--model-repository={repository}", f"--{front}-port={port}", *flags)
     assert_refused(result, f"cannot listen on 0.0.0.0:{port}")
     assert f"; --{front}-port=N takes another (0: a free one)" in result.stderr
+
+
+def test_too_few_descriptors(repository: Path) -> None:
+    argv = shlex.join([NEREID, "serve", f"--model-repository={repository}"])
+    result = run("sh", "-c", f"ulimit -n 128 && exec {argv}")
+    assert_refused(result, "may open 128 files (ulimit -Hn), and needs at least 256")
 
 
 def test_usage_without_a_command_and_with_an_unknown_one() -> None:

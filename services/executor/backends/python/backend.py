@@ -91,7 +91,9 @@ def describe_within(
     if describe_runs_code(config, version_path):
         settings = read_worker_settings(config, version_path.parent, {})
         worker = WorkerProcess(
-            settings.python, config.name, NotificationHandler(config.name).on_notification
+            settings.python,
+            config.name,
+            NotificationHandler(config.name, config.name).on_notification,
         )
         try:
             worker.wait_for(wire.STARTED, settings.start_s)
@@ -186,9 +188,14 @@ class PythonModel:
         self._forms = RequestForms(lambda parts: self._send_frame(wire.FORM, parts))
         # Of requests in flight, by batch and member.
         self._output_buffers: dict[tuple[int, int], SharedMemory] = {}
-        self._notifications = NotificationHandler(spec.name)
+        self._notifications = NotificationHandler(spec.name, spec.config.name)
         self._queries = ReadinessQueries()
-        self._worker: WorkerProcess | None = self._start_worker()
+        self._worker: WorkerProcess | None = None
+        try:
+            self._worker = self._start_worker()
+        except BaseException:
+            self._notifications.remove_metrics()
+            raise
 
     @property
     def memory_bytes(self) -> int:
@@ -224,7 +231,6 @@ class PythonModel:
             raise Internal(reason) from error
         except BaseException:
             worker.kill()
-            self._notifications.remove_metrics()
             raise
         if has_is_ready:
             self._queries.enable(calls.wake)
@@ -258,6 +264,7 @@ class PythonModel:
                 self._worker = self._start_worker()
                 return True
             except NereidError as error:
+                self._notifications.on_worker_end()
                 _log.warning(
                     "instance %s: its worker cannot be restarted: %s",
                     self._spec.name,
@@ -272,13 +279,14 @@ class PythonModel:
 
     def close(self) -> None:
         self._remove_worker(WorkerProcess.shut_down)
+        self._notifications.remove_metrics()
 
     def _remove_worker(self, end: Callable[[WorkerProcess], None]) -> None:
         self._queries.disable()
         worker, self._worker = self._worker, None
         if worker is not None:
             end(worker)
-        self._notifications.remove_metrics()
+        self._notifications.on_worker_end()
 
     @property
     def reports_readiness(self) -> bool:

@@ -20,8 +20,10 @@ _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)
 class NotificationHandler:
     """Handles one instance's worker; malformed notifications are logged and dropped."""
 
-    def __init__(self, instance: str) -> None:
+    def __init__(self, instance: str, model: str) -> None:
+        """instance: its name."""
         self._instance = instance
+        self._model = model
 
     def on_notification(self, kind: int, body: bytearray) -> None:
         try:
@@ -30,12 +32,16 @@ class NotificationHandler:
                 level, text = message
                 _log.log(_LEVELS[level], "%s: %s", self._instance, text)
             elif kind == wire.METRIC:
-                METRICS.on_message(self, message)
+                METRICS.on_message(self, self._model, message)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError):
             _log.warning(
                 "instance %s: malformed notification from its worker; dropped", self._instance
             )
 
     def remove_metrics(self) -> None:
-        """The worker has ended, and its metrics with it."""
+        """The instance is unloaded, and its metrics with it."""
         METRICS.remove_holder(self)
+
+    def on_worker_end(self) -> None:
+        """Another worker is to take its place."""
+        METRICS.on_worker_end(self)

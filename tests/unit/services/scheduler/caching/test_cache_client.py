@@ -51,6 +51,16 @@ async def test_a_lookup_times_out_as_a_miss_and_a_later_result_is_ignored() -> N
     client.close()
 
 
+async def test_a_cache_that_starts_again_is_counted_on() -> None:
+    link = FakeLink()
+    client = client_of(link, LIMIT_S)
+    for lookups, stores in ((5, 2), (6, 2), (1, 0), (3, 1), (0, 0)):
+        link.on_items([CacheUsage(entries=lookups, lookups=lookups, stores=stores)])
+    message = client.usage_message()
+    assert (message.lookups, message.stores, message.entries) == (9, 3, 0)
+    client.close()
+
+
 async def test_a_link_that_goes_down_is_a_miss_for_all() -> None:
     link = FakeLink()
     client = client_of(link, LIMIT_S)
