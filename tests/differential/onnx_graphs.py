@@ -322,7 +322,7 @@ _MAKERS: tuple[Callable[[int], Case], ...] = (
     _x(
         "scalar_of_a_batch",
         [node("ReduceSum", ["X"], ["Y"], keepdims=0)],
-        [("Y", "FP32", [])],
+        [("Y", "FP32", None)],
         request=lambda rng, _: {"X": random_array(rng, "FP32", (1, 4))},
         declared={"Y": (1,)},
         batching=True,
