@@ -5,6 +5,10 @@ input is one row of all requests' elements; what the model makes of it and is sc
 `batch_output`) is split by the requests' own shapes. Padded inputs are as large as the largest of
 the batch on a CPU, and as the next of the sizes on a GPU, which is quicker with few shapes; outputs
 are cut back.
+
+Padding assumes that the model computes the same for a request beside padding as without. Only its
+author knows that, so only a configuration asks for it; checked is that each padded input was filled
+with the padding's value, by making it so, and that each output has the padded size where it is cut.
 """
 
 from __future__ import annotations

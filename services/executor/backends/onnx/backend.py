@@ -350,7 +350,7 @@ class OnnxModel:
 
 class OutputSetsModel:
     """Sessions with fewer outputs beside the whole one; each batch runs on the smallest that has
-    the outputs that it asks for.
+    the outputs that it asks for. What they assume, pruned_graph says.
     """
 
     bytes_as_text = True
