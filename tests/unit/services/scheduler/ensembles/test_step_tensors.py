@@ -32,6 +32,8 @@ from tests.support.scheduler.ensemble_configs import ensemble_config
         ((1, 1, 2), (-1,), False, (1, 2)),
         # It has the rank without one.
         ((1,), (-1,), False, (1,)),
+        ((1, 4), (-1, 4), False, (1, 4)),
+        ((2, 4), (-1, 4), False, (2, 4)),
         ((), (2,), False, ()),
     ],
 )
