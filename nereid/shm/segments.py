@@ -141,8 +141,11 @@ class SegmentPool:
 
     @property
     def used_count(self) -> int:
-        """How many segments are in use."""
-        return len(self._taken)
+        """How many segments are in use: granted ones while they are not free."""
+        with self._lock:
+            return sum(
+                not (each.granted and each.view[-1] == FREE) for each in self._taken.values()
+            )
 
     def acquire_segment(self, size_bytes: int, user: object = None) -> Segment | None:
         """A segment of at least this size for user; None: the pool is full."""

@@ -6,6 +6,7 @@ that was reused meanwhile reads another request's bytes.
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.pending_requests import PendingRequests
 from nereid.rpc import Handlers, LocalChannel
+from nereid.services.executor.backends.python.direct.output_segments import OutputSegments
 from nereid.services.executor.shared_tensors import OutputLender, SharedTensors
 from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.scheduler.executors.remote_instance import RemoteInstance
@@ -76,6 +78,8 @@ class Parts:
     lender: type[OutputLender] = OutputLender
     gateway_pool: type[SegmentPool] = SegmentPool
     executor_pool: type[SegmentPool] = SegmentPool
+    # Instances are workers that keep the executor's segments for their responses.
+    granted: bool = False
 
 
 class _Run:
@@ -109,6 +113,9 @@ class _Instance:
     def _connect(self) -> None:
         self.ended = False
         world = self.world
+        self.outputs = OutputSegments(
+            self._grant, lambda: False, self._return_buffers, idle_s=math.inf
+        )
         self.instance = instance = RemoteInstance(self.number, self.name, "e", self)
         self.batches = Channel(f"to {self.name}", self._begin)
         self.replies = Channel(
@@ -144,6 +151,21 @@ class _Instance:
         if self.batches.broken and not self.ended:
             yield Action("streams", f"{self.name} is lost", self._lose)
 
+    def _grant(self, request: tuple[int, int, bool]) -> None:
+        """The executor's part, which its own order with anything else does not matter for."""
+        number, size_bytes, granted = request
+        assert granted
+        self.outputs.on_output_buffer(number, [*(self.lender.grant_buffer(size_bytes) or ())])
+
+    def _return_buffers(self, segment_names: list[str]) -> None:
+        for segment_name in segment_names:
+            self.lender.end_grant(segment_name)
+
+    def _lend(self, content: bytes) -> Iterable[Any]:
+        if not self.world.parts.granted:
+            return self.lender.lend([content]) or ()
+        return self.outputs.write([content])[1]
+
     def _begin(self, message: Any) -> None:
         self.run = _Run(pb.Batch.FromString(message.body), self.world.shared)
 
@@ -156,9 +178,7 @@ class _Instance:
             response.error.code, response.error.message = Unavailable.code, "lost"
         else:
             assert _same(run.input, _content(number)), f"{self.name} read a reused segment"
-            references = self.lender.lend([_content(number)])
-            assert references is not None
-            ((name, offset, size_bytes),) = references
+            ((name, offset, size_bytes),) = self._lend(_content(number))
             memory = pb.SharedMemory(segment_name=name, offset=offset, size_bytes=size_bytes)
             response.payloads.add(shared_memory=memory)
         self.lender.lent.clear()
@@ -175,6 +195,7 @@ class _Instance:
 
     def _reconnect(self) -> None:
         self.lender.discard_lent()
+        self.outputs.close()
         self._connect()
 
 
@@ -461,6 +482,10 @@ class LeaseWorld(World):
             tuple(number_of(each) for each in self.memory.segments._taken),
             tuple(number_of(each.name) for each in self.memory.segments._free),
             tuple(sorted(number_of(each) for each in self.shared.segments._taken)),
+            tuple(
+                tuple((number_of(granted.memory.segment_name), granted.state) for granted in each)
+                for each in (instance.outputs._granted for instance in self.instances)
+            ),
             len(self.shared.segments._free),
             (self.link_broken, self.link_noticed, self.session_open, frozenset(self.used)),
             self.stalled is self or getattr(self.stalled, "name", None),
@@ -526,18 +551,21 @@ def _quiet() -> Iterator[None]:
 WORLDS: dict[str, Callable[[], World]] = {
     "two requests": _Worlds(Parts(), 2, 1),
     "three requests": _Worlds(Parts()),
+    "two requests, granted": _Worlds(Parts(granted=True), 2, 1),
+    "three requests, granted": _Worlds(Parts(granted=True)),
 }
 
 
-@pytest.mark.parametrize(("world", "reorderings"), list(zip(WORLDS, (2, 1), strict=True)))
+@pytest.mark.parametrize(("world", "reorderings"), list(zip(WORLDS, (2, 1, 2, 1), strict=True)))
 def test_no_segment_is_reused_while_it_may_be_read(world: str, reorderings: int) -> None:
     found = explore(WORLDS[world], reorderings=reorderings)
     assert found.failure is None, found.failure
     assert found.complete
 
 
-def test_no_segment_is_reused_in_random_orders() -> None:
-    found = explore_random(_Worlds(Parts()), seeds=range(150))
+@pytest.mark.parametrize("granted", [False, True])
+def test_no_segment_is_reused_in_random_orders(granted: bool) -> None:
+    found = explore_random(_Worlds(Parts(granted=granted)), seeds=range(150))
     assert found.failure is None, found.failure
 
 
@@ -552,6 +580,21 @@ class _NeverDiscards(SegmentPool):
     def discard_segments_of(self, user: object) -> None:
         for name in [each.name for each in self._taken.values() if each.user is user]:
             self.free_segment(name)
+
+
+class _FreesWhatIsDiscarded(SegmentPool):
+    """A granted segment that may still be read is written to again."""
+
+    def discard(self, name: str) -> None:
+        segment = self._taken.get(name)
+        if segment is None or not segment.granted:
+            super().discard(name)
+        else:
+            self.free_segment(name)
+
+    def discard_segments_of(self, user: object) -> None:
+        for name in [each.name for each in self._taken.values() if each.user is user]:
+            self.discard(name)
 
 
 class _ByPosition(SegmentPool):
@@ -629,6 +672,11 @@ class _KeepsLent(OutputLender):
 _DEFECTS = {
     "a request's segment is never discarded": Parts(gateway_pool=_NeverDiscards),
     "a response's segment is never discarded": Parts(executor_pool=_NeverDiscards),
+    "a granted segment is never discarded": Parts(
+        executor_pool=_FreesWhatIsDiscarded, granted=True
+    ),
+    "granted, returned by position": Parts(executor_pool=_ByPosition, granted=True),
+    "granted, released too early": Parts(memory=_ReleasesAtOnce, granted=True),
     "returned by position": Parts(executor_pool=_ByPosition),
     "released too early": Parts(memory=_ReleasesAtOnce),
     "forgotten by the scheduler": Parts(session=_ForgetsLent),

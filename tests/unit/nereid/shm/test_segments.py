@@ -8,7 +8,16 @@ import sys
 import pytest
 
 from nereid.shm.mappings import read
-from nereid.shm.segments import Lease, Segment, SegmentPool, segment_owner, shm_namespace
+from nereid.shm.segments import (
+    DISCARDED,
+    FREE,
+    IN_USE,
+    Lease,
+    Segment,
+    SegmentPool,
+    segment_owner,
+    shm_namespace,
+)
 
 MIB = 1 << 20
 
@@ -103,6 +112,44 @@ def test_one_users_segments_can_be_discarded_alone() -> None:
     assert segments.acquire_segment(MIB) is kept
     segments.discard_segments_of(None)
     assert (segments.used_count, segments.total_bytes) == (0, 0)
+
+
+def test_a_granted_segment_is_used_again_by_whom_it_is_granted_to() -> None:
+    segments, user = SegmentPool(8 * MIB), object()
+    granted = segments.grant_segment(MIB, user)
+    assert granted is not None
+    assert granted.size_bytes > MIB
+    view = granted.view
+    assert view[-1] == IN_USE
+    segments.free_segment(granted.name)
+    assert view[-1] == FREE
+    assert segments.used_count == 0
+    assert taken(segments, MIB) is not granted
+    segments.discard_granted(granted.name, object())
+    assert view[-1] == FREE, "it belongs to another user"
+    segments.discard_granted(granted.name, user)
+    assert view[-1] == DISCARDED
+    segments.free_segment(granted.name)
+    assert view[-1] == DISCARDED
+    segments.discard_segments_of(None)
+    assert segments.total_bytes == 0
+
+
+def test_granted_segments_are_discarded_with_their_user() -> None:
+    segments, user = SegmentPool(8 * MIB, writable=True), object()
+    granted = segments.grant_segment(MIB, user)
+    assert granted is not None
+    granted.view[-1] = FREE
+    segments.discard_segments_of(user)
+    assert segments.total_bytes == 0
+    # The last byte of one that was used before says nothing.
+    segments.free_segment(taken(segments, granted.size_bytes).name)
+    (free,) = segments._free
+    free.view[-1] = FREE
+    again = segments.grant_segment(MIB, user)
+    assert again is free
+    assert again.view[-1] == IN_USE
+    segments.discard_segments_of(user)
 
 
 def test_a_dropped_lease_discards_its_segment() -> None:

@@ -106,6 +106,22 @@ def test_what_will_never_be_released_is_discarded() -> None:
     shared_tensors.trim_idle()
 
 
+def test_what_was_granted_ends_with_the_stream() -> None:
+    shared_tensors = SharedTensors(8 * MIB)
+    lender, other = OutputLender(shared_tensors), OutputLender(shared_tensors)
+    first, second = lender.grant_buffer(MIB), lender.grant_buffer(MIB)
+    assert first
+    assert second
+    other.end_grant(first.segment_name)
+    assert shared_tensors.segments.used_count == 2
+    lender.end_grant(first.segment_name)
+    assert shared_tensors.segments.used_count == 1
+    lender.discard_lent()
+    assert shared_tensors.segments.total_bytes == 0
+    lender.close()
+    assert lender.grant_buffer(MIB) is None
+
+
 def test_other_threads_run_while_a_long_response_is_copied() -> None:
     """Otherwise the scheduler's pings time out, and the executor is taken for dead."""
     lender = OutputLender(SharedTensors(1 << 30))

@@ -140,7 +140,7 @@ class OutputSegments:
             self._choosing = True
             try:
                 segment = self._fitting(size_bytes)
-                if segment is None and self._make_room():
+                if segment is None and self._may_grow():
                     segment = self._request_grant(size_bytes)
             finally:
                 self._choosing = False
@@ -159,7 +159,7 @@ class OutputSegments:
                 return segment
         return None
 
-    def _make_room(self) -> bool:
+    def _may_grow(self) -> bool:
         """Whether another may be granted; one that is free and too small or large is returned."""
         granted = self._granted
         if len(granted) < self._max_granted:

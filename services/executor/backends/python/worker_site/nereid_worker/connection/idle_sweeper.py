@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ class IdleSweeper:
     """Calls sweep, in a thread of its own, every idle_s for as long as sweep returns True."""
 
     def __init__(self, sweep: Callable[[], bool], idle_s: float) -> None:
-        """sweep: gives up what is idle; whether anything is left."""
+        """sweep: gives up what is idle; whether anything is left. idle_s: math.inf for never."""
         self._sweep = sweep
         self._idle_s = idle_s
         self._timer: threading.Timer | None = None
@@ -23,7 +24,7 @@ class IdleSweeper:
 
     def start(self) -> None:
         """Something is kept."""
-        if self._timer is not None:
+        if self._timer is not None or self._idle_s == math.inf:
             return
         with self._lock:
             if self._timer is None:

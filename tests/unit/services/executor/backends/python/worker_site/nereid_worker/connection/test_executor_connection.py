@@ -239,7 +239,7 @@ def release_now() -> bool:
 
 def test_a_response_is_copied_and_released(executor: Channel, segment: ExecutorsSegment) -> None:
     """Nothing is mapped for it: the segment stays mapped for the next response in it."""
-    found = []
+    found: list[Any] = []
     for content in (b"abcdef", b"ghijkl"):
         segment.view[64:70] = content
         future, call = infer(executor)

@@ -76,7 +76,7 @@ def test_very_large_inputs_and_segments_are_not_copied(segments: SegmentPool) ->
     assert shared_tensors.copy_of(place(large, 0, 8)) is None
 
 
-def test_segments_stay_mapped_while_they_are_used(segments: SegmentPool) -> None:
+def test_used_segments_keep_their_mappings(segments: SegmentPool) -> None:
     mappings = shared_tensors.KeptMappings(most=2, idle_s=3600)
     names = []
     for _ in range(3):

@@ -26,10 +26,10 @@ def test_trying_to_send_never_waits(ends: tuple[Channel, Channel]) -> None:
         bodies += 1
     assert bodies > 1
     for _ in range(bodies):
-        assert theirs.receive() == (wire.LOG, b"a" * 10_000 + b"b")
+        assert theirs.receive() == (wire.LOG, bytearray(b"a" * 10_000 + b"b"))
     assert theirs.receive_nowait() is None
     assert ours.try_send(wire.LOG, [b"c"])
-    assert theirs.receive() == (wire.LOG, b"c")
+    assert theirs.receive() == (wire.LOG, bytearray(b"c"))
 
 
 def test_large_frames_are_not_tried(ends: tuple[Channel, Channel]) -> None:
