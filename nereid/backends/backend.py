@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from nereid.backends.description import ModelDescription
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from nereid.backends.request_model import RequestModel
     from nereid.core.tensors import Array
     from nereid.pb import model_config_pb2
+
+
+def _always() -> bool:
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +42,8 @@ class InstanceSpec:
     number: int = 0
     # For requests to other models; None: the model can make none.
     mesh: MeshClient | None = None
+    # Whether the instance is still wanted; a load that takes long should ask, and raise if not.
+    is_wanted: Callable[[], bool] = _always
 
 
 class Model(Protocol):

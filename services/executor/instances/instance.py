@@ -122,9 +122,11 @@ class Instance:
 
     def __init__(self, spec: InstanceSpec, context: InstanceContext, tenure: Tenure) -> None:
         self._mesh = InstanceMesh(tenure)
-        self.spec = replace(spec, number=tenure.number, mesh=self._mesh)
         self._context = context
         self._tenures = Tenures(tenure)
+        self.spec = replace(
+            spec, number=tenure.number, mesh=self._mesh, is_wanted=self._tenures.is_wanted
+        )
         # The tenure that its thread serves, or has served last.
         self._serving = tenure
         # The files that the model is loaded from; None: they cannot be read.
@@ -230,7 +232,8 @@ class Instance:
         try:
             self._load_and_serve()
         except NereidError as error:
-            error_status = error_status_of(error)
+            if self.loaded or self._tenures.is_wanted():
+                error_status = error_status_of(error)
         except Exception:
             _log.exception("instance %s failed while %s", self.spec.name, self._state.value)
             error_status = error_status_of(Internal(INTERNAL_MESSAGE))
@@ -338,9 +341,7 @@ class Instance:
             if not self._warm_up(runner.execute_warmup):
                 return
         except ModelLostError as error:
-            if self._tenures.is_last:
-                # stop() has ended it.
-                return
+            # Where stop() has ended it, nobody hears of this.
             raise Internal(f"it failed on its warm-up: {error}") from error
         finally:
             self._warming_up = None

@@ -80,6 +80,10 @@ class Tenures:
             self._changed.notify()
             return True
 
+    def is_wanted(self) -> bool:
+        """Whether the instance is not to end as soon as it can."""
+        return not self.is_last
+
     def set_last(self) -> None:
         """The instance ends after the current one."""
         with self._changed:

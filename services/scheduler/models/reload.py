@@ -44,6 +44,7 @@ class ModelReload:
         self.may_succeed_later = False
         # Some version failed, which is logged where that happens.
         self.is_reported = False
+        self._is_abandoned = False
 
     async def run(
         self, plan: ReloadPlan, retries: int, no_executor_timeout_s: float | None
@@ -56,7 +57,7 @@ class ModelReload:
             versions = [*self._new.values(), *updated]
             await self._loader.waiters.wait_for_loads(versions, no_executor_timeout_s)
             failed = [each for each in self._new.values() if _has_failed(each)]
-            if not failed or not attempts_left:
+            if not failed or not attempts_left or self._is_abandoned:
                 break
             for served in failed:
                 self._loader.unload_now(served)
@@ -73,6 +74,13 @@ class ModelReload:
         else:
             self._switch(plan)
         return errors
+
+    def abandon(self) -> list[ServedVersion]:
+        """Have run() return soon, with errors. The versions that it still waits for, which are to
+        be unloaded now.
+        """
+        self._is_abandoned = True
+        return [each for each in self._new.values() if not each.life.load_finished]
 
     def _load_version(self, number: int) -> None:
         found = self._found
@@ -127,6 +135,8 @@ class ModelReload:
         for number, served in self._new.items():
             if number not in self._ready and _is_ready(served):
                 self.to_unload.append(served)
+            elif served.life.unload_begun:
+                continue
             elif number in self._ready or served.life.state is VersionState.LOADING:
                 self._loader.unload_now(served)
 
@@ -155,5 +165,8 @@ def _error_text(served: ServedVersion, reason: str = "") -> str:
     life = served.life
     if is_ensemble(served.draft) and life.reason:
         return life.reason
-    why = reason or life.reason or "no executor has tried to load it"
+    default = "no executor has tried to load it"
+    if life.unload_begun:
+        default = "it was unloaded while it was being loaded"
+    why = reason or life.reason or default
     return f"version {served.number} is at {life.state.value} state: {why};"

@@ -236,6 +236,17 @@ class DesiredModels:
 
     # ---- what was done about it
 
+    def unwanted_loads(self) -> list[DesiredModel]:
+        """What is being done, of models that are due, though they are to be unloaded after it."""
+        queues = [self._queues[name] for name in self._due if name in self._queues]
+        return [
+            queue[0]
+            for queue in queues
+            if queue[0].busy
+            and queue[0].acted_on
+            and any(each.why is Why.UNLOADED for each in queue if each is not queue[0])
+        ]
+
     def take_due(self) -> list[DesiredModel]:
         """What to look at now: the first of each model whose next action may have changed."""
         heads = [self._queues[name][0] for name in self._due if name in self._queues]

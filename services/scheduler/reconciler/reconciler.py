@@ -85,6 +85,8 @@ class Reconciler:
         self._hand_overs: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._load_writes = LoadWrites()
+        # Those that run now.
+        self._reloads: dict[DesiredModel, ModelReload] = {}
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run it in a task, which close() cancels, at once if it has been called; a bug in it is
@@ -123,6 +125,8 @@ class Reconciler:
     def reconcile(self) -> None:
         """Begin all that is to be done now."""
         taken_over: list[DesiredModel] = []
+        for model in self._desired.unwanted_loads():
+            self.spawn(self._abandon_load(model, self._reloads.get(model)))
         while not self._closed and (due := self._desired.take_due()):
             for model in due:
                 try:
@@ -137,6 +141,13 @@ class Reconciler:
         if taken_over:
             self.spawn(self._find_recorded(taken_over))
         self._notify_if_awaited_changed()
+
+    async def _abandon_load(self, model: DesiredModel, reload: ModelReload | None) -> None:
+        """Have a load that an unload waits for end: code of the model's author may never do so."""
+        await asyncio.sleep(self._rules.unload_patience_s)
+        if reload is not None and self._reloads.get(model) is reload:
+            for served in reload.abandon():
+                self.spawn(self._loader.unload(served))
 
     def _perform(self, model: DesiredModel, action: Action) -> None:
         if action.do is Do.ADD_STEPS:
@@ -287,7 +298,12 @@ class Reconciler:
         self._notify_if_awaited_changed()
         reload = ModelReload(self._loader, served, found)
         limit_s = None if model.why in PATIENT else self._rules.no_executor_timeout_s
-        errors = await reload.run(plan_reload(served.versions, found), self._rules.retries, limit_s)
+        self._reloads[model] = reload
+        try:
+            plan = plan_reload(served.versions, found)
+            errors = await reload.run(plan, self._rules.retries, limit_s)
+        finally:
+            del self._reloads[model]
         for each in reload.to_unload:
             self.spawn(self._loader.unload(each))
         if self._rules.mode == POLL and not found.url:

@@ -24,3 +24,5 @@ class ModelControlRules:
     allow_model_files: bool = True
     # How long a model's requests may take to finish when another scheduler takes it over.
     hand_over_limit_s: float = 30.0
+    # How long an unload waits for a load before it, which may never end.
+    unload_patience_s: float = 30.0

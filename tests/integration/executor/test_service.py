@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 
 from nereid.core.errors import INTERNAL_MESSAGE
 from nereid.pb import model_config_pb2
@@ -150,6 +151,38 @@ async def test_what_completes_no_configuration_in_time_is_killed(world: World) -
     began = world.models / "began"
     # It is killed with its thread, or by it.
     await until(lambda: not (began.exists() and Path(f"/proc/{began.read_text()}").exists()))
+
+
+@pytest.mark.parametrize("method", ["initialize(self, args)", "execute(self, requests)"])
+async def test_an_instance_that_never_gets_ready_ends_when_it_is_unloaded(
+    world: World, method: str
+) -> None:
+    began = world.models / "began"
+    version = world.models / "never" / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(
+        "import os, signal\n"
+        "from pathlib import Path\n\n\n"
+        "class TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        "        return []\n\n"
+        f"    def {method}:\n"
+        f"        Path({str(began)!r}).write_text(str(os.getpid()))\n"
+        "        signal.pause()\n"
+    )
+    warmed = text_format.Parse(
+        "name: 'never' backend: 'python' input { name: 'x' data_type: TYPE_FP32 dims: 1 }"
+        " output { name: 'y' data_type: TYPE_FP32 dims: 1 }"
+        " model_warmup { name: 'w' batch_size: 1 inputs { key: 'x' value"
+        " { data_type: TYPE_FP32 dims: 1 zero_data: true } } }",
+        model_config_pb2.ModelConfig(),
+    )
+    world.session.load(7, warmed, str(version))
+    await until(lambda: began.exists() and began.read_text())
+    process = Path(f"/proc/{began.read_text()}")
+    world.session.unload(7)
+    assert (await world.session.event()).instance_unloaded.instance == 7
+    await until(lambda: not process.exists())
 
 
 @pytest.mark.parametrize("world", [{"cpu_cores": 6}], indirect=True)

@@ -224,7 +224,8 @@ class PythonModel:
             memory = None if spec.mesh is None else spec.mesh.memory
             about = {"args": self._initialize_arguments(), "memory": memory}
             worker.send_json(wire.INITIALIZE, {**_model_settings(spec.config, path), **about})
-            has_is_ready = worker.wait_for(wire.INITIALIZED, settings.initialize_s) == b"true"
+            body = worker.wait_for(wire.INITIALIZED, settings.initialize_s, spec.is_wanted)
+            has_is_ready = body == b"true"
         except (wire.LostError, wire.SlowError) as error:
             reason = worker.death_reason()
             worker.kill()

@@ -48,6 +48,8 @@ _RUNNING: Final = Struct("<Q")
 _SEND_TIMEOUT_S: Final = 60.0
 _FINALIZE_TIMEOUT_S: Final = 10.0
 _EXIT_TIMEOUT_S: Final = 5.0
+# How often it is asked whether a worker that does not get ready is still wanted.
+_WANTED_INTERVAL_MS: Final = 200.0
 
 
 def worker_environ(environ: dict[str, str], threads: int) -> dict[str, str]:
@@ -153,16 +155,21 @@ class WorkerProcess:
     def send_json(self, kind: int, message: Any) -> None:
         self.send_frame(kind, [json.dumps(message).encode()])
 
-    def wait_for(self, wanted: int, timeout_s: float | None) -> bytearray:
-        """The body of the next frame of this kind.
+    def wait_for(
+        self,
+        wanted: int,
+        timeout_s: float | None,
+        is_wanted: Callable[[], bool] | None = None,
+    ) -> bytearray:
+        """The body of the next frame of this kind. is_wanted: asked now and then; None: it is.
 
         Raises:
-            Internal: the worker reports a failure, ends, or takes longer.
+            Internal: the worker reports a failure, ends, or takes longer, or is not wanted.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             while True:
-                kind, body = self._receive(until)
+                kind, body = self._receive(until, is_wanted)
                 if kind == wanted:
                     return body
                 if kind == wire.FAILED:
@@ -175,13 +182,22 @@ class WorkerProcess:
         except (wire.LostError, wire.WireError, ValueError) as error:
             raise Internal(self.death_reason()) from error
 
-    def _receive(self, until: float | None) -> tuple[int, bytearray]:
+    def _receive(
+        self, until: float | None, is_wanted: Callable[[], bool] | None
+    ) -> tuple[int, bytearray]:
         while (frame := self.channel.receive_nowait()) is None:
             self.send_call_responses()
             left_s = None if until is None else until - time.monotonic()
             if left_s is not None and left_s <= 0:
                 raise wire.SlowError
-            self._poll.poll(None if left_s is None else left_s * 1000 + 1)
+            wait_ms = None if left_s is None else left_s * 1000 + 1
+            if is_wanted is not None:
+                if not is_wanted():
+                    raise Internal(f"the worker of model '{self._model}' is not wanted any more")
+                wait_ms = (
+                    _WANTED_INTERVAL_MS if wait_ms is None else min(wait_ms, _WANTED_INTERVAL_MS)
+                )
+            self._poll.poll(wait_ms)
             if self.ended and (frame := self.channel.receive_nowait()) is None:
                 raise wire.LostError
             if frame is not None:

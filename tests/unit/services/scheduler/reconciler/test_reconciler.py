@@ -74,6 +74,37 @@ async def test_a_load_that_fails_leaves_the_old_version_in_service() -> None:
     assert (it.catalogue.running("m"), old.life.state) == ([new], VersionState.UNLOADING)
 
 
+@pytest.mark.parametrize("serves", [False, True])
+async def test_an_unload_does_not_wait_for_a_load_that_never_ends(*, serves: bool) -> None:
+    it = World(retries=3, unload_patience_s=0)
+    if serves:
+        await it.serve("m")
+    old = it.catalogue.running("m")
+    changed = replace(found("m"), digest=b"e", file_digests={1: b"e"})
+    it.repositories.models["m"] = changed
+    load = it.ask("m", Why.BY_NAME)
+    loading = await asyncio.wait_for(it.loader.begun.get(), LIMIT_S)
+    unload = it.ask("m", Why.UNLOADED)
+    await turns()
+    assert loading.life.state is VersionState.UNLOADING
+    it.loader.waiters.notify_all()
+    error = await ended(load)
+    assert error is not None
+    assert "version 1 is at UNLOADING state: it was unloaded while it was being loaded" in str(
+        error.message
+    )
+    assert await ended(unload) is None
+    it.loader.requests_done.set()
+    await turns()
+    assert it.loader.versions == []
+    assert {each.life.state for each in (*old, loading)} == {VersionState.UNAVAILABLE}
+    # The next load begins anew.
+    again = it.ask("m", Why.BY_NAME)
+    served = await it.loader.report(UP)
+    assert await ended(again) is None
+    assert it.catalogue.running("m") == [served]
+
+
 async def test_only_failures_that_nobody_else_reports_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
