@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import signal
-import sys
 import urllib.request
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +14,7 @@ from nereid.analyze.checkpoint import Checkpoint, CheckpointError
 from nereid.analyze.job import Job, search_of
 from nereid.analyze.model_analyzer.config_file import AnalyzerFile, ConfigFileError
 from nereid.analyze.planning import Group, groups_of, job_of
-from nereid.analyze.reports import changes_of, print_analysis, print_lines, write_reports
+from nereid.analyze.reports import changes_of, print_analysis, write_reports
 from nereid.analyze.result.analysis import Analysis
 from nereid.analyze.result.config_change import ApplyError, apply_changes, read_texts
 from nereid.analyze.result.config_text import ConfigTextError
@@ -26,6 +24,7 @@ from nereid.analyze.target.local_mesh import LocalMesh
 from nereid.analyze.target.measured_models import MeasuredModels, MeasuredTarget
 from nereid.analyze.target.served_models import TargetError
 from nereid.config.settings_reader import read_shared_settings, settings_argv
+from nereid.core.terminal import log_to_terminal, print_error, print_lines
 from nereid.perf.distribution import percentile_us
 from nereid.perf.endpoint import Endpoint
 from nereid.perf.questions.metrics import rate_text, time_text
@@ -53,16 +52,15 @@ _OWN: Final = ("--url=", "--protocol=", "--collect-metrics=", "--metrics-url=")
 
 def main(argv: Sequence[str]) -> int:
     """Returns the exit code."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    log_to_terminal("%(levelname)s: %(message)s")
     settings, server = read_shared_settings((AnalyzeSettings, TargetSettings), argv, {}, _PROGRAM)
     try:
         file = merged_file(settings)
     except ConfigFileError as error:
-        for line in str(error).splitlines():
-            sys.stderr.write(f"{_PROGRAM}: {line}\n")
+        print_error(_PROGRAM, error)
         return _USAGE
     for warning in file.warnings:
-        sys.stderr.write(f"{_PROGRAM}: {warning}\n")
+        print_error(_PROGRAM, warning)
     # Ended by a supervisor, models are restored as after Ctrl-C.
     signal.signal(signal.SIGTERM, _interrupt)
     run = _Run(settings, server, file, ("nereid", "analyze", *argv))
@@ -71,13 +69,13 @@ def main(argv: Sequence[str]) -> int:
         for group in groups_of(file):
             code = max(code, run.analyze(group))
     except KeyboardInterrupt:
-        sys.stderr.write(f"{_PROGRAM}: interrupted; --resume goes on from here\n")
+        print_error(_PROGRAM, "interrupted; --resume goes on from here")
         return _INTERRUPTED
     except (
         OSError, TargetError, ServerError, CheckpointError, CandidateError, ConfigTextError,
         ApplyError,
     ) as error:  # fmt: skip
-        sys.stderr.write(f"{_PROGRAM}: {error}\n")
+        print_error(_PROGRAM, error)
         return _FAILED
     return code
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nereid.analyze.checkpoint import CheckpointError, recorded
 from nereid.analyze.job import search_of
-from nereid.analyze.reports import changes_of, print_analysis, print_lines, write_reports
+from nereid.analyze.reports import changes_of, print_analysis, write_reports
 from nereid.analyze.result.analysis import Analysis
 from nereid.analyze.result.config_text import ConfigTextError
 from nereid.analyze.search.trial import CandidateError, resolve
 from nereid.config.flags import flag
 from nereid.config.settings_reader import read_settings
+from nereid.core.terminal import log_to_terminal, print_error, print_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +33,7 @@ class ReportSettings:
 
 def main(argv: Sequence[str]) -> int:
     """Returns the exit code."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    log_to_terminal("%(message)s")
     settings = read_settings(ReportSettings, argv, {}, _PROGRAM)
     try:
         for name in settings.checkpoint:
@@ -47,6 +46,6 @@ def main(argv: Sequence[str]) -> int:
             written = write_reports(analysis, changes, Path(settings.export_path))
             print_lines(f"Wrote {each}" for each in written)
     except (OSError, CheckpointError, CandidateError, ConfigTextError) as error:
-        sys.stderr.write(f"{_PROGRAM}: {error}\n")
+        print_error(_PROGRAM, error)
         return 1
     return 0

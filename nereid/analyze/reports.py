@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from google.protobuf import json_format, text_format
@@ -11,10 +10,11 @@ from nereid.analyze.result.config_change import ConfigChange, config_changes
 from nereid.analyze.result.config_text import ConfigTextError
 from nereid.analyze.result.page import page_text
 from nereid.analyze.result.tables import gpu_table, inference_table, server_table
+from nereid.core.terminal import print_lines
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
     from typing import Any
 
@@ -53,16 +53,11 @@ def write_reports(analysis: Analysis, changes: list[ConfigChange], directory: Pa
     return written
 
 
-def print_lines(lines: Iterable[str]) -> None:
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    sys.stdout.flush()
-
-
 def print_analysis(analysis: Analysis, changes: list[ConfigChange]) -> None:
     """For the terminal."""
     print_lines(["", *analysis.lines(), ""])
     for change in changes:
-        print_lines([change.text(), ""])
+        print_lines([*change.text().split("\n"), ""])
     for each in analysis.changes():
         if not each.model:
             print_lines([f"Of the mesh, {each.text}"])

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 import time
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from nereid.config.flags import Topic, boolean, choice, flag, integer
 from nereid.core.messages import LogRules
+from nereid.core.terminal import escape_controls
 from nereid.core.trace_context import TRACE_ID
 from nereid.observability.repeat_limit import RepeatLimit
 
@@ -31,11 +31,6 @@ _LETTERS: Final = {"DEBUG": "V", "INFO": "I", "WARNING": "W", "ERROR": "E", "CRI
 
 
 # C0 and C1 but for the tab, line and paragraph separators, bidirectional controls, lone surrogates.
-_CONTROLS: Final = re.compile(
-    r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-_SHORT_ESCAPES: Final = {"\n": "\\n", "\r": "\\r"}
-
 LOG_FORMATS: Final = ("text", "json", "default", "ISO8601")
 
 
@@ -196,15 +191,6 @@ class _Json(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return _json(line)
-
-
-def escape_controls(text: str) -> str:
-    """The text in one line, with escapes for controls and for what changes the order of text."""
-    return text if text.isprintable() else _CONTROLS.sub(_escape, text)
-
-
-def _escape(match: re.Match[str]) -> str:
-    return _SHORT_ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}"
 
 
 def _json(value: object) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nereid.config.settings_reader import exit_on_errors, read_shared_settings
+from nereid.core.terminal import print_error
 from nereid.perf import exit_codes
 from nereid.perf.exit_codes import ExitCode, exit_code
 from nereid.perf.output.result_file import ResultFileError, read_result
@@ -64,12 +64,12 @@ def _compare_results(paths: Sequence[str], flags: Sequence[str]) -> int:
         a, b = (_measured_server(Path(each)) for each in paths)
         findings = ask_results(questions, a.measurements, b.measurements)
     except ValueError as error:
-        sys.stderr.write(f"{_PROGRAM}: {error}\n")
+        print_error(_PROGRAM, error)
         return ExitCode.FAILED
     command = ["compare", *paths, *flags]
     failure = write(result_of(questions, findings, (a, b), command, started=now_text()), output)
     if failure:
-        sys.stderr.write(f"{_PROGRAM}: {failure}\n")
+        print_error(_PROGRAM, failure)
         return ExitCode.FAILED
     return exit_code(findings)
 

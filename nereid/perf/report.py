@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nereid.config.settings_reader import exit_on_errors, read_shared_settings
+from nereid.core.terminal import print_error, print_lines
 from nereid.perf.exit_codes import ExitCode
 from nereid.perf.output.picture import PictureError
 from nereid.perf.output.report import report
 from nereid.perf.output.result_file import ResultFileError, read_result
 from nereid.perf.output.settings import OutputSettings
-from nereid.perf.output.summary import summary_text
+from nereid.perf.output.summary import summary_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,11 +33,11 @@ def main(argv: Sequence[str]) -> int:
     try:
         written = report(paths, settings)
         for path in written:
-            sys.stdout.write(f"Written: {path}\n")
+            print_lines([f"Written: {path}"])
         if not written:
             for path in paths:
-                sys.stdout.write(f"{path}:\n{summary_text(read_result(path))}")
+                print_lines([f"{path}:", *summary_lines(read_result(path))])
     except (OSError, PictureError, ResultFileError) as error:
-        sys.stderr.write(f"{_PROGRAM}: {error}\n")
+        print_error(_PROGRAM, error)
         return ExitCode.FAILED
     return ExitCode.OK

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import sys
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.terminal import print_error, print_lines
 from nereid.perf.exit_codes import ExitCode, exit_code
 from nereid.perf.inputs.errors import InputError
 from nereid.perf.measured_side import open_side
@@ -17,7 +17,7 @@ from nereid.perf.output.machine import this_machine
 from nereid.perf.output.picture import PictureError
 from nereid.perf.output.report import write_outputs
 from nereid.perf.output.result import FoundRate, Result
-from nereid.perf.output.summary import summary_text
+from nereid.perf.output.summary import summary_lines
 from nereid.perf.questions.asked import Findings, ask, ask_comparison
 from nereid.perf.run_settings import read_run_settings, without_secrets
 from nereid.perf.server import ServerError
@@ -56,7 +56,7 @@ def measure(settings: Sequence[RunSettings], command: Sequence[str]) -> int:
     try:
         findings = run.findings()
     except InputError as error:
-        sys.stderr.write(f"{_PROGRAM}: {error}\n")
+        print_error(_PROGRAM, error)
         return ExitCode.USAGE
     except (OSError, ServerError, SessionError) as error:
         failure = str(error)
@@ -76,7 +76,7 @@ def measure(settings: Sequence[RunSettings], command: Sequence[str]) -> int:
         )
         failure = write(result, settings[0].output) or failure
     if failure:
-        sys.stderr.write(f"{_PROGRAM}: {failure}\n")
+        print_error(_PROGRAM, failure)
         return ExitCode.FAILED
     return exit_code(findings)
 
@@ -108,14 +108,12 @@ def result_of(  # noqa: PLR0913 (by keyword)
 
 def write(result: Result, settings: OutputSettings) -> str:
     """Prints the summary, and writes the files. Returns why it could not; empty: it could."""
-    sys.stdout.write(summary_text(result))
+    print_lines(summary_lines(result))
     try:
         for path in write_outputs(result, settings):
-            sys.stdout.write(f"Written: {path}\n")
+            print_lines([f"Written: {path}"])
     except (OSError, PictureError) as error:
         return str(error)
-    finally:
-        sys.stdout.flush()
     return ""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +20,7 @@ from nereid.cli.check.report import json_report, text_report
 from nereid.config.flags import boolean, declared_flags
 from nereid.core.errors import InvalidArgument
 from nereid.core.regular_files import read_regular_file
+from nereid.core.terminal import print_error, print_lines
 from nereid.facts.findings import Finding, Severity
 from nereid.model_config import parse_config
 from nereid.services.executor.backends.registry import BackendRegistry
@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
         for model in models:
             _add_findings(model, repositories, reader)
     except OSError as error:
-        sys.stderr.write(f"{_PROGRAM}: a model repository cannot be read: {error}\n")
+        print_error(_PROGRAM, f"a model repository cannot be read: {error}")
         return 2
     finally:
         logging.disable(logging.NOTSET)
@@ -103,7 +103,7 @@ def main(argv: Sequence[str]) -> int:
     if given.json:
         print(json_report(models, of_repositories, problems=problems))
     else:
-        print(text_report(models, of_repositories))
+        print_lines(text_report(models, of_repositories).split("\n"))
     return 1 if problems else 0
 
 

@@ -6,6 +6,7 @@ import json
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.core.terminal import escape_controls
 from nereid.facts.batching import batching_of
 from nereid.facts.findings import Severity
 from nereid.model_config import config_json
@@ -79,7 +80,7 @@ def text_report(models: Sequence[CheckedModel], repositories: Sequence[Finding])
     """A paragraph for each model, and a last line that counts."""
     lines = [line for finding in repositories for line in _finding_lines(finding, "")]
     for model in models:
-        lines.append(model.name)
+        lines.append(escape_controls(model.name))
         lines += [f"  version {each.number}: {_summary(each)}" for each in model.versions]
         for finding in model.findings:
             lines += _finding_lines(finding, "  ")

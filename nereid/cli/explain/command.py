@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import textwrap
 import time
 from typing import TYPE_CHECKING, Final
 
 from nereid.cli.explain.server import CannotAskError, add_server_arguments, server_of
+from nereid.core.terminal import print_error, print_lines
 from nereid.facts.explanation import explanation
 from nereid.facts.reasons import Statement, explain
 
@@ -43,14 +43,14 @@ def main(argv: Sequence[str]) -> int:
             time.sleep(given.seconds)
             facts = server.look(given.model, facts)
     except (CannotAskError, OSError) as error:
-        sys.stderr.write(f"{_PROGRAM}: {error}\n")
+        print_error(_PROGRAM, error)
         return 2
     statements = explain(facts)
     problems = any(each.problem for each in statements)
     if given.json:
         print(json.dumps(explanation(facts, statements, given.seconds), indent=1))
     else:
-        print(*_lines(statements), sep="\n")
+        print_lines(_lines(statements))
     return 1 if problems else 0
 
 

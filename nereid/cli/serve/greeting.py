@@ -12,7 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from nereid.observability.logging import escape_controls
+from nereid.core.terminal import escape_controls
 from nereid.rpc.net.address import authority_of, unix_path
 from nereid.rpc.net.backoff import Backoff, BackoffOptions
 from nereid.rpc.net.dialing import connect

@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import json
 import re
-import sys
 import textwrap
 import time
 from dataclasses import asdict
@@ -24,6 +23,7 @@ from nereid.cli.timeline.one_request import within_lifetime
 from nereid.cli.timeline.perfetto import perfetto
 from nereid.cli.timeline.summary import SlowRequest, Summary, request_summary, summarized
 from nereid.cli.timeline.tracks import laid_out
+from nereid.core.terminal import print_error, print_lines
 from nereid.timeline import PATH
 from nereid.timeline.wire import MAX_BYTES, TimelineError, read_timeline
 
@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
             latest(timeline, int(given.last * 1e9))
         whole, summary = _understood(joined(timeline), given.request, server)
     except (CannotAskError, TimelineError, OSError) as error:
-        sys.stderr.write(f"{_PROGRAM}: {error}\n")
+        print_error(_PROGRAM, error)
         return 2
     try:
         if given.raw:
@@ -84,13 +84,13 @@ def main(argv: Sequence[str]) -> int:
         if given.output:
             _write(Path(given.output), _trace(whole, given.format))
     except OSError as error:
-        sys.stderr.write(f"{_PROGRAM}: {error}\n")
+        print_error(_PROGRAM, error)
         return 2
     if given.json:
         print(json.dumps(_document(whole, summary), indent=1))
     else:
         title = "the slowest requests" if given.request is None else f"request {given.request}"
-        print(*_lines(summary, title), sep="\n")
+        print_lines(_lines(summary, title))
     return 1 if summary.problems else 0
 
 

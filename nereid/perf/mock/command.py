@@ -12,6 +12,7 @@ import uvloop
 
 from nereid.config.flags import boolean, flag, integer, own_port
 from nereid.config.settings_reader import read_shared_settings
+from nereid.core.terminal import print_error
 from nereid.perf.endpoint import TlsSettings
 from nereid.perf.mock.model import MockModel
 from nereid.perf.mock.server import MockServer
@@ -75,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         uvloop.run(_serve(settings))
     except OSError as error:
-        sys.stderr.write(f"{_PROGRAM}: {error}\n")
+        print_error(_PROGRAM, error)
         return 1
     return 0
 

@@ -31,7 +31,7 @@ _MOST_FAILURES: Final = 5
 _KINDS: Final = {CONCURRENCY: "Request concurrency", RATE: "Request Rate"}
 
 
-def summary_text(result: Result) -> str:
+def summary_lines(result: Result) -> list[str]:
     """All levels and what was found."""
     lines: list[str] = []
     for index, server in enumerate(result.servers):
@@ -44,7 +44,7 @@ def summary_text(result: Result) -> str:
             for measurement in server.measurements:
                 lines += level_lines(server, measurement)
         lines += _table(server, result.percentile)
-    return "\n".join([*lines, *finding_lines(result), ""])
+    return [*lines, *finding_lines(result)]
 
 
 def finding_lines(result: Result) -> list[str]:

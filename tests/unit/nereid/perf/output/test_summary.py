@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from nereid.perf.measurement import ClientCost, LoadLevel, PhaseTiming, ServerSplit
 from nereid.perf.output.result import FoundRate
-from nereid.perf.output.summary import level_lines, max_rate_text, summary_text
+from nereid.perf.output.summary import level_lines, max_rate_text, summary_lines
 from tests.support import perf_results
 from tests.support.measurements import concurrency, measured, rate, split
 
@@ -84,7 +84,7 @@ def test_a_server_that_says_no_times() -> None:
 
 
 def test_a_sweep_ends_with_its_table_and_knee() -> None:
-    lines = summary_text(perf_results.sweep(slo="p99=20ms", notes=("a note",))).splitlines()
+    lines = summary_lines(perf_results.sweep(slo="p99=20ms", notes=("a note",)))
     at = lines.index("Inferences/Second vs. Client p99 Batch Latency")
     assert lines[at + 1].startswith("Concurrency: 1, throughput: 500 infer/sec, latency ")
     assert lines[at + 7].startswith("Knee (most rate per p99): Request concurrency 8, 4000/s, ")
@@ -96,12 +96,12 @@ def test_a_sweep_ends_with_its_table_and_knee() -> None:
 def test_a_knee_at_the_end_of_the_range() -> None:
     result = perf_results.sweep()
     first = replace(result.servers[0], measurements=result.servers[0].measurements[:3])
-    text = summary_text(replace(result, servers=(first,)))
+    text = "\n".join(summary_lines(replace(result, servers=(first,))))
     assert "an end of the range: it may be beyond" in text
 
 
 def test_a_search_ends_with_the_rate() -> None:
-    lines = summary_text(perf_results.rate_search()).splitlines()
+    lines = summary_lines(perf_results.rate_search())
     assert lines[0] == "Inferences/Second vs. Client p99 Batch Latency"
     assert lines[-1] == (
         "Highest rate under p99=20ms: 3700/s, goodput 3655/s, kept by 2 measurements;"
@@ -118,7 +118,7 @@ def test_a_search_that_found_no_rate_says_why() -> None:
 
 def test_a_comparison_is_its_ratios() -> None:
     result = perf_results.comparison()
-    lines = summary_text(replace(result, violations=("p99>1ms: it is 2 ms",))).splitlines()
+    lines = summary_lines(replace(result, violations=("p99>1ms: it is 2 ms",)))
     assert lines[:3] == [
         "*** A: localhost:8001 ***",
         "*** B: localhost:9001 ***",
@@ -131,7 +131,7 @@ def test_a_comparison_is_its_ratios() -> None:
 def test_a_comparison_s_note() -> None:
     result = perf_results.comparison()
     noted = replace(result.comparisons[0], is_paired=True, note="too few")
-    lines = summary_text(replace(result, comparisons=(noted,))).splitlines()
+    lines = summary_lines(replace(result, comparisons=(noted,)))
     assert "12 pairs of rounds" in lines[2]
     assert lines[-1] == "  too few"
 

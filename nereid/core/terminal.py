@@ -1,0 +1,51 @@
+"""What tools write to an operator's terminal. Clients, servers and files chose much of it: no text
+of theirs moves the cursor, changes the order of what is read, or begins a line of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_CONTROLS: Final = re.compile(
+    r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_SHORT_ESCAPES: Final = {"\n": "\\n", "\r": "\\r"}
+
+
+def escape_controls(text: str) -> str:
+    """The text in one line, with escapes for controls and for what changes the order of text."""
+    return text if text.isprintable() else _CONTROLS.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    return _SHORT_ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}"
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print each as one line."""
+    sys.stdout.write("".join(f"{escape_controls(line)}\n" for line in lines))
+    sys.stdout.flush()
+
+
+def print_error(program: str, error: Exception | str) -> None:
+    """Say why a program fails, on stderr. Each line names the program."""
+    for line in str(error).split("\n"):
+        sys.stderr.write(f"{program}: {escape_controls(line)}\n")
+
+
+def log_to_terminal(form: str) -> None:
+    """Log warnings on stderr, each record as one line of this format."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine(form))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return escape_controls(super().format(record))
