@@ -220,7 +220,14 @@ class RequestHeadersReader:
             base = parse_headers(shape)
             self._set_route(base)
             self._bases.remember(shape, base)
-        return _overlay(base, fresh) if fresh else base
+        if not fresh:
+            return base
+        if _has_any(base, fresh):
+            # Of what comes twice the order counts, which an overlay does not keep.
+            headers = parse_headers(tuple(decoded.fields))
+            self._set_route(headers)
+            return headers
+        return _overlay(base, fresh)
 
     def _set_route(self, headers: RequestHeaders) -> None:
         headers.route = self._routes.get(headers.path)
@@ -314,6 +321,14 @@ def _read_timeout(headers: RequestHeaders, text: bytes) -> None:
     headers.timeout_s = parse_timeout_s(text.strip(_SPACES))
     if headers.timeout_s is None and headers.refusal is None:
         headers.refusal = Refusal(200, Status.INTERNAL, "malformed grpc-timeout")
+
+
+def _has_any(base: RequestHeaders, fresh: list[Field]) -> bool:
+    """Whether the base has a field of the same name as one that is to be laid over it."""
+    names = {name for name, _ in fresh}
+    if base.timeout_s is not None and b"grpc-timeout" in names:
+        return True
+    return any(name.encode() in names for name, _ in base.metadata)
 
 
 def _overlay(base: RequestHeaders, fresh: list[Field]) -> RequestHeaders:

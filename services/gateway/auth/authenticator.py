@@ -75,9 +75,11 @@ class Authenticator:
         self._of_tokens: dict[tuple[str, str, frozenset[str]], Principal] = {}
         # Of calls without credentials, where there may be any.
         self.anonymous = Principal("anonymous", identity=())
-        # By the credentials as they came; when they expire, in seconds of the epoch.
-        self._remembered: BoundedCache[Text, tuple[Principal, float | None]] = BoundedCache(
-            _REMEMBERED, _MAX_CREDENTIAL_BYTES
+        # By the credentials as they came, of each header: one's are no credentials in the other.
+        # When they expire, in seconds of the epoch.
+        self._by_api_key, self._by_authorization = (
+            BoundedCache[Text, tuple[Principal, float | None]](_REMEMBERED, _MAX_CREDENTIAL_BYTES)
+            for _ in range(2)
         )
         self._invalid_tokens: BoundedCache[str, Usage] = BoundedCache(_ADDRESSES)
         self.apply(config, verifier)
@@ -102,7 +104,8 @@ class Authenticator:
         issuers = {each.issuer for each in config.issuers}
         for (issuer, _, roles), principal in list(self._of_tokens.items()):
             self._set_token_grant(principal, roles if issuer in issuers else frozenset())
-        self._remembered.clear()
+        self._by_api_key.clear()
+        self._by_authorization.clear()
 
     def identify(self, credentials: Credentials) -> Principal:
         """The principal of a call with these credentials.
@@ -111,17 +114,20 @@ class Authenticator:
             CallRefused: there is none.
         """
         api_key, authorization, peer = credentials
-        credential = api_key if api_key is not None else authorization
-        if credential is None:
+        if api_key is not None:
+            credential, known = api_key, self._by_api_key
+        elif authorization is not None:
+            credential, known = authorization, self._by_authorization
+        else:
             if self._config.anonymous is None:
                 raise CallRefused(NO_CREDENTIALS)
             return self.anonymous
-        remembered = self._remembered.get(credential)
+        remembered = known.get(credential)
         if remembered is not None:
             principal, expires_at = remembered
             if expires_at is None or self._epoch_s() < expires_at:
                 return principal
-            del self._remembered[credential]
+            del known[credential]
         text = credential.decode("latin-1") if isinstance(credential, bytes) else credential
         if api_key is None:
             if text[: len(_BEARER)].lower() != _BEARER:
@@ -129,13 +135,13 @@ class Authenticator:
             text = text[len(_BEARER) :].strip()
             if self._verifier is not None and text.count(".") == 2:
                 principal, expires_at = self._verify_token(self._verifier, text, peer)
-                self._remembered.remember(credential, (principal, expires_at))
+                known.remember(credential, (principal, expires_at))
                 return principal
         # Looked up by a digest, so the time it takes says nothing of the keys there are.
         found = self._by_digest.get(digest_of(text))
         if found is None:
             raise CallRefused(INVALID_CREDENTIALS, "unknown API key")
-        self._remembered.remember(credential, (found, None))
+        known.remember(credential, (found, None))
         return found
 
     def _verify_token(

@@ -7,7 +7,12 @@ import pytest
 
 from nereid.core.bounded_cache import BoundedCache
 from nereid.rpc.grpc.handlers import Route
-from nereid.rpc.grpc.request_headers import OVERSIZED, RequestHeaders, RequestHeadersReader
+from nereid.rpc.grpc.request_headers import (
+    OVERSIZED,
+    RequestHeaders,
+    RequestHeadersReader,
+    parse_headers,
+)
 from nereid.rpc.grpc.status import Status
 from nereid.rpc.http2.frames import Http2ConnectionError, Http2StreamError
 from nereid.rpc.http2.header_decoder import HeaderDecoder
@@ -78,6 +83,34 @@ def test_fresh_fields_are_laid_over_a_shared_base() -> None:
     bad = reading.read(with_(("x-bin", "!")))
     assert bad.refusal is not None
     assert bad.refusal.status == Status.INTERNAL
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        (("a", "literal"), ("a", "indexed")),
+        (("a", "indexed"), ("a", "literal")),
+        (("a", "literal"), ("b", "literal"), ("a", "indexed"), ("a", "literal")),
+        (("a-bin", "bGl0ZXJhbA"), ("a-bin", "aW5kZXhlZA")),
+        (("grpc-timeout", "1S"), ("grpc-timeout", "2S")),
+        (("grpc-timeout", "2S"), ("grpc-timeout", "1S")),
+    ],
+)
+def test_repeated_fields_keep_their_order(more: tuple[tuple[str, str], ...]) -> None:
+    """However they are compressed: an overlay says what the whole block read at once does."""
+    reading = Reading()
+    indexed = (("a", "indexed"), ("a-bin", "aW5kZXhlZA"), ("grpc-timeout", "2S"))
+    for each in indexed:
+        reading.read(with_(each))
+    fields = with_(*more)
+    block = reading.encoder.encode(
+        # The third says that a field is never indexed.
+        [(*pair, pair in more and pair not in indexed) for pair in fields]
+    )
+    head = reading.reader.read(block)
+    whole = parse_headers(tuple((name.encode(), value.encode()) for name, value in fields))
+    assert (head.metadata, head.timeout_s) == (whole.metadata, whole.timeout_s)
+    assert head.route is ROUTE
 
 
 def test_caches_are_bounded() -> None:

@@ -137,6 +137,16 @@ def test_other_schemes_and_no_credentials(site: Site) -> None:
         assert refused.value.refusal.reason is reason
 
 
+def test_credentials_of_one_header_are_none_in_the_other(site: Site) -> None:
+    """Also once they are remembered."""
+    identify = site.authenticator.identify
+    bearer = f"Bearer {KEY}"
+    assert identify(Credentials(KEY, None, PEER)) is identify(Credentials(None, bearer, PEER))
+    for api_key, authorization in ((None, KEY), (bearer, None)):
+        with pytest.raises(CallRefused):
+            identify(Credentials(api_key, authorization, PEER))
+
+
 def test_a_refusal_never_repeats_the_credentials(site: Site) -> None:
     for text in (OTHER, token(kid="two"), token(sub="secret-name", aud="x")):
         refused = site.refusal(text)
@@ -246,7 +256,7 @@ def test_what_is_remembered_is_bounded(site: Site) -> None:
     for number in range(20):
         site.bearer(token(sub=f"user{number}"))
         site.refusal(make_key())
-    assert len(site.authenticator._remembered) == 20
+    assert len(site.authenticator._by_authorization) == 20
 
 
 def test_a_new_configuration_keeps_usage_and_ends_what_is_withdrawn(site: Site) -> None:
