@@ -7,6 +7,7 @@ plainly, with two instances, with a response cache, and as the step of an ensemb
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ import numpy as np
 from tests.differential import onnx_graphs, python_models
 from tests.differential.case import Arrays, Case, DirectCallError
 from tests.differential.ways import Clients, Result, Send, ways
-from tests.support.mesh.mesh import Mesh
+from tests.support.mesh.mesh import Mesh, running, until
 
 POSITIONS = 40
 # Requests in flight together, in rounds.
@@ -31,6 +32,8 @@ _VARIANTS = {
     "_cached": "response_cache { enable: true }",
 }
 _DELAY = "dynamic_batching { max_queue_delay_microseconds: 2000 }"
+_FLAGS = ("--cache-config=local,size=33554432", "--allow-client-shm=true")
+_COUNTED_S = 5.0
 _POISON = bytes([0xA5]) * 4
 
 
@@ -69,27 +72,36 @@ def write_repository(root: Path, cases: Sequence[Case]) -> None:
         (ensemble / "config.pbtxt").write_text(case.ensemble_text())
 
 
-def compare(mesh: Mesh, cases: Sequence[Case], seed: int, stop_at: float = np.inf) -> Report:
-    """Send all requests, until time.monotonic() is past stop_at."""
+def run(root: Path, cases: Sequence[Case], seed: int, *flags: str) -> Report:
+    """Start a mesh with the cases, and compare."""
+    write_repository(root / "models", cases)
+    with running(root / "models", root / "log", *_FLAGS, *flags) as mesh:
+        return compare(mesh, cases, seed)
+
+
+def compare(mesh: Mesh, cases: Sequence[Case], seed: int) -> Report:
+    """Send all requests to a mesh that serves the cases."""
     report = Report()
     began = time.monotonic()
     clients = Clients(mesh.http, mesh.grpc)
     try:
         all_ways = ways(clients)
         for case in cases:
+            sent: list[Result] = []
             for model, way, requests, results in _exchanges(case, all_ways):
                 report.ways.add(way)
                 report.cases.add(case.name)
                 report.responses += len(results)
+                if model != f"{case.name}_two" and model != f"{case.name}_cached":
+                    # An ensemble's requests are its step's as well.
+                    sent += results
                 for place, (request, result) in enumerate(zip(requests, results, strict=True)):
                     fault = difference(case, request, result)
                     if fault:
                         report.differences.append(
                             f"seed {seed}, {model} by {way}, request {place + 1}: {fault}"
                         )
-                if time.monotonic() > stop_at:
-                    return report
-            report.differences += _lost_counts(mesh, case, all_ways)
+            report.differences += _lost_counts(mesh, case, sent)
     finally:
         report.seconds = time.monotonic() - began
         clients.close()
@@ -145,17 +157,20 @@ def _shapes(arrays: Arrays) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in arrays.items()}
 
 
-def _lost_counts(mesh: Mesh, case: Case, all_ways: dict[str, Any]) -> list[str]:
-    """What the model's statistics miss of requests that were sent just now."""
-    before = mesh.counts(case.name)
-    requests = _one_head(case, TOGETHER)
-    results = all_ways["together"][0](case.name, case, requests)
-    after = mesh.counts(case.name)
-    failed = sum(isinstance(result, str) for result in results)
-    counted = {name: after[name] - before[name] for name in ("success", "fail")}
-    if counted != {"success": len(results) - failed, "fail": failed}:
-        return [f"{case.name}: {len(results)} responses, {failed} failed, counted as {counted}"]
-    return []
+def _lost_counts(mesh: Mesh, case: Case, sent: Sequence[Result]) -> list[str]:
+    """What the model's statistics miss of its requests, all of which have their responses."""
+    failed = sum(isinstance(result, str) for result in sent)
+    expected = {"success": len(sent) - failed, "fail": failed}
+
+    def counted() -> dict[str, int]:
+        counts = mesh.counts(case.name)
+        return {name: counts[name] for name in expected}
+
+    with contextlib.suppress(TimeoutError):
+        # A request is counted when its response is on its way.
+        until(lambda: counted() == expected, "all to be counted", _COUNTED_S)
+    counts = counted()
+    return [] if counts == expected else [f"{case.name}: {counts} of {expected} were counted"]
 
 
 def difference(case: Case, request: Arrays, result: Result) -> str:

@@ -45,8 +45,8 @@ def _session(path: Path) -> ort.InferenceSession:
 class _Graph:
     """Builds the files once, and calls them without any optimisation."""
 
-    def __init__(self, build: Callable[[Path], object]) -> None:
-        self._build = build
+    def __init__(self, build: Callable[[Path], object], *, batching: bool) -> None:
+        self._build, self._batching = build, batching
         self._path: Path | None = None
 
     def build(self, directory: Path) -> None:
@@ -61,7 +61,11 @@ class _Graph:
             made = session.run(names, {name: _as_fed(array) for name, array in arrays.items()})
         except Exception as error:
             raise DirectCallError(str(error)) from error
-        return {name: np.asarray(array) for name, array in zip(names, made, strict=True)}
+        # A scalar of a batch of one has the dimension that its batch has.
+        return {
+            name: np.asarray(array).reshape(1) if self._batching and not np.ndim(array) else array
+            for name, array in zip(names, made, strict=True)
+        }
 
 
 def _as_fed(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
@@ -77,7 +81,7 @@ def random_array(
     """Return values over the datatype's range, with zeros, infinities and odd bytes among them."""
     dtype = np.dtype(DTYPES[datatype])
     if datatype == "BYTES":
-        texts = [b"", b"a", "größe".encode(), b"x" * 300, b"\x01 \"quoted\""]
+        texts = [b"", b"a", "größe".encode(), b"x" * 300, b'\x01 "quoted"']
         flat = [texts[rng.integers(len(texts))] for _ in range(int(np.prod(shape)))]
         array = np.empty(len(flat), np.object_)
         array[:] = flat
@@ -140,7 +144,8 @@ def _case(
                 [value(*tensor) for tensor in inputs],
                 [value(*tensor) for tensor in outputs],
                 initializers,
-            )
+            ),
+            batching=batching,
         )
         return Case(
             name,
