@@ -27,7 +27,8 @@ def server_of(body: bytes) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-        do_GET = do_POST
+        def do_GET(self) -> None:
+            self.do_POST()
 
         def log_message(self, *_arguments: object) -> None: ...
 
