@@ -13,6 +13,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
+from nereid.core.json_document import MAX_BYTES, error_text, parse_document
 from nereid.model_config.render import message_json
 from nereid.pb import kserve_pb2 as pb
 from nereid.rpc.grpc.channel import ChannelOptions, SocketChannel
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 _Message = TypeVar("_Message", bound="Message")
 
 _SERVICE: Final = "/inference.GRPCInferenceService/"
-_MOST_BYTES: Final = 256 << 20
 # What servers respond that know no such URL; Triton's "unsupported" is 501 or 400.
 _NO_SUCH_CALL: Final = frozenset({404, 405, 501})
 
@@ -120,7 +120,8 @@ class Server:
         """
         if self.endpoint.protocol == "http":
             status, content = self._exchange("POST", "/v2/repository/index", {})
-            return list(self._document("/v2/repository/index", status, content))
+            entries = self._document("/v2/repository/index", status, content)
+            return entries if isinstance(entries, list) else []
         request, response = pb.RepositoryIndexRequest(), pb.RepositoryIndexResponse()
         found = self._unary("RepositoryIndex", request, response)
         return [message_json(each) for each in found.models]
@@ -172,16 +173,23 @@ class Server:
     # --- HTTP
 
     def _json(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        return dict(self._document(path, *self._exchange(method, path, body)))
+        document = self._document(path, *self._exchange(method, path, body))
+        if not isinstance(document, dict):
+            raise ServerError(f"{self.endpoint.address}{path} responds with JSON of another form")
+        return document
 
     def _document(self, path: str, status: int, content: bytes) -> Any:
         if status != http.client.OK:
             kind = NotSupportedError if status in _NO_SUCH_CALL else ServerError
-            raise kind(f"{self.endpoint.address}{path} responds with {status}: {_text(content)}")
+            raise kind(
+                f"{self.endpoint.address}{path} responds with {status}: {error_text(content)}"
+            )
         try:
-            return json.loads(content or b"{}")
+            return parse_document(content or b"{}")
         except ValueError as error:
-            raise ServerError(f"{self.endpoint.address}{path} responds with no JSON") from error
+            raise ServerError(
+                f"{self.endpoint.address}{path} responds with no JSON of a server: {error}"
+            ) from error
 
     def _exchange(
         self, method: str, path: str, body: dict[str, Any] | None = None
@@ -194,7 +202,7 @@ class Server:
             connection.sock.settimeout(self._timeout_s)
             connection.request(method, path, content, dict(endpoint.headers))
             response = connection.getresponse()
-            return response.status, response.read(_MOST_BYTES)
+            return response.status, response.read(MAX_BYTES + 1)
         except (OSError, http.client.HTTPException) as error:
             raise ServerError(f"cannot ask {endpoint.address}: {reason(error)}") from error
         finally:
@@ -226,13 +234,3 @@ class Server:
 def _model_path(model: str, version: str) -> str:
     path = f"/v2/models/{quote(model, safe='')}"
     return f"{path}/versions/{quote(version, safe='')}" if version else path
-
-
-def _text(body: bytes) -> str:
-    try:
-        document: Any = json.loads(body)
-    except ValueError:
-        document = None
-    if isinstance(document, dict) and "error" in document:
-        return str(document["error"])
-    return body[:200].decode("utf-8", "replace").strip()

@@ -21,6 +21,7 @@ TARGETS = (
     "http1",
     "infer_json",
     "managed",
+    "request_targets",
     "timeline",
     "infer_grpc",
     "http2",

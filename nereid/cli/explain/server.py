@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 import urllib.error
 import urllib.request
@@ -11,6 +10,7 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
+from nereid.core.json_document import MAX_BYTES, MAX_ERROR_BYTES, error_text, parse_document
 from nereid.facts.mesh_facts import ConfigFacts, MeshFacts, VersionFacts
 from nereid.observability.samples import Samples
 
@@ -72,7 +72,7 @@ class Server:
         url = self.url + path
         status, body = self._fetch("GET", url, max_bytes + 1)
         if status != _OK:
-            raise CannotAskError(f"{url} responds with {status}: {_text(body)}")
+            raise CannotAskError(f"{url} responds with {status}: {error_text(body)}")
         if len(body) > max_bytes:
             raise CannotAskError(f"{url} responds with more than {max_bytes} bytes")
         return body
@@ -98,19 +98,23 @@ class Server:
 
     def _document(self, url: str) -> dict[str, Any] | None:
         """None: it has none, such as for a version that is not ready."""
-        status, body = self._fetch("GET", url)
+        status, body = self._fetch("GET", url, MAX_BYTES + 1)
         if status in _REFUSED:
-            raise CannotAskError(f"{url} responds with {status}: {_text(body)}")
+            raise CannotAskError(f"{url} responds with {status}: {error_text(body)}")
         if status != _OK:
             return None
-        return dict(_parsed(url, body))
+        document: dict[str, Any] = _parsed(url, body, dict)
+        return document
 
     def _json(self, method: str, path: str) -> list[dict[str, Any]]:
         url = self.url + path
-        status, body = self._fetch(method, url)
+        status, body = self._fetch(method, url, MAX_BYTES + 1)
         if status != _OK:
-            raise CannotAskError(f"{url} responds with {status}: {_text(body)}")
-        return list(_parsed(url, body))
+            raise CannotAskError(f"{url} responds with {status}: {error_text(body)}")
+        entries: list[dict[str, Any]] = _parsed(url, body, list)
+        if not all(isinstance(each, dict) for each in entries):
+            raise CannotAskError(f"{url} responds with a list of something else than objects")
+        return entries
 
     def _fetch(self, method: str, url: str, max_bytes: int = _MOST_BYTES) -> tuple[int, bytes]:
         data = b"" if method == "POST" else None
@@ -127,7 +131,7 @@ class Server:
                 return response.status, response.read(max_bytes)
         except urllib.error.HTTPError as error:
             with error:
-                return error.code, error.read(_MOST_BYTES)
+                return error.code, error.read(MAX_ERROR_BYTES)
         except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise CannotAskError(f"{url} cannot be asked: {reason}") from error
@@ -193,18 +197,13 @@ def _base(url: str) -> str:
     return base
 
 
-def _parsed(url: str, body: bytes) -> Any:
+def _parsed(url: str, body: bytes, kind: type) -> Any:
     try:
-        return json.loads(body)
+        document = parse_document(body)
     except ValueError as error:
-        raise CannotAskError(f"{url} responds with something that is no JSON") from error
-
-
-def _text(body: bytes) -> str:
-    try:
-        document = json.loads(body)
-    except ValueError:
-        document = None
-    if isinstance(document, dict) and "error" in document:
-        return str(document["error"])
-    return body[:200].decode("utf-8", "replace").strip()
+        raise CannotAskError(
+            f"{url} responds with something that is no JSON of a mesh: {error}"
+        ) from error
+    if not isinstance(document, kind):
+        raise CannotAskError(f"{url} responds with JSON that is no {kind.__name__}")
+    return document

@@ -23,6 +23,8 @@ from nereid.cli.timeline.one_request import within_lifetime
 from nereid.cli.timeline.perfetto import perfetto
 from nereid.cli.timeline.summary import SlowRequest, Summary, request_summary, summarized
 from nereid.cli.timeline.tracks import laid_out
+from nereid.core import json_document
+from nereid.core.json_document import parse_document
 from nereid.core.terminal import print_error, print_lines
 from nereid.timeline import PATH
 from nereid.timeline.wire import MAX_BYTES, TimelineError, read_timeline
@@ -139,7 +141,9 @@ def _max_batch_sizes(server: Server, whole: Joined) -> dict[Model, int]:
     for name, version in models[:_MOST_MODELS]:
         path = f"/v2/models/{quote(name, safe='')}/versions/{version}/config"
         with contextlib.suppress(CannotAskError, ValueError, AttributeError, TypeError):
-            sizes[name, version] = int(json.loads(server.read(path)).get("max_batch_size", 0))
+            sizes[name, version] = int(
+                parse_document(server.read(path, json_document.MAX_BYTES)).get("max_batch_size", 0)
+            )
     return sizes
 
 

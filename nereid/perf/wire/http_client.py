@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import httptools
 
+from nereid.core.json_document import parse_document
 from nereid.perf.wire.client import PendingRequest
 from nereid.perf.wire.dials import Dials
 from nereid.perf.wire.http_requests import HttpRequests
@@ -227,7 +227,7 @@ class _HttpConnection(asyncio.Protocol):
 def _error_of(parser: ResponseParser) -> str:
     body = b"".join(parser.body)
     try:
-        document: Any = json.loads(body)
+        document: Any = parse_document(body)
         text = str(document["error"])
     except (ValueError, KeyError, TypeError):
         text = body.decode("utf-8", "replace")

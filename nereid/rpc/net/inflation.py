@@ -101,7 +101,7 @@ class Inflation:
 
     def _begin_member(self) -> None:
         """Go on with the next member of a gzip content (RFC 1952), if there is one."""
-        if self._has_members and self._data[self._at : self._at + 2] == _GZIP_MAGIC:
+        if self._has_members and bytes(self._data[self._at : self._at + 2]) == _GZIP_MAGIC:
             self._stream = zlib.decompressobj(_GZIP_BITS)
             self._members += 1
             # zlib copies what follows the end: of small members little.

@@ -204,10 +204,12 @@ class ConsoleHub:
         encoder = Encoder(shared, rows, self._last)
         documents: dict[View, ViewDocument] = {}
         for view, page in pages.items():
-            own = {} if view.grant is None else sections.limited(shared, view.shows)
+            own = {} if view.grant is None else sections.limited(shared, look, earlier, view.shows)
             if view.model and view.shows(view.model):
                 own["details"] = _details(look, view)
-            documents[view] = view_document(view, page, len(look.index), own)
+            documents[view] = view_document(
+                view, page, own.get("summary", shared["summary"])["models"], own
+            )
             await cost.pause()
         for console in tuple(self._consoles):
             # It may have come, or left, in a pause.

@@ -22,10 +22,17 @@ _MAX_EXECUTORS: Final = 500
 _MAX_TENANTS: Final = 200
 
 
-def summary(look: Look, earlier: Look) -> document.Summary:
-    """The mesh at a glance. earlier: the same as look if there was none before."""
+def _all(_name: str) -> bool:
+    return True
+
+
+def summary(look: Look, earlier: Look, shows: Callable[[str], bool] = _all) -> document.Summary:
+    """The mesh at a glance. earlier: the same as look if there was none before. shows: whether the
+    viewer may see a model; what is counted by model is of these.
+    """
+    index = [entry for entry in look.index if shows(entry.key.name)]
     states: dict[str, int] = {}
-    for entry in look.index:
+    for entry in index:
         states[entry.state] = states.get(entry.state, 0) + 1
     waiting = look.mesh.by_label(metrics.WAITING.name, "device")
     elapsed_s = look.time_s - earlier.time_s
@@ -34,6 +41,7 @@ def summary(look: Look, earlier: Look) -> document.Summary:
         # Of a model that was not read before, nothing is known of the interval.
         Counters(samples, earlier.models.get(key, samples), elapsed_s)
         for key, samples in look.models.items()
+        if shows(key[0])
     ]
 
     def recently(family: Family) -> float:
@@ -41,9 +49,9 @@ def summary(look: Look, earlier: Look) -> document.Summary:
         return sum(each.recently(family) for each in models)
 
     return {
-        "models": len(look.index),
+        "models": len(index),
         "states": states,
-        "failed": sum(entry.failed for entry in look.index),
+        "failed": sum(entry.failed for entry in index),
         "executors": len(look.hosting.executors),
         "schedulers": len(look.hosting.schedulers),
         "pending": int(sum(waiting.values())),
@@ -151,23 +159,27 @@ def _device(device: pb.Device, facts: pb.ExecutorFacts) -> document.Device:
     return shown
 
 
-def limited(shared: Mapping[str, Any], shows: Callable[[str], bool]) -> dict[str, Any]:
+def limited(
+    shared: Mapping[str, Any], look: Look, earlier: Look, shows: Callable[[str], bool]
+) -> dict[str, Any]:
     """What a viewer may know of the sections that name models. shows: whether it may see one."""
 
     def device(found: document.Device) -> document.Device:
         tenants = [each for each in found["tenants"] if shows(each["model"])]
         return {**found, "tenants": tenants}
 
+    def scheduler(found: document.Scheduler) -> document.Scheduler:
+        owned = [*filter(shows, found["owned"])]
+        return {**found, "owned": owned, "models": len(owned)}
+
     return {
+        "summary": summary(look, earlier, shows),
         "slow_requests": [each for each in shared["slow_requests"] if shows(each["model"])],
         "executors": {
             name: {**each, "devices": [*map(device, each["devices"])]}
             for name, each in shared["executors"].items()
         },
-        "schedulers": {
-            name: {**each, "owned": [*filter(shows, each["owned"])]}
-            for name, each in shared["schedulers"].items()
-        },
+        "schedulers": {name: scheduler(each) for name, each in shared["schedulers"].items()},
     }
 
 

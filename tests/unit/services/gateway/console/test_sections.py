@@ -78,7 +78,7 @@ def test_devices_and_who_has_their_memory() -> None:
     assert [(each["model"], each["memory_bytes"]) for each in gpu["tenants"]] == [("on_gpu", 5)]
     assert gpu["memory_used_bytes"] == 6
     shared = {"slow_requests": [{"model": "on_gpu"}], "executors": {"e": found}, "schedulers": {}}
-    limited = sections.limited(shared, lambda name: name == "on_cpu")
+    limited = sections.limited(shared, seen, seen, lambda name: name == "on_cpu")
     assert "on_gpu" not in str(limited)
     assert "on_cpu" in str(limited)
 
@@ -131,3 +131,17 @@ def test_batches_of_one_version() -> None:
     found = sections.batches(seen, View(model="m", version="2"))
     assert [each["time_s"] for each in found["2"]] == [9.5]
     assert found["2"][0]["members"] == [{"request_id": "<b>", "rows": 2, "queue_us": 7}]
+
+
+def test_who_may_see_one_model_sees_the_number_of_one() -> None:
+    index = tuple(
+        IndexEntry(Key(name, "1"), state, "") for name, state in (("a", "READY"), ("b", "LOADING"))
+    )
+    seen = look(1, requests(7, "a") + requests(9, "b"), index=index)
+    whole = sections.summary(seen, seen)
+    schedulers = {"s": {"name": "s", "owned": ["a", "b"], "models": 2}}
+    shared = {"slow_requests": [], "executors": {}, "schedulers": schedulers}
+    found = sections.limited(shared, seen, seen, lambda name: name == "a")
+    assert (whole["models"], found["summary"]["models"]) == (2, 1)
+    assert found["summary"]["states"] == {"READY": 1}
+    assert found["schedulers"]["s"] == {"name": "s", "owned": ["a"], "models": 1}

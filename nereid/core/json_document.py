@@ -1,0 +1,35 @@
+"""JSON that servers send to tools: bounded, as any server may be asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+# Ten times what a mesh of 10,000 models says. A value may take twenty times its text in memory.
+MAX_BYTES: Final = 16 << 20
+MAX_ERROR_BYTES: Final = 1 << 16
+
+
+def parse_document(body: bytes) -> Any:
+    """The value of a body.
+
+    Raises:
+        ValueError: it is no JSON, too deep, or longer than MAX_BYTES.
+    """
+    if len(body) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES} bytes")
+    try:
+        return json.loads(body)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def error_text(body: bytes) -> str:
+    """What the body of an error says."""
+    try:
+        document = parse_document(body)
+    except ValueError:
+        document = None
+    if isinstance(document, dict) and "error" in document:
+        return str(document["error"])
+    return body[:200].decode("utf-8", "replace").strip()
