@@ -176,9 +176,9 @@ def test_dimensions_of_zero_and_one_by_dlpack(client: Any, shape: tuple[int, ...
 def test_an_array_that_is_kept_does_not_change(client: Any, length: int) -> None:
     """microsoft/onnxruntime#21888"""
     arrays = [np.full(length, number, np.float32) for number in range(30)]
-    answers = [infer(client, "earlier", each)[0] for each in arrays]
-    for before, answer in zip(arrays, answers[1:], strict=False):
-        np.testing.assert_array_equal(answer, before)
+    responses = [infer(client, "earlier", each)[0] for each in arrays]
+    for before, response in zip(arrays, responses[1:], strict=False):
+        np.testing.assert_array_equal(response, before)
 
 
 @pytest.mark.parametrize("model", ["scaled", "batched"])
@@ -191,13 +191,13 @@ def test_buffers_of_shapes_that_alternate(
     session = onnxruntime.InferenceSession(served[1] / model / "1" / "model.onnx")
     random = np.random.default_rng(2)
     shapes = [(1, 4, 4, 4), (3, 2, 5, 4), (1, 1, 1, 1), (4, 4, 4, 2)]
-    answers = []
+    responses = []
     for number in range(48):
-        x = random.normal(size=shapes[number // 20 if number < 40 else number % 4])
-        x = x.astype(np.float32).transpose(0, 2, 1, 3)
-        answers.append((x, infer(client, model, x, "FP32", "Y", "Z")))
+        shape = shapes[number // 20 if number < 40 else number % 4]
+        x = random.normal(size=shape).astype(np.float32).transpose(0, 2, 1, 3)
+        responses.append((x, infer(client, model, x, "FP32", "Y", "Z")))
     # All of them at the end: none has changed since.
-    for x, (y, z) in answers:
+    for x, (y, z) in responses:
         expected = session.run(["Y", "Z"], {"X": np.ascontiguousarray(x)})
         np.testing.assert_array_equal(y, expected[0])
         np.testing.assert_array_equal(z, expected[1])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..protocol import wire
 from ..protocol.channel import Channel
+from .printed_lines import finish_lines
 from .worker import run_worker
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ def main(stream_server: type[StreamServer] | None = None) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        finish_lines()
         # The model's threads that never end must not keep the process.
         os._exit(code)
 

@@ -18,6 +18,7 @@ from .error_text import ModelMisuse, error_text
 from .executions import Executions
 from .frame_reader import FrameReader
 from .model_runner import ModelRunner
+from .printed_lines import begin_lines
 from .serving import Serving
 
 if TYPE_CHECKING:
@@ -43,9 +44,11 @@ def run_worker(
     set_connection(connection)
     try:
         if kind == wire.DESCRIBE:
+            begin_lines(json.loads(about["model_config"])["name"])
             connection.notify(wire.DESCRIBED, _auto_completed(about))
             return 0
         name = about["args"]["model_instance_name"]
+        begin_lines(name)
         memory = about["memory"]
         connection.enable_calls(
             name,

@@ -1,0 +1,81 @@
+"""What a model prints, as lines of the executor's log: they say whose they are, and are text only.
+
+A model may print what clients sent: a line of its own making must not look like one of the
+server's, nor reach a terminal with escape sequences.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from typing import Any, TextIO
+
+# As in the services' logs: C0 and C1 but for the tab, line separators, bidirectional controls.
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_MAX_LINE = 1 << 16
+
+
+class PrintedLines:
+    """Stands in for sys.stdout or sys.stderr; what is not written as text passes it by."""
+
+    def __init__(self, stream: TextIO, instance: str) -> None:
+        self._stream = stream
+        self._instance = instance
+        # print() writes a line in pieces, and threads print at once.
+        self._lock = threading.Lock()
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            *lines, self._begun = (self._begun + text).split("\n")
+            while len(self._begun) >= _MAX_LINE:
+                lines.append(self._begun[:_MAX_LINE])
+                self._begun = self._begun[_MAX_LINE:]
+            for line in lines:
+                self._write_line(line)
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def finish(self) -> None:
+        """Write what has no end of line."""
+        with self._lock:
+            if self._begun:
+                self._write_line(self._begun)
+                self._begun = ""
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _write_line(self, line: str) -> None:
+        for start in range(0, max(len(line), 1), _MAX_LINE):
+            part = _CONTROLS.sub(_escaped, line[start : start + _MAX_LINE])
+            self._stream.write(f"{self._instance}: {part}\n")
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
+
+
+def begin_lines(instance: str) -> None:
+    """From now on prints are lines of this instance."""
+    sys.stdout = PrintedLines(sys.stdout, instance)
+    sys.stderr = PrintedLines(sys.stderr, instance)
+
+
+def finish_lines() -> None:
+    """Write what the process has not written yet; it ends."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, PrintedLines):
+            stream.finish()
+        else:
+            stream.flush()
