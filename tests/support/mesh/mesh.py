@@ -25,6 +25,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.mesh.poison import assert_written, poisoned
+
 _EXECUTOR = "nereid.services.executor"
 # The process of the gateway has it as an argument if an executor is there as well.
 _WITH_EXECUTOR = b"--with-executor"
@@ -78,7 +80,9 @@ def ask(
     try:
         connection.request(method, path, body, dict(headers))
         response = connection.getresponse()
-        return response.status, response.read()
+        content = response.read()
+        assert_written(content)
+        return response.status, content
     finally:
         connection.close()
 
@@ -100,7 +104,9 @@ class Mesh:
             *flags,
         ]
         with log.open("wb") as output:
-            self.process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                argv, stdout=output, stderr=subprocess.STDOUT, env=poisoned(os.environ)
+            )
 
     def get(self, path: str, method: str = "GET", body: bytes | None = None) -> tuple[int, bytes]:
         return ask(self.http, path, method, body)
