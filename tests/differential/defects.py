@@ -8,8 +8,7 @@ from unittest.mock import patch
 
 from tests.differential.comparison import Report, all_cases, run
 
-_PLANTED = Path(__file__).parent / "planted"
-_ROOT = Path(__file__).parents[2]
+_HOOKS = Path(__file__).with_name("planted_defects.py")
 # By defect, the models that are enough to find it.
 DEFECTS = {
     "a buffer that is not written": ("only_the_input",),
@@ -26,6 +25,5 @@ DEFECTS = {
 def run_with_defect(root: Path, defect: str, seed: int) -> Report:
     """Compare on a mesh whose processes have the defect."""
     cases = [case for case in all_cases(seed) if case.name in DEFECTS[defect]]
-    path = os.pathsep.join([str(_PLANTED), str(_ROOT)])
-    with patch.dict(os.environ, {"PLANTED_DEFECT": defect, "PYTHONPATH": path}):
+    with patch.dict(os.environ, {"MESH_TEST_HOOKS": str(_HOOKS), "PLANTED_DEFECT": defect}):
         return run(root, cases, seed)

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import queue
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ Result = dict[str, tuple[str, tuple[int, ...], np.ndarray[Any, np.dtype[Any]]]] 
 Send = Callable[[str, Case, Sequence[Arrays]], list[Result]]
 _ERROR_S = 60.0
 _REGION_BYTES = 1 << 20
+_WITHIN = {"client_timeout": _ERROR_S}
 _numbers = itertools.count()
 
 
@@ -48,7 +50,10 @@ def ways(clients: Clients) -> dict[str, tuple[Send, Callable[[Case], bool], bool
 
     def grpc_alone(model: str, case: Case, requests: Sequence[Arrays]) -> list[Result]:
         return [
-            _result(case, lambda a=arrays: grpc.infer(model, _inputs(tritonclient.grpc, case, a)))
+            _result(
+                case,
+                partial(grpc.infer, model, _inputs(tritonclient.grpc, case, arrays), **_WITHIN),
+            )
             for arrays in requests
         ]
 
@@ -64,7 +69,7 @@ def ways(clients: Clients) -> dict[str, tuple[Send, Callable[[Case], bool], bool
             inputs = _inputs(tritonclient.http, case, arrays, binary_data=binary)
             return http.infer(model, inputs, outputs=outputs, **more)
 
-        return [_result(case, lambda a=arrays: infer(a)) for arrays in requests]
+        return [_result(case, partial(infer, arrays)) for arrays in requests]
 
     def http_json(model: str, case: Case, requests: Sequence[Arrays]) -> list[Result]:
         return http_alone(model, case, requests, binary=False)
@@ -132,7 +137,7 @@ def _inputs(client: Any, case: Case, arrays: Arrays, **more: Any) -> list[Any]:
 def _result(case: Case, infer: Callable[[], Any]) -> Result:
     try:
         return _read(case, infer())
-    except InferenceServerException as error:
+    except (InferenceServerException, ValueError) as error:
         return str(error)
 
 
@@ -153,8 +158,12 @@ def _in_order(case: Case, arrived: queue.Queue[tuple[int, Any, Any]], count: int
     results: dict[int, Result] = {}
     for _ in range(count):
         place, result, error = arrived.get(timeout=_ERROR_S)
-        results[place] = str(error) if error is not None else _read(case, result)
+        results[place] = str(error) if error is not None else _result(case, partial(_own, result))
     return [results[place] for place in sorted(results)]
+
+
+def _own(result: Any) -> Any:
+    return result
 
 
 def _by_regions(grpc: Any, model: str, case: Case, arrays: Arrays) -> Result:

@@ -23,14 +23,14 @@ _PATTERNS: Final = tuple(bytes([byte]) * 8 for byte in (_ALLOCATED, _FREED))
 
 def poisoned(environ: Mapping[str, str]) -> dict[str, str]:
     """An environment of processes whose memory has the pattern."""
-    hooks = [environ.get("NEREID_TEST_HOOKS", ""), str(_SITE / "poison_hooks.py")]
+    hooks = [environ.get("MESH_TEST_HOOKS", ""), str(_SITE / "poison_hooks.py")]
     paths = [str(_SITE), environ.get("PYTHONPATH", "")]
     return {
         **environ,
         "MALLOC_PERTURB_": str(_FREED),
         # What a thread keeps for itself passes malloc's filling by.
         "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
-        "NEREID_TEST_HOOKS": ":".join(filter(None, hooks)),
+        "MESH_TEST_HOOKS": ":".join(filter(None, hooks)),
         "PYTHONPATH": ":".join(filter(None, paths)),
     }
 

@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 """Imported by each Python process of a test's mesh before anything else; by no other process.
 
-NEREID_TEST_HOOKS names files of hooks, with colons between them: each has `HOOKS`, functions by the
+MESH_TEST_HOOKS (services are not given what begins with NEREID_) names files of hooks, with colons between them: each has `HOOKS`, functions by the
 name of the module that they are called with once it is imported. What they change, they change in
 processes of tests alone.
 """
@@ -46,7 +46,7 @@ class _Finder:
 
 def _install():
     found = {}
-    for path in filter(None, os.environ.get("NEREID_TEST_HOOKS", "").split(":")):
+    for path in filter(None, os.environ.get("MESH_TEST_HOOKS", "").split(":")):
         names = {"__file__": path, "__name__": "hooks"}
         with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not loaded in each process
             exec(compile(file.read(), path, "exec"), names)

@@ -1,14 +1,8 @@
-"""Plants one defect into the processes of a mesh that is started with this folder on its path.
+# mypy: ignore-errors
+"""Plants the defect that PLANTED_DEFECT names into a mesh's processes (tests/support/mesh/site)."""
 
-PLANTED_DEFECT names it. Python imports this module at its start; the module that a defect is in is
-changed when it is imported.
-"""
-
-import importlib.abc
-import importlib.machinery
 import itertools
 import os
-import sys
 
 
 def _not_written(module):
@@ -17,7 +11,7 @@ def _not_written(module):
 
     def pieces_of(run, arrays):
         pieces = whole(run, arrays)
-        return pieces and [*pieces[:-1], bytes(pieces[-1])[:-4] + b"\xa5" * 4]
+        return pieces and [*pieces[:-1], bytes(pieces[-1])[:-4] + b"\xe4" * 4]
 
     module.LoneRun.pieces_of = pieces_of
 
@@ -98,7 +92,7 @@ def _lost_count(module):
 
 
 _BATCH = "nereid.services.executor.batch."
-DEFECTS = {
+_DEFECTS = {
     "a buffer that is not written": (_BATCH + "lone_runs", _not_written),
     "one element late": (_BATCH + "arrays", _one_late),
     "a stale head": (_BATCH + "arrays", _stale_head),
@@ -108,27 +102,4 @@ DEFECTS = {
     "a wrong endianness": ("nereid.services.gateway.http.json.tensor_data", _wrong_endianness),
     "a count lost": ("nereid.services.scheduler.observability.statistics", _lost_count),
 }
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module as the others would, and changes it once it is imported."""
-
-    def __init__(self, name, plant):
-        self._name, self._plant = name, plant
-
-    def find_spec(self, name, path, target=None):
-        if name != self._name:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        execute = spec.loader.exec_module
-
-        def exec_module(module):
-            execute(module)
-            self._plant(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
-if os.environ.get("PLANTED_DEFECT"):
-    sys.meta_path.insert(0, _Finder(*DEFECTS[os.environ["PLANTED_DEFECT"]]))
+HOOKS = dict([_DEFECTS[os.environ["PLANTED_DEFECT"]]])
