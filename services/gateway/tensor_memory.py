@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
@@ -70,6 +71,7 @@ class TensorMemory:
         # Segments of responses that are read no more, to be released.
         self._released: deque[str] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
         self._cleanup_timer: asyncio.TimerHandle | None = None
         self._release_segments: ReleaseSegments | None = None
 
@@ -79,6 +81,7 @@ class TensorMemory:
         """
         self._release_segments = release_segments
         self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
         self._clean_up()
 
     def close(self) -> None:
@@ -166,9 +169,15 @@ class TensorMemory:
     def _on_unread(self, segment_name: str) -> None:
         """The last view of a segment was collected: in any thread, at any time."""
         self._released.append(segment_name)
+        loop = self._loop
+        if loop is None:
+            return
         with contextlib.suppress(RuntimeError):
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._flush_released)
+            if threading.get_ident() == self._loop_thread:
+                # Mostly so, and without waking the loop by a system call.
+                loop.call_soon(self._flush_released)
+            else:
+                loop.call_soon_threadsafe(self._flush_released)
 
     def _flush_released(self) -> None:
         segment_names = []
