@@ -181,10 +181,11 @@ class RequestHeadersReader:
         extra = len(decoded.fields) - _FREE_FIELDS
         if extra > 0 and self._spend is not None:
             self._spend(extra / _FIELDS_PER_UNIT)
-        headers = self._parse(decoded)
         if decoder.generation != before:
+            # First: a malformed block changes the table as well.
             self._blocks.clear()
-        else:
+        headers = self._parse(decoded)
+        if decoder.generation == before:
             self._blocks.remember(block, headers)
         return headers
 

@@ -70,6 +70,17 @@ def test_a_moved_table_forgets_blocks() -> None:
         reading.reader.read(block)
 
 
+def test_a_malformed_block_that_moves_the_table_forgets_blocks_as_well() -> None:
+    reading = Reading()
+    reading.read(with_(("a", "1")))
+    block = reading.encoder.encode(with_(("a", "1")))
+    assert reading.reader.read(block).metadata == (("a", "1"),)
+    with pytest.raises(Http2StreamError):
+        reading.read(with_(("connection", "x")))
+    with pytest.raises((Http2StreamError, Http2ConnectionError)):
+        reading.reader.read(block)
+
+
 def test_fresh_fields_are_laid_over_a_shared_base() -> None:
     reading = Reading()
     reading.read(with_(("traceparent", "0")))
