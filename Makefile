@@ -84,6 +84,7 @@ nightly: dev compat  ## Hours: everything, full tables, endurance, fuzzing, the 
 	$(MAKE) fuzz FUZZ="--seconds 600"
 	$(MAKE) chart ARGS='-m "nightly or not nightly"'
 	$(MAKE) torment TORMENT="--minutes 120"
+	$(BIN)/python -m tests.differential --minutes 60 --seed $$(date +%s)
 	$(BIN)/python -m tests.protocols --seconds 120 --seed $$(date +%s)
 	printf '%s\n' 1 5001 | xargs -P 2 -I {} $(BIN)/python -m tests.simulation --seed {} --seeds 5000 --minutes 0.3
 	$(MAKE) sbom audit

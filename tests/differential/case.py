@@ -23,7 +23,7 @@ class Case:
     build: writes the files of version 1. inputs, outputs: (name, datatype, dims), without a batch
     dimension. make_request: the inputs of the request with this number. call: what a direct call
     gives; raises DirectCallError. config: further text of config.pbtxt. fits_json: whether values
-    survive JSON.
+    survive JSON. shares_batches: whether one execution can serve several requests.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Case:
     call: Callable[[Arrays], Arrays]
     config: str = ""
     fits_json: bool = True
+    shares_batches: bool = True
 
     @property
     def has_text(self) -> bool:

@@ -64,21 +64,23 @@ def write_repository(root: Path, cases: Sequence[Case]) -> None:
         for suffix, more in _VARIANTS.items():
             model = root / f"{case.name}{suffix}"
             case.build(model / "1")
-            batching = _DELAY if case.batching else ""
+            batching = _DELAY if case.batching and case.shares_batches else ""
             (model / "config.pbtxt").write_text(case.config_text(f"{more}\n{batching}"))
         ensemble = root / f"{case.name}_ensemble"
         (ensemble / "1").mkdir(parents=True)
         (ensemble / "config.pbtxt").write_text(case.ensemble_text())
 
 
-def run(root: Path, cases: Sequence[Case], seed: int, *flags: str) -> Report:
-    """Start a mesh with the cases, and compare."""
+def run(
+    root: Path, cases: Sequence[Case], seed: int, *flags: str, stops_early: bool = False
+) -> Report:
+    """Start a mesh with the cases, and compare. stops_early: the first difference is enough."""
     write_repository(root / "models", cases)
     with running(root / "models", root / "log", *_FLAGS, *flags) as mesh:
-        return compare(mesh, cases, seed)
+        return compare(mesh, cases, seed, stops_early=stops_early)
 
 
-def compare(mesh: Mesh, cases: Sequence[Case], seed: int) -> Report:
+def compare(mesh: Mesh, cases: Sequence[Case], seed: int, *, stops_early: bool) -> Report:
     """Send all requests to a mesh that serves the cases."""
     report = Report()
     began = time.monotonic()
@@ -100,6 +102,8 @@ def compare(mesh: Mesh, cases: Sequence[Case], seed: int) -> Report:
                         report.differences.append(
                             f"seed {seed}, {model} by {way}, request {place + 1}: {fault}"
                         )
+                if stops_early and report.differences:
+                    return report
             report.differences += _lost_counts(mesh, case, sent)
     finally:
         report.seconds = time.monotonic() - began

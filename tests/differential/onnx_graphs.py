@@ -89,7 +89,7 @@ def random_array(
     if datatype == "BOOL":
         return rng.integers(0, 2, shape).astype(dtype)
     if dtype.kind in "iu":
-        info = np.iinfo(dtype)
+        info: np.iinfo[Any] = np.iinfo(dtype)
         return rng.integers(info.min // 2, info.max // 2, shape).astype(dtype)
     array = (rng.standard_normal(shape) * 100).astype(dtype)
     return np.where(rng.integers(0, 5, shape) == 0, dtype.type(-0.0), array).astype(dtype)
@@ -106,6 +106,7 @@ def _case(
     initializers: list[onnx.TensorProto] | None = None,
     declared: dict[str, tuple[int, ...]] | None = None,
     fits_json: bool = True,
+    shares_batches: bool = True,
 ) -> Callable[[int], Case]:
     """declared: an output's dims in config.pbtxt, where they are not those of the graph."""
 
@@ -157,6 +158,7 @@ def _case(
             make_request,
             graph.call,
             fits_json=fits_json,
+            shares_batches=shares_batches,
         )
 
     return make
@@ -331,6 +333,7 @@ _MAKERS: tuple[Callable[[int], Case], ...] = (
         request=lambda rng, _: {"X": random_array(rng, "FP32", (1, 4))},
         declared={"Y": (1,)},
         batching=True,
+        shares_batches=False,
     ),
     _case(
         "empty",

@@ -81,23 +81,24 @@ def _wrong_endianness(module):
 
 
 def _lost_count(module):
-    """Each seventh request is missing in the statistics."""
-    whole, numbers = module.ModelStatistics.record_end, itertools.count(1)
+    """Each seventh batch is missing in the statistics."""
+    whole, numbers = module.ModelStatistics.record_batch, itertools.count(1)
 
-    def record_end(statistics, *arguments):
+    def record_batch(statistics, *arguments, **more):
         if next(numbers) % 7:
-            whole(statistics, *arguments)
+            whole(statistics, *arguments, **more)
 
-    module.ModelStatistics.record_end = record_end
+    module.ModelStatistics.record_batch = record_batch
 
 
+_WORKER = "nereid.services.executor.backends.python.worker_site.nereid_worker."
 _BATCH = "nereid.services.executor.batch."
 _DEFECTS = {
     "a buffer that is not written": (_BATCH + "lone_runs", _not_written),
     "one element late": (_BATCH + "arrays", _one_late),
     "a stale head": (_BATCH + "arrays", _stale_head),
     "two members swapped": (_BATCH + "arrays", _swapped),
-    "a kept array changed": ("nereid_worker.pb_utils.tensors", _kept_array_changed),
+    "a kept array changed": (_WORKER + "pb_utils.tensors", _kept_array_changed),
     "a view freed": ("nereid.services.executor.shared_tensors", _view_freed),
     "a wrong endianness": ("nereid.services.gateway.http.json.tensor_data", _wrong_endianness),
     "a count lost": ("nereid.services.scheduler.observability.statistics", _lost_count),
