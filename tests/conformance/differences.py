@@ -45,6 +45,17 @@ DIFFERENCES: Final = (
             "http/encoding/chunked-extension",
         ),
     ),
+    Difference(
+        "Names in paths may be quoted",
+        (
+            *(
+                f"http/lookup/{route}/escaped*"
+                for route in ("metadata", "ready", "config", "infer")
+            ),
+            "shared-memory/name-a%20b",
+            *("explicit/load-%2e%2e", "explicit/load-..%2fmodels", "explicit/load-a%2fb"),
+        ),
+    ),
     Difference("A server that ends is neither live nor ready", ("drain/probes/*",)),
     Difference("New HTTP connections are served while a server ends", ("drain/new-http/*",)),
     Difference(

@@ -1,9 +1,9 @@
 # mypy: ignore-errors
 """Imported by each Python process of a test's mesh before anything else; by no other process.
 
-MESH_TEST_HOOKS (services are not given what begins with NEREID_) names files of hooks, with colons between them: each has `HOOKS`, functions by the
-name of the module that they are called with once it is imported. What they change, they change in
-processes of tests alone.
+MESH_TEST_HOOKS (services are not given what begins with NEREID_) names files of hooks, with colons
+between them: each has `HOOKS`, functions by the name of the module that they are called with once
+it is imported. What they change, they change in processes of tests alone.
 """
 
 import os
