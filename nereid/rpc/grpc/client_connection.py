@@ -369,12 +369,13 @@ class ClientConnection:
         if fields is None:
             before = self._decoder.generation
             decoded = self._decoder.decode(block)
+            if self._decoder.generation != before:
+                # First: a block that is refused changes the table as well.
+                self._blocks.clear()
             if decoded.oversized:
                 raise Http2StreamError(Code.INTERNAL_ERROR, "the response's metadata is too large")
             fields = decoded.fields
-            if self._decoder.generation != before:
-                self._blocks.clear()
-            else:
+            if self._decoder.generation == before:
                 self._blocks.remember(block, fields)
         return fields
 

@@ -259,6 +259,33 @@ def test_a_head_too_large() -> None:
     assert client.error.status == Status.INTERNAL
 
 
+def test_a_head_too_large_that_moves_the_table_forgets_blocks_as_well() -> None:
+    client = ClientHarness(Limits(trusts_peer=True, max_header_list_bytes=200))
+
+    def respond(stream: int, head: list[tuple[str, str]], trailers: list[tuple[str, str]]) -> None:
+        client.start()
+        for fields, flags in ((head, END_HEADERS), (trailers, ENDED)):
+            client.feed(frame(HEADERS, flags, stream, client.encoder.encode(fields)))
+
+    fine, failed = [("grpc-status", "0")], [("grpc-status", "7")]
+    # The second time the trailers are one index, and are remembered.
+    respond(1, OPEN, fine)
+    respond(3, OPEN, fine)
+    client.start()
+    client.feed(
+        frame(
+            HEADERS,
+            END_HEADERS,
+            5,
+            client.encoder.encode([*OPEN, ("a", "x" * 200), *failed]),
+        )
+    )
+    # The same index means another field now.
+    respond(7, OPEN, failed)
+    statuses = [error and error.status for error in client.closes]
+    assert statuses == [None, None, Status.INTERNAL, Status.PERMISSION_DENIED]
+
+
 def test_encodings_of_the_response(client: ClientHarness) -> None:
     stream = client.start()
     client.feed(client.headers([*OPEN, ("grpc-encoding", "gzip")]))
