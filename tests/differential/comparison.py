@@ -97,10 +97,10 @@ def compare(mesh: Mesh, cases: Sequence[Case], seed: int, *, stops_early: bool) 
                     # An ensemble's requests are its step's as well.
                     sent += results
                 for place, (request, result) in enumerate(zip(requests, results, strict=True)):
-                    fault = difference(case, request, result)
-                    if fault:
+                    differs = difference(case, request, result)
+                    if differs:
                         report.differences.append(
-                            f"seed {seed}, {model} by {way}, request {place + 1}: {fault}"
+                            f"seed {seed}, {model} by {way}, request {place + 1}: {differs}"
                         )
                 if stops_early and report.differences:
                     return report

@@ -16,7 +16,7 @@ def _not_written(module):
     module.LoneRun.pieces_of = pieces_of
 
 
-def _one_late(module):
+def _shifted(module):
     """A batch of several requests is joined one element late."""
     joined = module.join_rows
 
@@ -95,7 +95,7 @@ _WORKER = "nereid.services.executor.backends.python.worker_site.nereid_worker."
 _BATCH = "nereid.services.executor.batch."
 _DEFECTS = {
     "a buffer that is not written": (_BATCH + "lone_runs", _not_written),
-    "one element late": (_BATCH + "arrays", _one_late),
+    "one element late": (_BATCH + "arrays", _shifted),
     "a stale head": (_BATCH + "arrays", _stale_head),
     "two members swapped": (_BATCH + "arrays", _swapped),
     "a kept array changed": (_WORKER + "pb_utils.tensors", _kept_array_changed),

@@ -110,6 +110,14 @@ def _scaled() -> onnx.GraphProto:
     )
 
 
+def _declared() -> onnx.GraphProto:
+    """An exporter's sizes of one example, in value infos that are wrong for any other."""
+    graph = _scaled()
+    for output in graph.output:
+        output.type.tensor_type.shape.dim[0].dim_value = 1
+    return graph
+
+
 def _zipped() -> onnx.GraphProto:
     """What sklearn-onnx makes of a classifier: labels, and a sequence of maps."""
     value = helper.make_tensor_value_info
@@ -132,6 +140,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mesh, Pat
         _save_python(repository, name)
     _save_onnx(repository, "scaled", _scaled())
     _save_onnx(repository, "batched", _scaled(), "max_batch_size: 8\ndynamic_batching { }\n")
+    _save_onnx(repository, "declared", _declared())
     _save_onnx(repository, "zipped", _zipped())
     log = tmp_path_factory.mktemp("mesh") / "log"
     with running(repository, log) as mesh:
@@ -181,7 +190,7 @@ def test_an_array_that_is_kept_does_not_change(client: Any, length: int) -> None
         np.testing.assert_array_equal(response, before)
 
 
-@pytest.mark.parametrize("model", ["scaled", "batched"])
+@pytest.mark.parametrize("model", ["scaled", "batched", "declared"])
 def test_buffers_of_shapes_that_alternate(
     client: Any, served: tuple[Mesh, Path], model: str
 ) -> None:
