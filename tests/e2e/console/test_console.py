@@ -336,12 +336,12 @@ def test_the_copied_programs_do_as_well(page: Page, mesh: Mesh, tmp_path: Path) 
     assert infer(words[-2], message).raw_output_contents == [b"\x00\x00\xc0\x3f"]
 
 
-def test_a_name_that_no_url_can_have_is_called_over_grpc(
-    page: Page, mesh: Mesh, tmp_path: Path
-) -> None:
+def test_a_name_that_urls_quote_is_called_over_both(page: Page, mesh: Mesh, tmp_path: Path) -> None:
     go(page, mesh, model_address(MARKUP_NAME, "request"))
     page.get_by_label("Values").fill("7")
-    page.get_by_text("A URL cannot have this model's name").wait_for()
+    code = copied_code(page, "curl")
+    ran = subprocess.run(["bash", "-c", code], capture_output=True, timeout=30, check=True)
+    assert json.loads(ran.stdout)["model_name"] == MARKUP_NAME
     words = shell_words(copied_code(page, "grpcurl"), tmp_path)
     message = json_format.Parse(words[words.index("-d") + 1], kserve_pb2.ModelInferRequest())
     assert infer(words[-2], message).model_name == MARKUP_NAME
@@ -408,7 +408,10 @@ def test_an_executor_is_drained_and_comes_back(page: Page, mesh: Mesh) -> None:
     (before,) = mesh.own_processes(module)
     go(page, mesh, "#/executors")
     page.get_by_role("button", name="Drain executor-0", exact=True).click()
-    page.get_by_role("dialog").get_by_role("button", name="Drain", exact=True).click()
+    drain = page.get_by_role("dialog").get_by_role("button", name="Drain", exact=True)
+    drain.click()
+    page.get_by_text("Drain executor-0, the last one?").wait_for()
+    drain.click()
     page.get_by_text("executor-0 is leaving the mesh.").wait_for()
     until(lambda: set(mesh.children(module)) - {before}, "its next process")
     page.get_by_role("region", name="executor-0").get_by_role("link", name="doubler").wait_for()

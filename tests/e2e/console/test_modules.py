@@ -8,6 +8,7 @@ import ast
 import base64
 import json
 import subprocess
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,7 +99,9 @@ def test_the_body_of_curl_is_the_request(page: Page, tmp_path: Path) -> None:
         given = request(NASTY, model, parameters=parameters)
         code = call(page, "snippets.js", "m.curl(a[0], [], a[1]).text", given, TARGET)
         seen = words(code, "curl", tmp_path)
-        assert f"http://localhost:8000/v2/models/{model}/infer" in seen
+        # As encodeURIComponent() quotes.
+        quoted = urllib.parse.quote(model, safe="!~*'()")
+        assert f"http://localhost:8000/v2/models/{quoted}/infer" in seen
         body = json.loads(seen[seen.index("--data-raw") + 1])
         assert body["inputs"][0]["data"] == NASTY
         assert body["inputs"][0]["name"] == NASTY[0]
@@ -118,7 +121,7 @@ def test_a_large_body_goes_by_standard_input(page: Page, tmp_path: Path) -> None
 
 
 def test_what_no_command_can_say_is_not_made_up(page: Page) -> None:
-    for model in ("a b", "a/b", "a?b", "a#b", "é", "a\nb"):
+    for model in ("a/b", ".", ".."):
         text, note = call(
             page,
             "snippets.js",
