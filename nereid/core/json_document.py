@@ -25,7 +25,7 @@ def parse_document(body: bytes) -> Any:
 
 
 def error_text(body: bytes) -> str:
-    """What the body of an error says."""
+    """Return the text of an error's body."""
     try:
         document = parse_document(body)
     except ValueError:

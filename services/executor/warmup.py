@@ -51,7 +51,7 @@ class WarmupBatch(NamedTuple):
         return self.size * sum(map(len, self.tensors))
 
     def to_message(self) -> pb.Batch:
-        """As a scheduler would send it."""
+        """Return the batch as a scheduler would send it."""
         member = pb.BatchMember(head=self.head)
         for tensor in self.tensors:
             member.payloads.add(inline=tensor)
@@ -103,7 +103,7 @@ def warm_up(
         for _ in range(max(1, sample.count)):
             if load.wait_given_up(0.0):
                 return False
-            errors = _errors_of(turns.execute(batch, execute))
+            errors = errors_of(turns.execute(batch, execute))
             if errors:
                 text = "".join(f"{error}; " for error in errors)
                 raise InvalidArgument(f"failed to run warmup sample '{sample.name}': {text}")
@@ -128,8 +128,8 @@ def read_samples(
             yield sample, batch
 
 
-def _errors_of(executed: bytes) -> list[str]:
-    """The errors in an Executed, whose tensors are not parsed: they may be large."""
+def errors_of(executed: bytes) -> list[str]:
+    """Return the errors in an Executed, whose tensors are not parsed: they may be large."""
     errors: list[str] = []
     for number, start, end in _fields(executed, 0, len(executed)):
         if number != pb.Executed.RESPONSES_FIELD_NUMBER:

@@ -172,7 +172,7 @@ class SchedulerService:
         self.addresses: list[str] = []
 
     async def _mesh_facts(self) -> pb.FactsResponse:
-        """Of all schedulers."""
+        """Return the facts of all schedulers."""
         if self._remote_control is None:
             return self._facts.respond(pb.FactsRequest())
         return await self._remote_control.read_facts()

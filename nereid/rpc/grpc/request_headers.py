@@ -325,7 +325,7 @@ def _read_timeout(headers: RequestHeaders, text: bytes) -> None:
 
 
 def _has_any(base: RequestHeaders, fresh: list[Field]) -> bool:
-    """Whether the base has a field of the same name as one that is to be laid over it."""
+    """Return whether the base has a field of the same name as a fresh one."""
     names = {name for name, _ in fresh}
     if base.timeout_s is not None and b"grpc-timeout" in names:
         return True

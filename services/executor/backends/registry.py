@@ -102,7 +102,7 @@ class BackendRegistry:
         return cast("Backend", backend)
 
     def may_run_code(self, name: str) -> bool:
-        """Whether describing a model of this backend may run its own code, in another process."""
+        """Return whether describing a model of this backend may run the model's code."""
         return name == "python" or name in self._python_based
 
     def preload(self, names: Iterable[str]) -> None:

@@ -76,7 +76,7 @@ class RequestRunner:
         return self._execute_message(pb.Batch.FromString(frame))
 
     def execute_warmup(self, warmup: WarmupBatch) -> bytes:
-        """As execute(), of one of a warm-up's batches."""
+        """Execute a batch of a warm-up, as execute() does one of requests."""
         return self._execute_message(warmup.to_message())
 
     def _execute_message(self, message: pb.Batch) -> bytes:

@@ -50,7 +50,7 @@ class _Run:
 
 
 class DescriptionRuns:
-    """Those of one executor, used on its event loop."""
+    """The descriptions that one executor runs; used on its event loop."""
 
     def __init__(self, limits: DescriptionLimits) -> None:
         self.limits = limits

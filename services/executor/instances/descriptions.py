@@ -51,16 +51,16 @@ class RunsModelCode(Protocol):
     """A backend that may run code of a model's author to describe it, in another process."""
 
     def describe_runs_code(self, config: model_config_pb2.ModelConfig, version_path: Path) -> bool:
-        """Whether it would, for this model. Raises NereidError: there is no such file."""
+        """Return whether it would for this model. Raises NereidError: there is no such file."""
 
     def describe_within(
         self, config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None
     ) -> ModelDescription:
-        """As Backend.describe(); a process that takes longer is killed. None: no limit."""
+        """Describe as Backend.describe() does; kill a process that takes longer. None: no limit."""
 
 
 class Descriptions:
-    """One executor's; used by any thread."""
+    """The descriptions that one executor remembers; used by any thread."""
 
     def __init__(self, read_files: Callable[[Path], ModelFiles | None], most: int = _MOST) -> None:
         """read_files: a version's files as they are; most: how many are remembered."""

@@ -25,7 +25,7 @@ class _Load:
 
 
 class LoadSlots:
-    """Those of one executor; used by instances' threads."""
+    """The slots for loads of one executor; used by instances' threads."""
 
     def __init__(self, count: int, patience_s: float = _PATIENCE_S) -> None:
         """patience_s: after which a load does not count any more."""
@@ -37,7 +37,7 @@ class LoadSlots:
 
     @contextmanager
     def hold(self, model: str) -> Iterator[None]:
-        """For as long as an instance of this model loads; waits for its turn before."""
+        """Hold a slot while an instance of this model loads; wait for its turn first."""
         load = _Load(model)
         with self._lock:
             self._waiting.append(load)
@@ -81,6 +81,6 @@ class LoadSlots:
         return sum(load.model == model for load in self._running)
 
     def _is_crowded_out(self, load: _Load, counted: list[_Load]) -> bool:
-        """Whether one other model's loads hold all slots. A single slot is a bound on memory."""
+        """Return whether one other model holds all slots. A single slot is a bound on memory."""
         models = {each.model for each in counted}
         return 1 < self._count == len(counted) and len(models) == 1 and load.model not in models

@@ -81,7 +81,7 @@ class Tenures:
             return True
 
     def is_wanted(self) -> bool:
-        """Whether the instance is not to end as soon as it can."""
+        """Return whether somebody still waits for the instance, or uses it."""
         return not self.is_last
 
     def set_last(self) -> None:

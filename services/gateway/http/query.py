@@ -75,7 +75,7 @@ class Query:
         return seconds
 
     def flag(self, name: str) -> bool:
-        """Whether a field is true; it is not if it is not there."""
+        """Return whether a field is true; an absent one is not."""
         text = self._values.get(name, "false")
         if text not in _FLAGS:
             raise InvalidArgument(f"{name} is true or false")

@@ -84,7 +84,7 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelD
 def describe_within(
     config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None
 ) -> ModelDescription:
-    """As describe(), with a worker that is killed once it takes longer; None: no limit."""
+    """Describe as describe() does; kill a worker that takes longer. None: no limit."""
     path = _model_file(config, version_path)
     completed = model_config_pb2.ModelConfig()
     completed.CopyFrom(config)

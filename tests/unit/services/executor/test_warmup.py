@@ -7,6 +7,8 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nereid.core.byte_elements import join_bytes
 from nereid.core.errors import InvalidArgument, NereidError
@@ -16,7 +18,13 @@ from nereid.model_config.validation.costs import MAX_WARMUP_BYTES
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.executor.batch.responses import encode_response, error_response
-from nereid.services.executor.warmup import WarmupBatch, WarmupTurns, read_samples, warm_up
+from nereid.services.executor.warmup import (
+    WarmupBatch,
+    WarmupTurns,
+    errors_of,
+    read_samples,
+    warm_up,
+)
 from tests.support.models.onnx_models import config
 
 ENCODED = encode_response(b"", [])
@@ -229,3 +237,29 @@ def test_only_tensors_that_the_model_has_are_sent() -> None:
     request = kserve_pb2.ModelInferRequest.FromString(batch.members[0].head)
     assert {each.name for each in request.inputs} == {"x", "START", "h"}
     assert len(batch.members[0].payloads) == 3
+
+
+@settings(max_examples=200)
+@given(
+    responses=st.lists(
+        st.tuples(st.text(max_size=20), st.binary(max_size=300), st.booleans()), max_size=5
+    ),
+    numbers=st.tuples(*[st.integers(0, 2**64 - 1)] * 4),
+)
+def test_errors_are_those_that_protobuf_reads(
+    responses: list[tuple[str, bytes, bool]], numbers: tuple[int, int, int, int]
+) -> None:
+    executed = pb.Executed(
+        id=numbers[0],
+        compute_input_ns=numbers[1],
+        compute_infer_ns=numbers[2],
+        compute_output_ns=numbers[3],
+    )
+    for text, payload, fails in responses:
+        response = executed.responses.add(id=numbers[0], head=payload)
+        response.payloads.add(inline=payload)
+        if fails:
+            response.error.message = text
+    message = executed.SerializeToString()
+    read = pb.Executed.FromString(message).responses
+    assert errors_of(message) == [each.error.message for each in read if each.HasField("error")]

@@ -160,7 +160,7 @@ class OutputSegments:
         return None
 
     def _may_grow(self) -> bool:
-        """Whether another may be granted; one that is free and too small or large is returned."""
+        """Return whether another may be granted; a free one of the wrong size is returned."""
         granted = self._granted
         if len(granted) < self._max_granted:
             return True

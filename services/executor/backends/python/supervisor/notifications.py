@@ -43,5 +43,5 @@ class NotificationHandler:
         METRICS.remove_holder(self)
 
     def on_worker_end(self) -> None:
-        """Another worker is to take its place."""
+        """Note that another worker takes its place."""
         METRICS.on_worker_end(self)

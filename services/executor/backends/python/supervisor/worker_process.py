@@ -248,7 +248,7 @@ class WorkerProcess:
             self.calls.note_sent()
 
     def _try_send_response(self, response: wire.Call) -> bool:
-        """From any thread, until the calls are closed."""
+        """Send a response without waiting; called by any thread until the calls are closed."""
         return self.channel.try_send(wire.CALL_RESPONSE, wire.call_parts(response))
 
     def death_reason(self) -> str:

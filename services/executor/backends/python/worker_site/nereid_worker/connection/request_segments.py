@@ -46,7 +46,7 @@ class RequestSegment:
             fcntl.fcntl(self.descriptor, _ADD_SEALS, _SHRINK_AND_GROW)
             # It stays mapped, unless it is very large.
             self.view: memoryview | None = None
-            if size <= shared_tensors.MOST_KEPT_BYTES:
+            if size <= shared_tensors.MAX_KEPT_BYTES:
                 # Writing to memory that the system does not have would end the process.
                 os.posix_fallocate(self.descriptor, 0, size)
                 self.view = memoryview(mmap.mmap(self.descriptor, size))

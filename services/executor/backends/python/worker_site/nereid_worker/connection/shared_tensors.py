@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 # Smaller tensors are sent inline.
 LEAST_BYTES = 1 << 16
 # Larger segments are mapped, or opened, for each use.
-MOST_KEPT_BYTES = 1 << 22
-_MOST_KEPT = 64
+MAX_KEPT_BYTES = 1 << 22
+_MAX_KEPT = 64
 _KEPT_S = 10.0
 # Larger inputs are mapped copy-on-write: most models do not write to them.
-_MOST_COPIED_BYTES = 1 << 20
+_MAX_COPIED_BYTES = 1 << 20
 _ALIGNMENT = 64
 _PAGE = mmap.PAGESIZE
 _OUTSIDE = "the data of the request lies outside its segment"
@@ -45,7 +45,7 @@ class KeptMappings:
     No more than `most`, and none that was not used for about idle_s: its owner may have closed it.
     """
 
-    def __init__(self, most: int = _MOST_KEPT, idle_s: float = _KEPT_S) -> None:
+    def __init__(self, most: int = _MAX_KEPT, idle_s: float = _KEPT_S) -> None:
         self._most = most
         # Reentrant: the garbage collector may finalise a response sender while this thread holds
         # it.
@@ -97,7 +97,7 @@ def copy_of(place: Range) -> memoryview | None:
     Raises:
         TritonModelException: the segment does not exist any more.
     """
-    if place.size > _MOST_COPIED_BYTES:
+    if place.size > _MAX_COPIED_BYTES:
         return None
     kept = _mappings.view(place.segment)
     if kept is None:
@@ -163,7 +163,7 @@ def copy_response(ranges: Sequence[Range]) -> list[memoryview] | None:
     Raises:
         TritonModelException: the segment does not exist any more.
     """
-    if sum(each.size for each in ranges) > _MOST_COPIED_BYTES:
+    if sum(each.size for each in ranges) > _MAX_COPIED_BYTES:
         return None
     copies = [copy_of(each) for each in ranges]
     return None if None in copies else copies  # type: ignore[return-value]  # checked
@@ -233,7 +233,7 @@ def map_whole(segment: str, *, writable: bool) -> memoryview | None:
     descriptor = _open_segment(segment, os.O_RDWR if writable else os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
-        if size > MOST_KEPT_BYTES:
+        if size > MAX_KEPT_BYTES:
             return None
         rights = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
         return memoryview(mmap.mmap(descriptor, size, mmap.MAP_SHARED, rights))

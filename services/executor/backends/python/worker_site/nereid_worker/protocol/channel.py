@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HEAD = Struct("<II")
 _READ_BYTES = 1 << 18
 _MOST_PARTS = 512
-_MOST_AT_ONCE = 1 << 14
+_MAX_AT_ONCE = 1 << 14
 _NO_WAIT = socket.MSG_DONTWAIT
 
 # This process was forked from the one that owns the channels.
@@ -94,7 +94,7 @@ class Channel:
         The kernel takes so small a frame whole, or not at all.
         """
         body = b"".join(parts)
-        if len(body) > _MOST_AT_ONCE or not self._send_lock.acquire(blocking=False):
+        if len(body) > _MAX_AT_ONCE or not self._send_lock.acquire(blocking=False):
             return False
         try:
             frame = _HEAD.pack(len(body), kind) + body

@@ -67,7 +67,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def begin_lines(instance: str) -> None:
-    """From now on prints are lines of this instance."""
+    """Write prints as lines of this instance from now on."""
     sys.stdout = PrintedLines(sys.stdout, instance)
     sys.stderr = PrintedLines(sys.stderr, instance)
 
