@@ -272,6 +272,18 @@ def send(page: Page, mesh: Mesh, name: str, shape: str, values: str, outcome: st
     page.locator("#outcome", has_text=outcome).wait_for()
 
 
+def test_what_an_input_changes_is_shown_before_the_next_input(page: Page, mesh: Mesh) -> None:
+    go(page, mesh, model_address("identity_fp32", "request"))
+    page.get_by_label("Shape").wait_for()
+    values: str = page.evaluate("""() => {
+        const shape = document.querySelector("fieldset input");
+        shape.value = "1, 5";
+        shape.dispatchEvent(new Event("input", { bubbles: true }));
+        return document.querySelector("fieldset textarea").value;
+    }""")
+    assert len(values.split(",")) == 5
+
+
 def copied_code(page: Page, kind: str) -> str:
     page.locator(".segments").get_by_text(kind, exact=True).click()
     page.get_by_role("button", name="Copy the code").click()

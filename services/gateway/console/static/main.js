@@ -106,16 +106,16 @@ function onConnection(state, error) {
   draw();
 }
 
-// Once a frame, however much has come.
+// Once a frame, however much has come. What somebody types or clicks is shown at once instead
+// (render): a frame that comes late would write a field in the middle of the next input.
 function draw() {
   if (drawing) return;
-  drawing = requestAnimationFrame(() => {
-    drawing = 0;
-    render();
-  });
+  drawing = requestAnimationFrame(render);
 }
 
 function render() {
+  cancelAnimationFrame(drawing);
+  drawing = 0;
   const shown = WITHIN[place.view] ?? place.view;
   update(document.getElementById("places"), PLACES.map(([view, name]) =>
     h("li", { key: view }, h("a", { href: address(view), "aria-current": view === shown ? "page" : null }, name))));
@@ -151,7 +151,7 @@ function content() {
         ? h("p", { class: "banner" }, `The gateway cannot be reached: ${connection.error?.message ?? "the connection ended"}. Trying again.`)
         : empty("Waiting for the first facts."));
   }
-  const context = { facts, history, parameters: place.parameters, ui, refresh: draw, replace };
+  const context = { facts, history, parameters: place.parameters, ui, refresh: render, draw, replace };
   return h("div", { key: place.view + (place.parameters.name ?? ""), class: `view ${place.view}` }, VIEWS[place.view].render(context));
 }
 

@@ -310,7 +310,7 @@ async function submit(context, request, spec) {
   }
 }
 
-async function stream({ ui, refresh }, request, spec) {
+async function stream({ ui, refresh, draw }, request, spec) {
   const abort = new AbortController();
   const stop = () => abort.abort();
   // Of another view nobody reads them.
@@ -319,7 +319,7 @@ async function stream({ ui, refresh }, request, spec) {
   refresh();
   const { error, count } = await generate(request, spec.inputs, abort.signal, (result) => {
     ui.result = result;
-    refresh();
+    draw();
   });
   removeEventListener("hashchange", stop);
   Object.assign(ui, { sending: false, stop: null });
