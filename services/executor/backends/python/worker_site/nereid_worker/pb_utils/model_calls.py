@@ -22,6 +22,7 @@ from .tensors import Tensor
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from ..connection.pending_calls import PendingCalls, Response
     from .requests import InferenceRequest
 
 # Responses that a model has not consumed: past the first number the other model is paused, below
@@ -82,60 +83,57 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
 
 
 def _call_and_wait(about: dict[str, Any], tensors: Any, verb: str) -> Any:
-    response = _await_response(about, tensors)
+    response = current_connection().calls().call_and_wait(about, tensors, queue.SimpleQueue())
     if response.flags & wire.ERROR:
         process = f"Failed to process the request for model '{current_connection().instance}'"
         text = f"Failed to {verb}: {process}, message: {_error_of(response).message()}"
         raise TritonModelException(text)
-    return json.loads(response.meta) if response.meta else None
-
-
-def _await_response(about: dict[str, Any], tensors: Any) -> wire.Call:
-    # Half the work of a Future, which nobody could cancel here.
-    received: queue.SimpleQueue[wire.Call] = queue.SimpleQueue()
-    current_connection().start_call(about, tensors, received.put)
-    return received.get()
+    return response.about
 
 
 def infer_and_wait(request: InferenceRequest) -> InferenceResponse:
     """Send a request to a model that sends one response, and wait for it."""
-    return _response_of(_await_response(*_described(request)))
+    calls = current_connection().calls(infer=True)
+    # Half the work of a Future, which nobody could cancel here.
+    return _response_of(calls.call_and_wait(*_described(request), queue.SimpleQueue()))
 
 
 def infer(request: InferenceRequest) -> Future[InferenceResponse]:
     """Send a request to a model that sends one response."""
     future: Future[InferenceResponse] = Future()
+    calls = current_connection().calls(infer=True)
     about, tensors = _described(request)
-    number = current_connection().start_call(about, tensors, partial(_settle, future))
-    future.add_done_callback(partial(_cancel_call, number))
+    number = calls.start_call(about, tensors, partial(_settle, future))
+    future.add_done_callback(partial(_cancel_call, calls, number))
     return future
 
 
-def _settle(future: Future[InferenceResponse], response: wire.Call) -> None:
+def _settle(future: Future[InferenceResponse], response: Response) -> None:
     """Called by the reading thread; the waiting coroutine may have been cancelled."""
     if future.set_running_or_notify_cancel():
         future.set_result(_response_of(response))
 
 
-def _cancel_call(number: int, future: Future[InferenceResponse]) -> None:
+def _cancel_call(calls: PendingCalls, number: int, future: Future[InferenceResponse]) -> None:
     if future.cancelled():
-        current_connection().cancel_call(number)
+        calls.cancel_call(number)
 
 
 def infer_stream(request: InferenceRequest) -> ResponseIterator:
     """Send a request to a model that may send any number of responses."""
-    responses = ResponseIterator()
+    calls = current_connection().calls(infer=True)
+    responses = ResponseIterator(calls)
     about, tensors = _described(request)
     about["decoupled"] = True
     # A weak reference: when the model drops the iterator, the call is cancelled.
     iterator = weakref.ref(responses)
 
-    def on_response(response: wire.Call) -> None:
+    def on_response(response: Response) -> None:
         there = iterator()
         if there is not None:
             there.on_response(response)
 
-    responses.begin(current_connection().start_call(about, tensors, on_response))
+    responses.begin(calls.start_call(about, tensors, on_response))
     return responses
 
 
@@ -162,12 +160,12 @@ def _described(request: InferenceRequest) -> tuple[dict[str, Any], list[Any]]:
     return about, [each.raw() for each in inputs]
 
 
-def _response_of(response: wire.Call) -> InferenceResponse:
+def _response_of(response: Response) -> InferenceResponse:
     if response.flags & wire.ERROR:
         return InferenceResponse(error=_error_of(response))
     if response.flags & wire.EMPTY:
         return InferenceResponse()
-    about = json.loads(response.meta)
+    about = response.about
     tensors = [
         Tensor.of_raw(name, datatype, tuple(shape), raw)
         for (name, datatype, shape), raw in zip(about["outputs"], response.tensors)  # noqa: B905
@@ -175,8 +173,8 @@ def _response_of(response: wire.Call) -> InferenceResponse:
     return InferenceResponse(tensors, parameters=about["parameters"] or None)
 
 
-def _error_of(response: wire.Call) -> TritonError:
-    code, message = json.loads(response.meta)
+def _error_of(response: Response) -> TritonError:
+    code, message = response.about
     return TritonError(message, ErrorCode[code])
 
 
@@ -187,7 +185,8 @@ class ResponseIterator:
     empty response, as on Triton.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, calls: PendingCalls) -> None:
+        self._calls = calls
         self._number = 0
         self._changed = threading.Condition()
         self._responses: list[InferenceResponse] = []
@@ -199,7 +198,7 @@ class ResponseIterator:
     def begin(self, number: int) -> None:
         self._number = number
 
-    def on_response(self, response: wire.Call) -> None:
+    def on_response(self, response: Response) -> None:
         """Called by the reading thread."""
         pause = False
         more = bool(response.flags & wire.MORE)
@@ -226,13 +225,13 @@ class ResponseIterator:
             ended, self._ended = self._ended, True
             self._changed.notify_all()
         if not ended:
-            current_connection().forget_call(self._number)
+            self._calls.forget_call(self._number)
             self._send_control("cancel")
 
     def __del__(self) -> None:
         if not self._ended:
             with contextlib.suppress(Exception):
-                current_connection().cancel_call(self._number)
+                self._calls.cancel_call(self._number)
 
     def __iter__(self) -> Iterator[InferenceResponse]:
         with self._changed:
@@ -293,7 +292,7 @@ class ResponseIterator:
             self._send_control("resume")
 
     def _send_control(self, kind: str) -> None:
-        current_connection().start_call({"what": kind, "call": self._number}, (), lambda _: None)
+        self._calls.start_call({"what": kind, "call": self._number}, (), lambda _: None)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

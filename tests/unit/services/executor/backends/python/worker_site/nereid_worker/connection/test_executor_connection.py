@@ -234,7 +234,7 @@ def test_free_memory_is_what_no_request_in_flight_uses(executor: Channel) -> Non
 
 def release_now() -> bool:
     """As after a while without a call; whether there was anything to release."""
-    return executor_connection.current_connection()._release_copied()
+    return executor_connection.current_connection()._calls._release_copied()
 
 
 def test_a_response_is_copied_and_released(executor: Channel, segment: ExecutorsSegment) -> None:
@@ -309,7 +309,7 @@ def test_a_response_whose_segment_was_lost_is_an_error(
 def test_beyond_a_limit_held_responses_are_copied(
     executor: Channel, segment: ExecutorsSegment
 ) -> None:
-    executor_connection.current_connection()._most_mapped = 0
+    executor_connection.current_connection()._calls._max_mapped = 0
     size = 3 << 19
     segment.view[:3] = b"abc"
     future, call = infer(executor)
