@@ -13,24 +13,17 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
-from nereid.core.codecs import read_parameters
 from nereid.core.errors import InvalidArgument, NereidError
-from nereid.core.messages import DECOUPLED, InferRequest
-from nereid.core.trace_context import CONTEXT_BYTES
 from nereid.pb import kserve_pb2
+from nereid.services.executor.backends.python.call_messages import infer_request, response_parts
 from nereid.services.executor.backends.python.response_heads import code_name
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
-from nereid.shm.reference import SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.backends import MeshClient, MeshRequest, RequestControl
-    from nereid.core.messages import ErrorStatus, InferResponse, Parameter
-
-_LATEST = -1
-_MAX_TRACE_STATE = 512
-_UNKNOWN = "Request for unknown model: "
+    from nereid.core.messages import InferResponse
 
 
 class ModelCalls:
@@ -114,11 +107,7 @@ class ModelCalls:
         elif what == "infer":
             if "released" in about:
                 self._release_read(about["released"])
-            infer = infer_request(about, call.tensors)
-            infer.caller, infer.deadline = self._instance, self.deadline
-            if "deadline_ns" in about:
-                infer.deadline = int(about["deadline_ns"]) / 1e9 or None
-                infer.caller = self._instance if about["caller_known"] else 0
+            infer = infer_request(about, call.tensors, self._instance, self.deadline)
             # The response may arrive before infer() returns.
             with self._lock:
                 self._requests[number] = self._mesh.infer(
@@ -142,9 +131,8 @@ class ModelCalls:
     # ---- on the event loop
 
     def _on_infer_response(self, number: int, model: str, response: InferResponse) -> None:
-        more = wire.MORE if response.more else 0
         with self._lock:
-            if not more:
+            if not response.more:
                 self._requests.pop(number, None)
             closed = self._closed
             if response.segment_name and not closed:
@@ -152,20 +140,10 @@ class ModelCalls:
         if closed:
             if response.segment_name:
                 self._release_segment(response.segment_name)
-        elif response.error is not None:
-            meta = json.dumps(
-                [code_name(response.error.code), _message_of(model, response.error)]
-            ).encode()
-            self._enqueue_response(wire.Call(number, wire.ERROR | more, meta, ()))
-        elif not response.head:
-            self._enqueue_response(wire.Call(number, wire.EMPTY | more, b"", ()))
         else:
-            meta = response_meta(response.head)
-            tensors = [
-                wire.Range(*each) if type(each) is SharedMemory else each
-                for each in response.payloads
-            ]
-            self._enqueue_response(wire.Call(number, more, meta, tensors))
+            flags, told, tensors = response_parts(model, response)
+            meta = b"" if told is None else json.dumps(told).encode()
+            self._enqueue_response(wire.Call(number, flags, meta, tensors))
 
     def _release_segment(self, segment_name: str) -> None:
         if self._mesh is not None:
@@ -197,72 +175,6 @@ class ModelCalls:
         with self._lock:
             if self._event >= 0:
                 os.eventfd_write(self._event, 1)
-
-
-def _message_of(model: str, error_status: ErrorStatus) -> str:
-    """The message of an error, as Triton words it for the model that made the request."""
-    message = error_status.message
-    if message == DECOUPLED:
-        message = (
-            f"Model {model} is using the decoupled. The current BLS request call doesn't support "
-            "models using the decoupled transaction policy. Please use 'decoupled=True' argument "
-            "to the 'exec' or 'async_exec' calls for decoupled models.'"
-        )
-    elif message.startswith(_UNKNOWN):
-        message = f"Failed for execute the inference request. Model '{model}' is not ready."
-    elif error_status.accepted:
-        return message
-    return f"Model {model} - Error when running inference: {message}"
-
-
-def infer_request(about: dict[str, Any], tensors: Any) -> InferRequest:
-    """The request that a model describes."""
-    head = kserve_pb2.ModelInferRequest(model_name=about["model"])
-    if about["version"] != _LATEST:
-        head.model_version = str(about["version"])
-    for name, datatype, shape in about["inputs"]:
-        head.inputs.add(name=name, datatype=datatype, shape=shape)
-    for name in about["outputs"]:
-        head.outputs.add(name=name)
-    return InferRequest(
-        0,
-        head.SerializeToString(),
-        [SharedMemory(*each) if type(each) is wire.Range else bytes(each) for each in tensors],
-        request_id=about["id"],
-        parameters=_parameters(about),
-        timeout_us=about["timeout_us"],
-        trace_context=_trace_context(about["trace"], about.get("tracestate", "")),
-        accepts_many=about.get("decoupled", False),
-    )
-
-
-def _parameters(about: dict[str, Any]) -> dict[str, Parameter] | None:
-    parameters: dict[str, Parameter] = dict(about["parameters"])
-    correlation, flags = about["correlation_id"], about["flags"]
-    if correlation or flags:
-        parameters["sequence_id"] = correlation
-        parameters["sequence_start"] = bool(flags & 1)
-        parameters["sequence_end"] = bool(flags & 2)
-    return parameters or None
-
-
-def _trace_context(traceparent: str, tracestate: str) -> bytes:
-    """W3C's text form as the bytes that travel here; empty if there is none."""
-    parts = traceparent.split("-")
-    if len(parts) < 4:
-        return b""
-    context = b"\0" + bytes.fromhex("".join(parts[1:4]))
-    if len(context) != CONTEXT_BYTES:
-        raise ValueError(f"'{traceparent}' is no trace context")
-    return context + tracestate.encode("ascii", "replace")[:_MAX_TRACE_STATE]
-
-
-def response_meta(head: bytes) -> bytes:
-    """What a response has beside its tensors, as JSON."""
-    response = kserve_pb2.ModelInferResponse.FromString(head)
-    outputs = [(each.name, each.datatype, list(each.shape)) for each in response.outputs]
-    parameters = read_parameters(response.parameters)
-    return json.dumps({"outputs": outputs, "parameters": parameters}).encode()
 
 
 def _load(about: dict[str, Any], tensors: Any) -> tuple[str, bytes]:

@@ -12,10 +12,7 @@ import pytest
 from nereid.core.errors import NereidError, NotFound, Unavailable
 from nereid.core.messages import DECOUPLED, ErrorStatus, InferRequest, InferResponse
 from nereid.pb import kserve_pb2
-from nereid.services.executor.backends.python.supervisor.model_calls import (
-    ModelCalls,
-    response_meta,
-)
+from nereid.services.executor.backends.python.supervisor.model_calls import ModelCalls
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid.shm.reference import SharedMemory
 
@@ -233,7 +230,9 @@ def test_responses_are_sent_at_once_unless_others_wait(calls: ModelCalls, mesh: 
         kserve_pb2.ModelInferResponse(outputs=[{"name": name}]).SerializeToString()
         for name in "abcd"
     ]
-    metas = [response_meta(head) for head in heads]
+    metas = [
+        json.dumps({"outputs": [[name, "", []]], "parameters": {}}).encode() for name in "abcd"
+    ]
     made.on_response(InferResponse(1, heads[0], more=True))
     waits = True
     made.on_response(InferResponse(1, heads[1], more=True))
