@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from nereid import rpc
     from nereid.backends import RequestControl
-    from nereid.core.messages import InferRequest
+    from nereid.core.messages import InferRequest, Notice
     from nereid.mesh_routing.route import MeshAccess
     from nereid.pending_requests import PendingRequest, PendingRequests
 
@@ -77,7 +77,7 @@ class Mesh:
     close().
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - most by keyword
         self,
         channel: rpc.Channel | None,
         domain: str = "",
@@ -85,11 +85,13 @@ class Mesh:
         schedulers: MeshAccess | None = None,
         *,
         reconnect_limit_s: float | None = DEFAULT_TIMES.model_call_s,
+        on_link_up: Callable[[], None] | None = None,
+        on_link_lost: Callable[[], None] | None = None,
     ) -> None:
         """domain: of the memory that this process shares; memory: see backends.Mesh.
 
         channel: the session's; or None, and schedulers: the way to all of them, for which requests
-        wait no longer than reconnect_limit_s.
+        wait no longer than reconnect_limit_s. on_link_up: called once.
         """
         self.memory = memory if domain else None
         self._loop = asyncio.get_running_loop()
@@ -101,14 +103,25 @@ class Mesh:
             # Its end is the session's.
             reconnect_limit_s = None
         self._channels = schedulers.channels
-        self._router = MeshRouter(schedulers, self._tensors, reconnect_limit_s=reconnect_limit_s)
+        self._on_link_up = on_link_up
+        self._router = MeshRouter(
+            schedulers,
+            self._tensors,
+            reconnect_limit_s=reconnect_limit_s,
+            on_notice=None if on_link_up is None else self._on_notice,
+            on_link_lost=None if on_link_lost is None else lambda _link: on_link_lost(),
+        )
         self._calls: set[asyncio.Task[None]] = set()
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> MeshRequest:
         """Have a request executed; on_response is called for each response."""
-        asked = MeshRequest(self, self._router.pending, request, on_response)
-        self.call_on_loop(lambda: self._submit(asked))
+        asked = self.new_request(request, on_response)
+        self.call_on_loop(lambda: self.submit(asked))
         return asked
+
+    def new_request(self, request: InferRequest, on_response: OnResponse) -> MeshRequest:
+        """A request to be submitted."""
+        return MeshRequest(self, self._router.pending, request, on_response)
 
     def call_scheduler(self, method: str, message: bytes, on_reply: OnReply) -> None:
         """Call a control method of the scheduler."""
@@ -116,7 +129,7 @@ class Mesh:
 
     def release_segment(self, segment_name: str) -> None:
         """Release the segment of a response that is read no more."""
-        self.call_on_loop(lambda: self._router.pending.release_segments((segment_name,)))
+        self.call_on_loop(lambda: self.release_segments((segment_name,)))
 
     def close(self) -> None:
         """End the link: pending requests and calls fail."""
@@ -131,11 +144,28 @@ class Mesh:
         except RuntimeError:
             _log.debug("an instance's thread outlived the event loop")
 
-    def _submit(self, asked: MeshRequest) -> None:
+    # ---- on the event loop
+
+    def open(self) -> None:
+        """Open the link, unless it is open or was closed."""
         self._router.open()
+
+    def release_segments(self, segment_names: tuple[str, ...]) -> None:
+        """Release the segments of responses that are read no more."""
+        self._router.pending.release_segments(segment_names)
+
+    def submit(self, asked: MeshRequest) -> None:
+        """Have a request executed."""
+        self.open()
         if self._router.links_up and not self._tensors.shared:
             self._tensors.make_inline(asked.request)
         asked.submit(self._loop)
+
+    def _on_notice(self, _notice: Notice) -> None:
+        on_up = self._on_link_up
+        if on_up is not None and self._router.links_up:
+            self._on_link_up = None
+            on_up()
 
     def _start_call(self, method: str, message: bytes, on_reply: OnReply) -> None:
         task = asyncio.ensure_future(self._call(method, message, on_reply))
@@ -186,9 +216,10 @@ class MeshRequest:
 
     def send_control(self, kind: RequestControl) -> None:
         """What the receiver of the responses wants: cancel, pause or resume. From any thread."""
-        self._mesh.call_on_loop(lambda: self._on_receiver_event(kind))
+        self._mesh.call_on_loop(lambda: self.on_receiver_event(kind))
 
-    def _on_receiver_event(self, kind: RequestControl) -> None:
+    def on_receiver_event(self, kind: RequestControl) -> None:
+        """As send_control(), on the event loop."""
         if self._pending is None:
             return
         if kind == "cancel":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
@@ -122,7 +122,9 @@ class SchedulerSession:
         self._own_mesh: Mesh | None = None
         mesh = context.mesh
         if mesh is None:
-            mesh = self._own_mesh = Mesh(channel, context.hello.shm_namespace, memory)
+            domain = context.hello.shm_namespace
+            mesh = self._own_mesh = Mesh(channel, domain, memory)
+            endpoint = replace(endpoint, link_domain=domain)
         self.instances = SessionInstances(
             context.instances, endpoint, mesh, self._send_event, freezes.schedule
         )

@@ -28,6 +28,9 @@ class SchedulerEndpoint:
     thread_streams: ThreadStreams | None = None
     # How long a lone request may take that the scheduler's event loop executes itself; 0: none.
     inline_limit_ns: int = 0
+    # The domain of the memory that this executor shares with its models' processes, if these may
+    # have links of their own to the scheduler, as it is the only one; None: they may not.
+    link_domain: str | None = None
 
 
 @dataclass(frozen=True)

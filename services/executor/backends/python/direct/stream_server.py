@@ -1,7 +1,8 @@
 """A worker's own service of its instance's stream: batches from the scheduler, responses to it.
 
-Runs in a worker, in the thread that runs the model, with nothing between the two; everything else
-goes through the executor (see supervisor.direct_supervisor). Threads of the model that respond
+Runs in a worker, in the thread that runs the model, with nothing between the two; so do the model's
+calls of other models (see scheduler_calls). Everything else goes through the executor (see
+supervisor.direct_supervisor). Threads of the model that respond
 later write to the stream themselves while execute() runs. Only for models that run in the
 executor's Python and are not decoupled. What becomes of a batch is decided by received_batches, and
 what is sent of it by open_batches, both in services.executor.batch.
@@ -29,6 +30,10 @@ from nereid.rpc import BlockingStream, RpcError
 from nereid.services.executor.backends.python.direct.kept_responses import KeptResponses
 from nereid.services.executor.backends.python.direct.output_segments import OutputSegments
 from nereid.services.executor.backends.python.direct.response_queue import ResponseQueue
+from nereid.services.executor.backends.python.direct.scheduler_calls import (
+    SchedulerCalls,
+    SchedulerPath,
+)
 from nereid.services.executor.backends.python.request_metadata import meta_of, spec_json, tensors_of
 from nereid.services.executor.backends.python.response_heads import ResponseHeads
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
@@ -48,7 +53,7 @@ from nereid.shm.segments import SHM_THRESHOLD_BYTES
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nereid.backends import Request, RequestSpec
     from nereid.services.executor.backends.python.direct.response_queue import MemberResponses
@@ -104,15 +109,29 @@ class DirectServer:
         # Batches that were read while polling for controls.
         self._read_ahead: deque[bytes] = deque()
         self._queue = ResponseQueue(self._deliver_responses)
+        self._calls = SchedulerCalls(
+            self._open_path,
+            lambda: self._connection.notify(wire.REQUEST_LINK, None),
+            about["connect_s"],
+            must_not_wait=serving.reader.in_thread,
+        )
+
+    def _open_path(self, link: dict[str, Any], on_lost: Callable[[], None]) -> SchedulerPath:
+        about, segments = self._about, self._connection.segments
+        return SchedulerPath(about["address"], link, about["number"], segments, on_lost)
 
     def stop(self, *, cut: bool) -> None:
         if cut:
             self._kept.cut()
+            self._calls.close()
         # A batch that arrives right now is lost with the stream; the scheduler gives it to another
         # instance.
         if self._stream is not None and (cut or not self._received.busy):
             self._stream.cut()
         self._queue.wake()
+
+    def on_link(self, about: dict[str, Any] | None) -> None:
+        self._calls.on_link(about)
 
     def on_output_buffer(self, number: int, buffer: list[Any] | None) -> None:
         self._segments.on_output_buffer(number, buffer)
@@ -127,6 +146,8 @@ class DirectServer:
                 # The executor watches this process, so the stream needs no keepalive.
                 background_keepalive=False,
             )
+            if self._about["has_links"]:
+                self._connection.own_calls = self._calls.calls
             self._serve_batches(self._stream)
         except RpcError as error:
             self._kept.cut()
@@ -135,6 +156,8 @@ class DirectServer:
             self._kept.cut()
             return [None, str(broken)]
         finally:
+            self._connection.own_calls = lambda: None
+            self._calls.close()
             self._kept.end()
             if self._stream is not None:
                 self._stream.close()

@@ -1,7 +1,8 @@
 """The executor's side of a worker that serves its instance's stream itself.
 
-Everything but responses still comes here: logs, metrics, the model's calls, shared memory for large
-outputs, traces. And the executor outlives the worker, so it reports which batch it had begun.
+Everything but responses, and calls of other models, still comes here: logs, metrics, shared memory
+for large outputs, traces, and what the worker needs for a link of its own to the scheduler. And the
+executor outlives the worker, so it reports which batch it had begun.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.backends import ModelLostError
 from nereid.core.errors import Internal, ProtocolError
 from nereid.core.messages import ErrorStatus
+from nereid.core.methods import INFER_PATH
 from nereid.rpc import RpcError, Status
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid.services.executor.tracing import Run, record
@@ -26,7 +28,13 @@ if TYPE_CHECKING:
     from nereid.services.executor.backends.python.supervisor.worker_process import WorkerProcess
 
 _STREAM_FRAMES: Final = frozenset(
-    (wire.SERVED, wire.REQUEST_OUTPUT_BUFFER, wire.RETURN_OUTPUT_BUFFERS, wire.TRACED)
+    (
+        wire.SERVED,
+        wire.REQUEST_OUTPUT_BUFFER,
+        wire.RETURN_OUTPUT_BUFFERS,
+        wire.TRACED,
+        wire.REQUEST_LINK,
+    )
 )
 
 
@@ -85,6 +93,8 @@ class DirectSupervisor:
             "model_path": str(spec.version_path.parent),
             "has_segments": context.tenure.lender is not None,
             "traced": context.shared.tracer is not None,
+            "number": context.tenure.number,
+            "has_links": context.tenure.endpoint.link_domain is not None,
         }
 
     def _supervise(self, on_wake: Callable[[], None]) -> None:
@@ -137,10 +147,22 @@ class DirectSupervisor:
                     self._record_trace(*message)
                 elif kind == wire.RETURN_OUTPUT_BUFFERS:
                     self._end_grants(message)
+                elif kind == wire.REQUEST_LINK:
+                    worker.send_json(wire.LINK, self._new_link())
                 else:
                     self._send_buffer(*message)
             except (ValueError, TypeError) as error:
                 raise wire.WireError("malformed message") from error
+
+    def _new_link(self) -> dict[str, Any] | None:
+        """What a link to the scheduler needs: its credential is good for one."""
+        context = self._context
+        domain = context.tenure.endpoint.link_domain
+        if domain is None:
+            return None
+        credentials = context.shared.credentials
+        metadata = [] if credentials is None else [*credentials(INFER_PATH)]
+        return {"metadata": metadata, "domain": domain}
 
     def _send_buffer(self, number: int, size_bytes: int, granted: bool) -> None:
         lender, buffer = self._context.tenure.lender, None

@@ -110,7 +110,8 @@ class ExecutorConnection:
         if is_forked():
             raise TritonModelException("this does not work in a process that the model has forked")
         self._start_reader()
-        return (self.own_calls() if infer else None) or self._calls
+        own_calls = self.own_calls() if infer else None
+        return self._calls if own_calls is None else own_calls
 
     def on_call_response(self, body: bytearray) -> None:
         """Pass a CALL_RESPONSE frame on to the caller."""

@@ -95,7 +95,7 @@ class PendingCalls:
         self._copied: deque[str] = deque()
         self._releaser = IdleSweeper(self._release_copied, release_s)
 
-    def __bool__(self) -> bool:
+    def any_pending(self) -> bool:
         """Whether any call waits for a response."""
         return bool(self._calls)
 

@@ -41,6 +41,9 @@ STOP = 11
 # In response to REQUEST_OUTPUT_BUFFER: its number, and a place in a segment; null: there is none.
 # The last byte of a segment that the worker keeps is one of nereid.shm.segments' states.
 OUTPUT_BUFFER = 12
+# In response to REQUEST_LINK: the metadata of a link to the scheduler, and the domain of the memory
+# that this host's processes share; null: calls go through the executor.
+LINK = 13
 
 # ---- to the executor
 
@@ -72,6 +75,8 @@ TRACED = 32
 KEPT = 33
 # Names of segments that the worker keeps no longer.
 RETURN_OUTPUT_BUFFERS = 34
+# The model makes calls, and the worker would have a link of its own to the scheduler for them.
+REQUEST_LINK = 35
 
 _LONG = Struct("<Q")
 _RANGE = Struct("<QQ")

@@ -60,6 +60,9 @@ class StreamServer(Protocol):
         thread; raises wire.WireError: there is none.
         """
 
+    def on_link(self, about: dict[str, Any] | None) -> None:
+        """The executor's response to REQUEST_LINK. From the reading thread."""
+
     def caller_context(self, batch: int | None) -> dict[str, Any]:
         """As Executions.caller_context; batch: the one that this thread executes, if known."""
 
@@ -96,6 +99,7 @@ class Serving:
                 wire.SERVE: self._on_serve,
                 wire.STOP: self._on_stop,
                 wire.OUTPUT_BUFFER: self._on_output_buffer,
+                wire.LINK: self._on_link,
                 wire.FINALIZE: lambda _body: self._work.put(self._finalize),
             }
         )
@@ -205,9 +209,14 @@ class Serving:
             raise wire.WireError("a buffer for the outputs of no stream")
         self._stream_server.on_output_buffer(*json.loads(bytes(body)))
 
+    def _on_link(self, body: bytearray) -> None:
+        # It may come when the stream is over.
+        if self._stream_server is not None:
+            self._stream_server.on_link(json.loads(bytes(body)))
+
     def _serve_stream(self, about: dict[str, Any]) -> None:
         """Serve it until it ends or STOP comes, and report how it ended."""
-        # Calls to the mesh still go through the executor.
+        # While the model executes, others read what the executor sends.
         self.reader.start_thread()
         try:
             if self._make_stream_server is None:

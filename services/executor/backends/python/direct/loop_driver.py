@@ -1,0 +1,148 @@
+"""An event loop that is run by whichever thread waits for it.
+
+A call that waits for its response runs the loop itself meanwhile, so that no other thread stands
+between the socket and the caller. What nobody waits for in this way is left to a thread of the
+driver's own, which also looks after the loop now and then while nothing is pending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# How long what arrives may wait while nothing is pending: a ping, or the end of a connection.
+_IDLE_S: Final = 1.0
+
+
+class ClosedError(Exception):
+    """The loop has ended."""
+
+
+class LoopDriver:
+    """Owns the loop. May be used from any thread, and by finalisers except for run()."""
+
+    def __init__(
+        self,
+        is_busy: Callable[[], bool],
+        on_failure: Callable[[], None],
+        idle_s: float = _IDLE_S,
+    ) -> None:
+        """is_busy: whether anything is awaited of the loop. on_failure: a callback has raised, and
+        what it has left undone is not known.
+        """
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(self._on_exception)
+        self._is_busy = is_busy
+        self._on_failure = on_failure
+        self._idle_s = idle_s
+        # Held by the thread that runs the loop.
+        self._running = threading.Lock()
+        # Guards the end. Reentrant, as finalisers submit work.
+        self._gate = threading.RLock()
+        self._closed = False
+        self._last: Callable[[], Coroutine[Any, Any, None]] | None = None
+        # Work for the driver's own thread; finalisers may put into it.
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._raised: BaseException | None = None
+        self._thread = threading.Thread(target=self._run_own, name="nereid-link", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Have the loop call work soon; raises ClosedError."""
+        with self._gate:
+            if self._closed:
+                raise ClosedError
+            self.loop.call_soon_threadsafe(work)
+        self._wakes.put(None)
+
+    def run(self, work: Callable[[], None], received: queue.SimpleQueue[T]) -> T:
+        """Have the loop call work, and wait for what comes into the queue.
+
+        Who puts it there, on the loop, calls stop(). Raises ClosedError, and what a callback of the
+        loop raises in this thread, such as the exception of a signal handler.
+        """
+        # Within another loop none can be run.
+        elsewhere = asyncio._get_running_loop() is not None  # noqa: SLF001 - does not raise
+        if elsewhere or not self._running.acquire(blocking=False):
+            self.submit(work)
+            return received.get()
+        try:
+            if self._closed:
+                raise ClosedError
+            self.loop.call_soon(work)
+            while received.empty():
+                self._run_loop()
+        finally:
+            self._running.release()
+            if self._last is not None or self._is_busy():
+                self._wakes.put(None)
+        return received.get()
+
+    def stop(self) -> None:
+        """Have the thread that runs the loop look whether it is done. On the loop."""
+        self.loop.stop()
+
+    def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """End, once last() is done; what was submitted before is called. The first call counts."""
+        with self._gate:
+            if self._last is not None:
+                return
+            self._last = last
+        with contextlib.suppress(ClosedError):
+            self.submit(self.loop.stop)
+
+    def _run_loop(self) -> None:
+        """Until stop(); with the lock held."""
+        try:
+            self.loop.run_forever()
+            raised, self._raised = self._raised, None
+            if raised is not None:
+                raise raised
+        except BaseException:
+            self._on_failure()
+            raise
+
+    def _on_exception(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._raised = context.get("exception") or RuntimeError(context["message"])
+        self.loop.stop()
+
+    # ---- the driver's own thread
+
+    def _run_own(self) -> None:
+        while self._last is None:
+            with contextlib.suppress(queue.Empty):
+                self._wakes.get(timeout=self._idle_s)
+            with self._running:
+                try:
+                    while self._is_busy() and self._last is None:
+                        self._run_loop()
+                    self.loop.call_soon(self.loop.stop)
+                    self._run_loop()
+                except Exception:
+                    _log.exception("the link to the scheduler has failed")
+        with self._running:
+            self._end()
+
+    def _end(self) -> None:
+        assert self._last is not None, "close() comes first"
+        try:
+            self.loop.run_until_complete(self._last())
+        except Exception:
+            _log.exception("the link to the scheduler could not be closed")
+        with self._gate:
+            self._closed = True
+        # What was submitted before that.
+        self.loop.call_soon(self.loop.stop)
+        self.loop.run_forever()
+        self.loop.close()

@@ -1,0 +1,260 @@
+"""A worker's own way to the scheduler for the calls of its model.
+
+Only while the worker serves its instance's stream, and only where there is one scheduler: the link
+is with the scheduler of the stream, and fails with it. Otherwise calls go through the executor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nereid.control_calls import UNREACHABLE
+from nereid.core.errors import InvalidArgument, NereidError, Unavailable
+from nereid.core.messages import InferResponse, error_status_of
+from nereid.rpc import ChannelOptions, SocketChannel
+from nereid.services.executor.backends.python.call_messages import infer_request, response_parts
+from nereid.services.executor.backends.python.direct.loop_driver import ClosedError, LoopDriver
+from nereid.services.executor.backends.python.worker_site.nereid_worker.connection import (
+    pending_calls,
+)
+from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid.services.executor.mesh_client import Mesh
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nereid.backends import RequestControl
+    from nereid.core.messages import InferRequest
+    from nereid.services.executor.backends.python.worker_site.nereid_worker.connection import (
+        request_segments,
+    )
+    from nereid.services.executor.mesh_client import MeshRequest
+
+_log = logging.getLogger(__name__)
+
+
+class SchedulerPath:
+    """A CallPath over a link to the scheduler, driven by the threads that wait."""
+
+    def __init__(
+        self,
+        address: str,
+        about: dict[str, Any],
+        instance: int,
+        segments: request_segments.RequestSegmentPool,
+        on_lost: Callable[[], None],
+    ) -> None:
+        """about: the LINK frame. instance: the scheduler's number for it. on_lost: the link ended
+        without close(), from then on calls over it fail.
+        """
+        self.calls = pending_calls.PendingCalls(self, segments)
+        self._address = address
+        self._about = about
+        self._instance = instance
+        self._on_lost = on_lost
+        self._driver = LoopDriver(self.calls.any_pending, self._fail)
+        self._channel: SocketChannel | None = None
+        self._mesh: Mesh | None = None
+        self._requests: dict[int, MeshRequest] = {}
+
+    def open(self, timeout_s: float) -> bool:
+        """Whether the link is up, within so many seconds."""
+        outcome: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+        def report(up: bool) -> None:
+            outcome.put(up)
+            self._driver.stop()
+
+        def begin() -> None:
+            timer = self._driver.loop.call_later(timeout_s, report, False)
+
+            def on_up() -> None:
+                timer.cancel()
+                report(True)
+
+            self._open(on_up)
+
+        return self._driver.run(begin, outcome)
+
+    def _open(self, on_up: Callable[[], None]) -> None:
+        metadata = [(key, value) for key, value in self._about["metadata"]]
+        options = ChannelOptions(credentials=lambda _path: metadata)
+        self._channel = SocketChannel(self._address, options)
+        domain = self._about["domain"]
+        self._mesh = Mesh(self._channel, domain, on_link_up=on_up, on_link_lost=self._fail)
+        self._mesh.open()
+
+    def close(self) -> None:
+        """Pending calls fail. From any thread, once or more often."""
+        with contextlib.suppress(ClosedError):
+            self._driver.submit(self._close_mesh)
+        self._driver.close(self._close_channel)
+
+    def _close_mesh(self) -> None:
+        if self._mesh is not None:
+            self._mesh.close()
+
+    async def _close_channel(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+
+    def _fail(self) -> None:
+        self._on_lost()
+        self.close()
+
+    # ---- calls
+
+    def send(self, number: int, about: dict[str, Any], tensors: Sequence[Any]) -> None:
+        what = about["what"]
+        if what != "infer":
+            self._control(about, what)
+            self.calls.on_response(number, pending_calls.Response(wire.EMPTY, None, ()))
+            return
+        work = self._infer(number, about, tensors)
+        try:
+            self._driver.submit(work)
+        except ClosedError:
+            self._refuse(number, about["model"], Unavailable(UNREACHABLE))
+
+    def send_from_finalizer(self, _number: int, about: dict[str, Any]) -> None:
+        self._control(about, about["what"])
+
+    def send_and_wait(
+        self,
+        number: int,
+        about: dict[str, Any],
+        tensors: Sequence[Any],
+        received: queue.SimpleQueue[pending_calls.Response],
+    ) -> pending_calls.Response:
+        work = self._infer(number, about, tensors)
+        try:
+            return self._driver.run(work, received)
+        except ClosedError:
+            self._refuse(number, about["model"], Unavailable(UNREACHABLE))
+            return received.get()
+
+    def _infer(
+        self, number: int, about: dict[str, Any], tensors: Sequence[Any]
+    ) -> Callable[[], None]:
+        """What the loop has to do to send a request; its tensors are read here."""
+        model = about["model"]
+        try:
+            request = infer_request(about, tensors, self._instance, None)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            text = f"malformed request to the mesh: {error}"
+            return partial(self._refuse, number, model, InvalidArgument(text))
+        return partial(self._submit, number, model, request, about.get("released", ()))
+
+    def _control(self, about: dict[str, Any], what: Any) -> None:
+        if what == "release":
+            work = partial(self._release, about["segment_names"])
+        else:
+            work = partial(self._send_control, about["call"], what)
+        with contextlib.suppress(ClosedError):
+            self._driver.submit(work)
+
+    # ---- on the loop
+
+    def _submit(
+        self, number: int, model: str, request: InferRequest, released: Sequence[str]
+    ) -> None:
+        if released:
+            self._release(released)
+        assert self._mesh is not None, "calls come after open()"
+        self._requests[number] = asked = self._mesh.new_request(
+            request, partial(self._on_infer_response, number, model)
+        )
+        self._mesh.submit(asked)
+
+    def _on_infer_response(self, number: int, model: str, response: InferResponse) -> None:
+        if not response.more:
+            self._requests.pop(number, None)
+            self._driver.stop()
+        parts = response_parts(model, response)
+        self.calls.on_response(number, pending_calls.Response(*parts))
+
+    def _send_control(self, number: int, what: RequestControl) -> None:
+        asked = self._requests.get(number)
+        if asked is not None:
+            asked.on_receiver_event(what)
+            if what == "cancel":
+                del self._requests[number]
+                self._driver.stop()
+
+    def _release(self, segment_names: Sequence[str]) -> None:
+        if self._mesh is not None:
+            self._mesh.release_segments(tuple(segment_names))
+
+    def _refuse(self, number: int, model: str, error: NereidError) -> None:
+        response = InferResponse(0, error=error_status_of(error))
+        self._on_infer_response(number, model, response)
+
+
+class SchedulerCalls:
+    """The calls over a link that the first call opens; None: calls go through the executor."""
+
+    def __init__(
+        self,
+        open_path: Callable[[dict[str, Any], Callable[[], None]], SchedulerPath],
+        request_link: Callable[[], None],
+        timeout_s: float,
+        *,
+        must_not_wait: Callable[[], bool],
+    ) -> None:
+        """request_link: asks the executor, whose response comes to on_link(). timeout_s: of the
+        first call for the link to be up. must_not_wait: whether this thread reads that response.
+        """
+        self._open_path = open_path
+        self._request_link = request_link
+        self._timeout_s = timeout_s
+        self._must_not_wait = must_not_wait
+        self._granted: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._opening = threading.Lock()
+        # Whether there is a link is known: calls of a sequence keep to one way.
+        self._decided = False
+        self._path: SchedulerPath | None = None
+
+    def calls(self) -> pending_calls.PendingCalls | None:
+        """The calls over the link, if there is one."""
+        if not self._decided and not self._must_not_wait():
+            with self._opening:
+                if not self._decided:
+                    self._open()
+                    self._decided = True
+        path = self._path
+        return None if path is None else path.calls
+
+    def on_link(self, about: dict[str, Any] | None) -> None:
+        """The executor grants a link, or (None) does not. From the reading thread."""
+        self._granted.put(about)
+
+    def close(self) -> None:
+        """Pending calls fail, and no link is opened any more. From any thread."""
+        self._decided = True
+        self._granted.put(None)
+        path, self._path = self._path, None
+        if path is not None:
+            path.close()
+
+    def _open(self) -> None:
+        self._request_link()
+        try:
+            about = self._granted.get(timeout=self._timeout_s)
+        except queue.Empty:
+            return
+        if about is None or self._decided:
+            return
+        path = self._open_path(about, self._forget)
+        self._path = path
+        if not path.open(self._timeout_s) or self._decided:
+            _log.warning("no link to the scheduler: calls of the model go through the executor")
+            self._path = None
+            path.close()
+
+    def _forget(self) -> None:
+        self._path = None
