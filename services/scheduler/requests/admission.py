@@ -110,12 +110,15 @@ class Admission:
             NereidError: it was refused; on_response will not be called.
         """
         model = self._by_head.get(request.head)
-        if model is None or request.caller or request.resent or request.error_status is not None:
+        if model is None or request.resent or request.error_status is not None:
             if request.resent and request.error_status is None:
                 pending = self._await_first_run(request, on_response, on_queued)
                 if pending is not None:
                     return pending
             return self._submit_slowly(request, on_response, on_queued)
+        if request.caller and self._nested_calls is not None:
+            self._nested_calls.set_depth(request)
+            return self._submit_to(model, request, on_response)
         return model.submit(request, on_response, at_once=at_once)
 
     def trace_refusal(self, request: InferRequest, error: NereidError, since_ns: int = 0) -> None:

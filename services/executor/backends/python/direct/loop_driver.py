@@ -23,6 +23,16 @@ T = TypeVar("T")
 
 # How long what arrives may wait while nothing is pending: a ping, or the end of a connection.
 _IDLE_S: Final = 1.0
+_READ_BYTES: Final = 1 << 16
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Reads as much at once as malloc() has at hand: for more, it would map memory each time."""
+
+    def _make_socket_transport(self, *args: Any, **options: Any) -> Any:
+        transport: Any = super()._make_socket_transport(*args, **options)  # type: ignore[misc]
+        transport.max_size = _READ_BYTES
+        return transport
 
 
 class ClosedError(Exception):
@@ -41,7 +51,7 @@ class LoopDriver:
         """is_busy: whether anything is awaited of the loop. on_failure: a callback has raised, and
         what it has left undone is not known.
         """
-        self.loop = asyncio.new_event_loop()
+        self.loop: asyncio.AbstractEventLoop = _Loop()
         self.loop.set_exception_handler(self._on_exception)
         self._is_busy = is_busy
         self._on_failure = on_failure

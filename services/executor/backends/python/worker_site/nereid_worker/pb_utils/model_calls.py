@@ -141,6 +141,7 @@ def _described(request: InferenceRequest) -> tuple[dict[str, Any], list[Any]]:
     inputs = request.inputs()
     context = request.trace().get_context()
     trace = json.loads(context) if context else {}
+    parameters = request.parameters()
     about = {
         "what": "infer",
         "model": request._model_name,
@@ -148,7 +149,7 @@ def _described(request: InferenceRequest) -> tuple[dict[str, Any], list[Any]]:
         "id": request.request_id(),
         "inputs": [(each._name, each._datatype, each._shape) for each in inputs],
         "outputs": request._outputs,
-        "parameters": json.loads(request.parameters()),
+        "parameters": json.loads(parameters) if parameters not in ("", "{}") else {},
         "correlation_id": request.correlation_id(),
         "flags": request.flags(),
         "timeout_us": request.timeout(),
