@@ -61,6 +61,7 @@ class SchedulerPath:
         self._channel: SocketChannel | None = None
         self._mesh: Mesh | None = None
         self._requests: dict[int, MeshRequest] = {}
+        self._retired = False
 
     def open(self, timeout_s: float) -> bool:
         """Whether the link is up, within so many seconds."""
@@ -94,6 +95,19 @@ class SchedulerPath:
         with contextlib.suppress(ClosedError):
             self._driver.submit(self._close_mesh)
         self._driver.close(self._close_channel)
+
+    def retire(self) -> None:
+        """Close once no call is pending. From any thread."""
+        with contextlib.suppress(ClosedError):
+            self._driver.submit(self._begin_retirement)
+
+    def _begin_retirement(self) -> None:
+        self._retired = True
+        self._close_if_done()
+
+    def _close_if_done(self) -> None:
+        if self._retired and not self.calls.any_pending():
+            self.close()
 
     def _close_mesh(self) -> None:
         if self._mesh is not None:
@@ -172,11 +186,12 @@ class SchedulerPath:
         self._mesh.submit(asked)
 
     def _on_infer_response(self, number: int, model: str, response: InferResponse) -> None:
+        parts = response_parts(model, response)
+        self.calls.on_response(number, pending_calls.Response(*parts))
         if not response.more:
             self._requests.pop(number, None)
             self._driver.stop()
-        parts = response_parts(model, response)
-        self.calls.on_response(number, pending_calls.Response(*parts))
+            self._close_if_done()
 
     def _send_control(self, number: int, what: RequestControl) -> None:
         asked = self._requests.get(number)
@@ -185,6 +200,7 @@ class SchedulerPath:
             if what == "cancel":
                 del self._requests[number]
                 self._driver.stop()
+                self._close_if_done()
 
     def _release(self, segment_names: Sequence[str]) -> None:
         if self._mesh is not None:
@@ -218,6 +234,9 @@ class SchedulerCalls:
         # Whether there is a link is known: calls of a sequence keep to one way.
         self._decided = False
         self._path: SchedulerPath | None = None
+        # Whether the link came up; and whether it is lost or closed, which other threads may set
+        # while it opens.
+        self._is_up = self._ended = False
 
     def calls(self) -> pending_calls.PendingCalls | None:
         """The calls over the link, if there is one."""
@@ -227,19 +246,21 @@ class SchedulerCalls:
                     self._open()
                     self._decided = True
         path = self._path
-        return None if path is None else path.calls
+        return path.calls if path is not None and self._is_up and not self._ended else None
 
     def on_link(self, about: dict[str, Any] | None) -> None:
         """The executor grants a link, or (None) does not. From the reading thread."""
         self._granted.put(about)
 
-    def close(self) -> None:
-        """Pending calls fail, and no link is opened any more. From any thread."""
-        self._decided = True
+    def close(self, *, cut: bool) -> None:
+        """Open no link any more, and use none for further calls. From any thread, once or more
+        often. cut: pending calls fail; else the link ends after them.
+        """
+        self._end_use()
         self._granted.put(None)
-        path, self._path = self._path, None
+        path = self._path
         if path is not None:
-            path.close()
+            path.close() if cut else path.retire()
 
     def _open(self) -> None:
         self._request_link()
@@ -247,14 +268,14 @@ class SchedulerCalls:
             about = self._granted.get(timeout=self._timeout_s)
         except queue.Empty:
             return
-        if about is None or self._decided:
+        if about is None:
             return
-        path = self._open_path(about, self._forget)
-        self._path = path
-        if not path.open(self._timeout_s) or self._decided:
+        path = self._path = self._open_path(about, self._end_use)
+        self._is_up = path.open(self._timeout_s)
+        if not self._is_up:
             _log.warning("no link to the scheduler: calls of the model go through the executor")
-            self._path = None
+        if self._ended or not self._is_up:
             path.close()
 
-    def _forget(self) -> None:
-        self._path = None
+    def _end_use(self) -> None:
+        self._ended = self._decided = True

@@ -123,7 +123,7 @@ class DirectServer:
     def stop(self, *, cut: bool) -> None:
         if cut:
             self._kept.cut()
-            self._calls.close()
+            self._calls.close(cut=True)
         # A batch that arrives right now is lost with the stream; the scheduler gives it to another
         # instance.
         if self._stream is not None and (cut or not self._received.busy):
@@ -157,7 +157,7 @@ class DirectServer:
             return [None, str(broken)]
         finally:
             self._connection.own_calls = lambda: None
-            self._calls.close()
+            self._calls.close(cut=False)
             self._kept.end()
             if self._stream is not None:
                 self._stream.close()
