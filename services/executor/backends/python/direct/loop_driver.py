@@ -27,12 +27,17 @@ _READ_BYTES: Final = 1 << 16
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """Reads as much at once as malloc() has at hand: for more, it would map memory each time."""
+    """Reads no more at once than malloc() has at hand: for more, it would map memory each time."""
 
     def _make_socket_transport(self, *args: Any, **options: Any) -> Any:
         transport: Any = super()._make_socket_transport(*args, **options)  # type: ignore[misc]
         transport.max_size = _READ_BYTES
         return transport
+
+    def __del__(self) -> None:
+        """Leave it open: closed in a process that the model has forked, it would stop waiting for
+        its sockets in this one as well, as both have the same epoll instance.
+        """
 
 
 class ClosedError(Exception):

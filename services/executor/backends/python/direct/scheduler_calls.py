@@ -26,6 +26,7 @@ from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol
 from nereid.services.executor.mesh_client import Mesh
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
 
     from nereid.backends import RequestControl
@@ -66,29 +67,28 @@ class SchedulerPath:
     def open(self, timeout_s: float) -> bool:
         """Whether the link is up, within so many seconds."""
         outcome: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        return self._driver.run(partial(self._open, timeout_s, outcome), outcome)
 
-        def report(up: bool) -> None:
-            outcome.put(up)
-            self._driver.stop()
-
-        def begin() -> None:
-            timer = self._driver.loop.call_later(timeout_s, report, False)
-
-            def on_up() -> None:
-                timer.cancel()
-                report(True)
-
-            self._open(on_up)
-
-        return self._driver.run(begin, outcome)
-
-    def _open(self, on_up: Callable[[], None]) -> None:
+    def _open(self, timeout_s: float, outcome: queue.SimpleQueue[bool]) -> None:
+        timer = self._driver.loop.call_later(timeout_s, self._report, outcome, False)
         metadata = [(key, value) for key, value in self._about["metadata"]]
-        options = ChannelOptions(credentials=lambda _path: metadata)
+        options = ChannelOptions(credentials=partial(_credential, metadata))
         self._channel = SocketChannel(self._address, options)
-        domain = self._about["domain"]
-        self._mesh = Mesh(self._channel, domain, on_link_up=on_up, on_link_lost=self._fail)
+        self._mesh = Mesh(
+            self._channel,
+            self._about["domain"],
+            on_link_up=partial(self._on_up, timer, outcome),
+            on_link_lost=self._fail,
+        )
         self._mesh.open()
+
+    def _on_up(self, timer: asyncio.TimerHandle, outcome: queue.SimpleQueue[bool]) -> None:
+        timer.cancel()
+        self._report(outcome, True)
+
+    def _report(self, outcome: queue.SimpleQueue[bool], up: bool) -> None:
+        outcome.put(up)
+        self._driver.stop()
 
     def close(self) -> None:
         """Pending calls fail. From any thread, once or more often."""
@@ -209,6 +209,10 @@ class SchedulerPath:
     def _refuse(self, number: int, model: str, error: NereidError) -> None:
         response = InferResponse(0, error=error_status_of(error))
         self._on_infer_response(number, model, response)
+
+
+def _credential(metadata: Sequence[tuple[str, str]], _path: str) -> Sequence[tuple[str, str]]:
+    return metadata
 
 
 class SchedulerCalls:
