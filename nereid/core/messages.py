@@ -174,7 +174,7 @@ class InferRequest:
         self.lease = lease
         # In the gateway, where requests are traced or recorded. It never travels.
         self.arrival = arrival
-        # Whose sequence it belongs to (nereid.core.sequence_owners); empty: the id alone says it.
+        # Whose sequence it belongs to (nereid.core.sequence_owners); empty: nobody's in particular.
         self.sequence_owner = sequence_owner
         # The last response is to have RequestTimings.
         self.wants_timings = wants_timings

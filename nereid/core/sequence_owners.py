@@ -1,7 +1,8 @@
 """Whose sequences are whose: texts that a gateway adds to requests with a correlation id.
 
-A principal's sequences are its own: another principal's of the same id are others. An address only
-says who has how many: a client may come from several, and several clients from one.
+A principal's sequences are its own: another principal's of the same id are others. Addresses share
+theirs, since a client may come from several, and several clients from one: an address only says
+whose turn it is, and who has how many.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 # Which requests have one: those with this parameter.
 SEQUENCE_ID: Final = "sequence_id"
-_PRINCIPAL, _ADDRESS = "p", "a"
+_PRINCIPAL, _LIMITED_ADDRESS, _ADDRESS = "p", "a", "t"
 _DIGEST_BYTES: Final = 12
 
 
@@ -26,14 +27,21 @@ def principal_owner(*identity: str) -> str:
     return _PRINCIPAL + blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
 
 
-def address_owner(client: str) -> str:
-    """Of the client behind an address (net.address.client_of)."""
-    return _ADDRESS + client
+def address_owner(client: str, *, limited: bool) -> str:
+    """Of the client behind an address (net.address.client_of). limited: it may have only its share
+    of a model's slots.
+    """
+    return (_LIMITED_ADDRESS if limited else _ADDRESS) + client
 
 
 def is_principal(owner: str) -> bool:
     """Whether it is a principal's, rather than an address's or nobody's."""
     return owner.startswith(_PRINCIPAL)
+
+
+def is_limited(owner: str) -> bool:
+    """Whether it may have only its share of a model's slots."""
+    return owner.startswith((_PRINCIPAL, _LIMITED_ADDRESS))
 
 
 def other_id(correlation_id: CorrelationId, owner: str) -> CorrelationId:

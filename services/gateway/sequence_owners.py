@@ -1,35 +1,25 @@
-"""The step of the data plane that says whose sequence a request belongs to. It is only there where
-clients have credentials, or where each may have a share of a model's slots.
-"""
+"""Whose sequence a request with a correlation id belongs to, by who has sent it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid.core.sequence_owners import SEQUENCE_ID, address_owner
-from nereid.rpc.net.budget import Account
+from nereid.core.sequence_owners import address_owner
+from nereid.rpc.net.budget import account_of
 from nereid.services.gateway.auth.principal import principal_of
 
 if TYPE_CHECKING:
-    from nereid.core.messages import InferRequest
-    from nereid.services.gateway.infer_step import Infer, OnResponse, RequestHandle
+    from nereid.rpc.net.budget import Account, Owner
 
 
-class SequenceOwners:
-    """An InferStep. by_address: clients without credentials have addresses."""
-
-    def __init__(self, infer: Infer, *, by_address: bool) -> None:
-        self._infer = infer
-        self._by_address = by_address
-
-    def infer(self, request: InferRequest, on_response: OnResponse, /) -> RequestHandle:
-        """Send a request on; those of no sequence as they are."""
-        parameters = request.parameters
-        if parameters and SEQUENCE_ID in parameters:
-            sender = request.sender
-            principal = principal_of(sender)
-            if principal is not None:
-                request.sequence_owner = principal.sequence_owner
-            elif self._by_address and isinstance(sender, Account):
-                request.sequence_owner = address_owner(sender.client)
-        return self._infer(request, on_response)
+def sequence_owner(sender: Account | Owner | None, *, limits_addresses: bool) -> str:
+    """Return InferRequest.sequence_owner. limits_addresses: an address without credentials may
+    have only its share of a model's slots.
+    """
+    principal = principal_of(sender)
+    if principal is not None and principal.sequence_owner:
+        return principal.sequence_owner
+    account = account_of(sender)
+    if account is None:
+        return ""
+    return address_owner(account.client, limited=limits_addresses and principal is None)

@@ -42,7 +42,6 @@ from nereid.services.gateway.policy.header_forwarding import (
 )
 from nereid.services.gateway.policy.http_guard import HttpGuard
 from nereid.services.gateway.response_timings import TimedRequests
-from nereid.services.gateway.sequence_owners import SequenceOwners
 from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.gateway.timeline import GatewayTimeline
 from nereid.services.gateway.tracing.request_traces import open_tracing
@@ -122,7 +121,13 @@ class GatewayService:
         if settings.timeline_seconds:
             self._timeline = GatewayTimeline(settings.timeline_seconds, mesh, group)
         self._upstream = Upstream(
-            mesh, limits, tensors, self._budget, self._on_notice, timeline=self._timeline
+            mesh,
+            limits,
+            tensors,
+            self._budget,
+            self._on_notice,
+            timeline=self._timeline,
+            limits_addresses=settings.hardened,
         )
         chain = _infer_chain(settings, self._upstream, group)
         self._tracing = chain.tracing
@@ -442,14 +447,12 @@ def _open_access(settings: GatewaySettings) -> tuple[AccessControl | None, Confi
 def _infer_chain(
     settings: GatewaySettings, upstream: Upstream, group: GatewayGroup | None
 ) -> InferChain:
-    """The console's slow requests -> tracing -> outputs in clients' shared memory -> owners of
-    sequences -> upstream, built from its end.
+    """The console's slow requests -> tracing -> outputs in clients' shared memory -> upstream,
+    built from its end.
 
     Steps that the settings do not ask for are not there.
     """
     step: InferStep = upstream
-    if settings.auth_config or settings.hardened:
-        step = SequenceOwners(step.infer, by_address=settings.hardened)
     regions = NO_REGIONS
     if settings.allow_client_shm:
         most_bytes = settings.budget_limits.connection_bytes

@@ -1,5 +1,6 @@
 """The last step of the data plane, in front of the scheduler: refuses what exceeds the gateway's
-limits, moves large tensors to shared memory, and adds the digests that the scheduler asked for.
+limits, moves large tensors to shared memory, says whose sequence a request belongs to, and adds the
+digests that the scheduler asked for.
 
 Knows no protocol of clients. Links and pending requests are nereid.mesh_routing's.
 """
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.errors import STOPPING_MESSAGE, InvalidArgument, NereidError, Unavailable
 from nereid.core.messages import CachedModels, payload_bytes
 from nereid.core.retry_after import DEFAULT_MS, DrainEstimate
+from nereid.core.sequence_owners import SEQUENCE_ID
 from nereid.mesh_routing.mesh_router import MeshRouter
 from nereid.rpc.net.budget import OverBudgetError, account_of
 from nereid.services.gateway.charged_request import ChargedRequest
@@ -20,6 +22,7 @@ from nereid.services.gateway.pending_shares import PendingShares
 from nereid.services.gateway.request_digest import Digester
 from nereid.services.gateway.request_head import HeadReader
 from nereid.services.gateway.retry_hints import over_budget
+from nereid.services.gateway.sequence_owners import sequence_owner
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 
 if TYPE_CHECKING:
@@ -67,9 +70,10 @@ class Upstream:
         on_notice: Callable[[Notice], None] | None = None,
         *,
         timeline: GatewayTimeline | None = None,
+        limits_addresses: bool = False,
     ) -> None:
         """budget: a request that exceeds it is accepted while no other is pending. timeline: None:
-        none is recorded.
+        none is recorded. limits_addresses: see sequence_owner().
         """
         # No client and no model has all of the limit while others want a part.
         self._heads = HeadReader()
@@ -82,6 +86,7 @@ class Upstream:
         self._max_pending_bytes = budget.limits.total_bytes
         self.tensors = tensors
         self._forward_notice = on_notice
+        self._limits_addresses = limits_addresses
         # None: no model's requests want a digest.
         self._digester: Digester | None = None
         self.router = MeshRouter(
@@ -123,6 +128,11 @@ class Upstream:
             full = self._over_budget(request, size_bytes)
             if full is not None:
                 return table.refuse(request, on_response, full)
+        parameters = request.parameters
+        if parameters and SEQUENCE_ID in parameters:
+            request.sequence_owner = sequence_owner(
+                request.sender, limits_addresses=self._limits_addresses
+            )
         if self._digester is not None:
             request.digest = self._digester.digest(request)
         if request.lease is not None and not self.tensors.shared:

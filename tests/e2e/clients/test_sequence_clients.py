@@ -2,9 +2,12 @@
 run beside each other, whose values are accumulated.
 """
 
+import contextlib
+import http.client
 import json
 import queue
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.grpc.aio
 
-from tests.support.mesh.mesh import Mesh, running
+from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.mesh.nvidia_clients import FLAVOURS, connected
 from tests.support.mesh.perf_analyzer import COUNTED, WINDOWS, analyze, needs_analyzer
 from tests.support.models import accumulators
@@ -102,6 +105,54 @@ def test_stream_client(mesh: Mesh) -> None:
                 sums[int(sequence)].append(int(result.as_numpy("OUTPUT")[0, 0]))
             client.stop_stream()
             check(model, ids, sums)
+
+
+def post_from(mesh: Mesh, source: str, model: str, value: int, parameters: dict[str, Any]) -> int:
+    """A request of a sequence from this address: its sum."""
+    host, _, port = mesh.http.rpartition(":")
+    tensor = {"name": "INPUT", "datatype": "INT32", "shape": [1, 1], "data": [value]}
+    connection = http.client.HTTPConnection(host, int(port), 10, source_address=(source, 0))
+    with contextlib.closing(connection):
+        body = json.dumps({"inputs": [tensor], "parameters": parameters})
+        connection.request("POST", f"/v2/models/{model}/infer", body)
+        response = json.loads(connection.getresponse().read())
+    sums: list[int] = response["outputs"][0]["data"]
+    return sums[0]
+
+
+def test_a_client_at_another_address_takes_turns_with_one_that_starts_many(mesh: Mesh) -> None:
+    """The model has 8 slots. Their sequences are the same for both: an id has one sequence."""
+    model, started, other = "simple_sequence", 200, "127.0.0.2"
+    results: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    with (
+        ThreadPoolExecutor() as pool,
+        tritonclient.grpc.InferenceServerClient(mesh.grpc) as client,
+        contextlib.ExitStack() as stack,
+    ):
+        client.start_stream(lambda result, error: results.put((result, error)))
+        stack.callback(client.stop_stream, cancel_requests=True)
+        for which in range(1, started + 1):
+            client.async_stream_infer(
+                model, inputs(tritonclient.grpc, 5), sequence_id=which, sequence_start=True
+            )
+        for _ in range(8):
+            assert results.get(timeout=30)[1] is None
+        until(lambda: pending(mesh, model) == started - 8, "all but 8 sequences wait")
+        start = {"sequence_id": 5000, "sequence_start": True}
+        one = pool.submit(post_from, mesh, other, model, 7, start)
+        until(lambda: pending(mesh, model) == started - 7, "the other client's waits as well")
+        for which in (1, 2):
+            end = {"sequence_id": which, "sequence_end": True}
+            assert post_from(mesh, other, model, 1, end) == 6
+        assert one.result() == 7
+    until(lambda: not pending(mesh, model), "nothing waits")
+
+
+def pending(mesh: Mesh, model: str) -> float:
+    """How many of its requests wait."""
+    name = f'nv_inference_pending_request_count{{model="{model}",version="1"}}'
+    lines = [each for each in mesh.metrics().splitlines() if each.startswith(name)]
+    return float(lines[0].split()[-1]) if lines else 0.0
 
 
 _FEW = "--request-count=60 "

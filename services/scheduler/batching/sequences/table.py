@@ -9,7 +9,8 @@ from weakref import WeakValueDictionary
 
 from nereid.core.errors import InvalidArgument, Unavailable
 from nereid.core.retry_after import DEFAULT_MS
-from nereid.core.sequence_owners import is_principal, other_id, sequence_key
+from nereid.core.sequence_owners import is_limited, is_principal, other_id, sequence_key
+from nereid.services.scheduler.batching.sequences.backlog import Backlog
 from nereid.services.scheduler.batching.sequences.sequence import Sequence
 from nereid.services.scheduler.batching.sequences.slots import SlotTable
 
@@ -47,8 +48,7 @@ class SequenceTable:
         self._client_share = client_share
         # How many of them each owner has; nobody counts where there is no limit.
         self._by_owner: Counter[str] = Counter()
-        # Those that wait for a slot, in order; some have had their END already.
-        self._backlog: OrderedDict[Sequence, None] = OrderedDict()
+        self._backlog = Backlog()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -127,7 +127,7 @@ class SequenceTable:
 
     def _check_share(self, owner: str) -> None:
         """Raises Unavailable: this owner has as many sequences as one may have."""
-        if self._client_share >= 1 or not owner:
+        if self._client_share >= 1 or not is_limited(owner):
             return
         limit = max(1, int(self._client_share * self.slots.capacity))
         if self._by_owner[owner] >= limit:
@@ -161,14 +161,14 @@ class SequenceTable:
             slot.sequence.slot = None
             slot.sequence = None
         if self._backlog and not slot.row.closed:
-            self._bind(self._backlog.popitem(last=False)[0], slot)
+            self._bind(self._backlog.pop(), slot)
         else:
             self.slots.release_slot(slot)
 
     def drop(self, sequence: Sequence) -> Slot | None:
         """Forget a sequence. Returns the slot that it had, which another may have now."""
         self._close(sequence)
-        self._backlog.pop(sequence, None)
+        self._backlog.discard(sequence)
         slot = sequence.slot
         if slot is not None:
             self.next_in_slot(slot)
@@ -188,14 +188,15 @@ class SequenceTable:
             self.return_to_backlog(successor)
 
     def return_to_backlog(self, sequence: Sequence) -> None:
-        """To its front if a request of it waits. It may take a free slot at once."""
+        """Ahead of all others if a request of it waits. It may take a free slot at once."""
         sequence.slot = None
         slot = self.slots.acquire_slot()
         if slot is not None:
             self._bind(sequence, slot)
+        elif sequence.waiting is None:
+            self._backlog.append(sequence)
         else:
-            self._backlog[sequence] = None
-            self._backlog.move_to_end(sequence, last=sequence.waiting is None)
+            self._backlog.prepend(sequence)
 
     def add_instance(self, instance: Hashable) -> SlotRow:
         """Its slots take sequences from the backlog."""
@@ -204,7 +205,7 @@ class SequenceTable:
             slot = self.slots.acquire_slot()
             if slot is None:
                 break
-            self._bind(self._backlog.popitem(last=False)[0], slot)
+            self._bind(self._backlog.pop(), slot)
         return row
 
     def expired(self, now_ns: int) -> list[Sequence]:
@@ -232,7 +233,7 @@ class SequenceTable:
     def _place(self, sequence: Sequence) -> None:
         slot = None if self._backlog else self.slots.acquire_slot()
         if slot is None:
-            self._backlog[sequence] = None
+            self._backlog.append(sequence)
         else:
             self._bind(sequence, slot)
 

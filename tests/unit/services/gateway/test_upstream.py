@@ -9,10 +9,12 @@ import pytest
 from nereid.core.digest import DIGEST_BYTES, KEY_BYTES
 from nereid.core.errors import STOPPING_MESSAGE
 from nereid.core.messages import CachedModels, ErrorStatus, InferRequest, InferResponse
+from nereid.core.sequence_owners import is_limited, is_principal
 from nereid.mesh_routing.access import OneScheduler
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers, LocalChannel
 from nereid.rpc.net.budget import Account, BudgetLimits, ByteBudget, Owner
+from nereid.services.gateway.auth.principal import Principal
 from nereid.services.gateway.infer_step import RequestHandle
 from nereid.services.gateway.tensor_memory import TensorMemory
 from nereid.services.gateway.upstream import Limits, Upstream
@@ -23,7 +25,12 @@ class UpstreamOnFakeLink:
     """An Upstream, and the responses that it delivered."""
 
     def __init__(
-        self, *, max_pending: int = 10, max_bytes: int = 1 << 30, client_bytes: int | None = None
+        self,
+        *,
+        max_pending: int = 10,
+        max_bytes: int = 1 << 30,
+        client_bytes: int | None = None,
+        limits_addresses: bool = False,
     ) -> None:
         self.link = FakeLink()
         self.responses: list[InferResponse] = []
@@ -35,7 +42,9 @@ class UpstreamOnFakeLink:
         self.budget = ByteBudget(bounds, lambda: self.client.pending_bytes)
         limits = Limits(max_pending, 60.0)
         mesh = OneScheduler(self.link.open, LocalChannel(Handlers()))
-        self.upstream = Upstream(mesh, limits, TensorMemory(0), self.budget)
+        self.upstream = Upstream(
+            mesh, limits, TensorMemory(0), self.budget, limits_addresses=limits_addresses
+        )
         self.client = self.upstream.pending
         self.upstream.start()
         self.link.on_items([CachedModels(())])
@@ -209,3 +218,43 @@ async def test_clients_that_leave_too_much_unread_get_nothing_begun() -> None:
     it.upstream.infer(InferRequest(0, b"", [], sender=account), it.responses.append)
     assert len(it.link.sent_ids()) == 1
     it.close()
+
+
+class TestSequenceOwners:
+    """By address, where clients have no credentials: only whose turn it is."""
+
+    @pytest.mark.parametrize("limited", [False, True])
+    async def test_two_connections_of_one_address_are_one_client(self, limited: bool) -> None:
+        it = UpstreamOnFakeLink(limits_addresses=limited)
+        clients = [it.budget.open_account(client) for client in ("10.0.0.1", "10.0.0.1", "b")]
+        owners = [self.owner(it, each) for each in clients]
+        assert owners[0] == owners[1] != owners[2]
+        assert [is_limited(owner) for owner in owners] == [limited] * 3
+        assert not any(is_principal(owner) for owner in owners)
+        it.close()
+
+    async def test_a_principal_is_one_client_at_any_address(self) -> None:
+        it = UpstreamOnFakeLink()
+        alice, nobody = Principal("alice"), Principal("", identity=())
+        accounts = [it.budget.open_account(client) for client in ("a", "b")]
+        owners = [self.owner(it, Owner(alice, each)) for each in accounts]
+        assert owners == [alice.sequence_owner] * 2
+        # Who is nobody in particular is a client by its address, and no more limited than before.
+        owners = [self.owner(it, Owner(nobody, each)) for each in accounts]
+        assert owners[0] != owners[1]
+        assert not any(is_limited(owner) for owner in owners)
+        it.close()
+
+    async def test_others_have_none(self) -> None:
+        it = UpstreamOnFakeLink()
+        assert self.owner(it, None) == ""
+        request = InferRequest(0, b"", [], sender=it.budget.open_account("a"))
+        it.upstream.infer(request, it.responses.append)
+        assert request.sequence_owner == ""
+        it.close()
+
+    @staticmethod
+    def owner(it: UpstreamOnFakeLink, sender: Account | Owner | None) -> str:
+        request = InferRequest(0, b"", [], parameters={"sequence_id": 7}, sender=sender)
+        it.upstream.infer(request, it.responses.append)
+        return request.sequence_owner

@@ -90,15 +90,22 @@ class TestOwners:
         assert after.request.parameters is not None
         assert again.request.parameters["sequence_id"] == after.request.parameters["sequence_id"]
 
-    def test_an_address_owns_nothing(self) -> None:
+    @pytest.mark.parametrize("limited", [False, True])
+    def test_an_address_owns_nothing(self, limited: bool) -> None:
         site = SequenceSite(DIRECT)
-        site.enqueue(7, "s", sequence_owner=address_owner("10.0.0.1"))
-        site.enqueue(7, sequence_owner=address_owner("10.0.0.2"))
-        assert len(site.batcher.sequences) == 1
+        started = site.enqueue(7, "s", sequence_owner=address_owner("10.0.0.1", limited=limited))
+        ended = site.enqueue(7, "e", sequence_owner=address_owner("10.0.0.2", limited=limited))
+        assert started.member is not None
+        assert ended.member is not None
+        assert started.member.sequence is ended.member.sequence
+        assert [(each.request.parameters or {})["sequence_id"] for each in (started, ended)] == [
+            7,
+            7,
+        ]
 
 
 class TestShares:
-    @pytest.mark.parametrize("owner", [ALICE, address_owner("10.0.0.1")])
+    @pytest.mark.parametrize("owner", [ALICE, address_owner("10.0.0.1", limited=True)])
     def test_a_client_has_its_share_of_the_slots(self, owner: str) -> None:
         site = SequenceSite(DIRECT, max_batch_size=4, instances=2, client_share=0.5)
         for which in range(1, 5):
@@ -133,10 +140,73 @@ class TestShares:
         site.expire()
         site.enqueue(3, "s", sequence_owner=ALICE)
 
-    def test_nobody_counts_requests_without_an_owner(self) -> None:
+    @pytest.mark.parametrize("owner", ["", address_owner("10.0.0.1", limited=False)])
+    def test_nobody_counts_those_of_who_has_no_limit(self, owner: str) -> None:
         site = SequenceSite(DIRECT, max_batch_size=1, client_share=0.5)
         for which in range(1, 5):
-            site.enqueue(which, "s")
+            site.enqueue(which, "s", sequence_owner=owner)
+
+
+@pytest.mark.parametrize(
+    "strategy", ["direct {{ }} {}", "oldest {{ max_candidate_sequences: 2 }} {}"]
+)
+class TestTurns:
+    """A client that opens many sequences, and one that opens one; two slots."""
+
+    MANY, ONE = (address_owner(client, limited=False) for client in ("10.0.0.1", "10.0.0.2"))
+
+    def site(self, strategy: str) -> SequenceSite:
+        return SequenceSite(strategy.format("max_sequence_idle_microseconds: 1000"))
+
+    def test_one_sequence_waits_for_one_turn_of_the_other_client(self, strategy: str) -> None:
+        """Each sequence ends with its second request."""
+        site = self.site(strategy)
+        for which in range(1, 1001):
+            site.enqueue(which, "s", sequence_owner=self.MANY)
+        site.enqueue(5000, "s", sequence_owner=self.ONE)
+        begun: list[Any] = []
+        for _ in range(8):
+            batch = site.sent()
+            started = [each for each in batch.entries if each.member and each.member.start]
+            site.finish(*batch.entries)
+            for each in started:
+                begun.append((each.request.parameters or {})["sequence_id"])
+                site.enqueue(begun[-1], "e", sequence_owner=each.request.sequence_owner)
+        assert begun[:6] == [1, 2, 3, 5000, 4, 5]
+
+    def test_it_waits_for_slots_that_are_left_idle(self, strategy: str) -> None:
+        """As long as the other client's first sequences have slots, it waits."""
+        site = self.site(strategy)
+        for which in range(1, 1001):
+            site.enqueue(which, "s", sequence_owner=self.MANY)
+        wanted = site.enqueue(5000, "s", sequence_owner=self.ONE)
+        site.finish(*site.sent().entries)
+        site.now_ns += 999 * US
+        assert site.expire() == []
+        assert site.batch() is None
+        site.now_ns += US
+        assert site.expire() == []
+        assert wanted in site.sent().entries
+
+    def test_those_that_lost_their_slots_come_first(self, strategy: str) -> None:
+        """Their clients take turns all the same."""
+        site = self.site(strategy)
+        for which in (1, 2):
+            site.enqueue(which, "s", sequence_owner=self.MANY)
+        waiting = [site.enqueue(which, "s", sequence_owner=self.MANY) for which in (3, 4)]
+        wanted = site.enqueue(5000, "s", sequence_owner=self.ONE)
+        site.remove()
+        assert site.failed() == []
+        order = []
+        for number in range(1, 3):
+            site.add(f"i{number}")
+            batch = site.sent()
+            order += [(each.request.parameters or {})["sequence_id"] for each in batch.entries]
+        assert order == [1, 5000, 2, 3]
+        assert wanted.member is not None
+        assert not site.batcher.sequences.in_backlog(wanted.member.sequence)
+        assert waiting[1].member is not None
+        assert site.batcher.sequences.in_backlog(waiting[1].member.sequence)
 
 
 # --- rules of both strategies
