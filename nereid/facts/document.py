@@ -19,6 +19,9 @@ Errors are {"error": text}: 401 and 403 as of any API, 400 for a query that make
 without --console, 503 with Retry-After when too many consoles are open. Actions (load, unload,
 infer, drain) are those of /v2, with the viewer's own key.
 
+Who may see some models alone (permissions.for_all_models is without "console") gets figures of
+these alone; what cannot be told apart by model is absent.
+
 Fields are only ever added.
 """
 
@@ -69,8 +72,8 @@ class Permissions(TypedDict):
     may_drain: bool
 
 
-class Summary(TypedDict):
-    """The mesh at a glance."""
+class _Counts(TypedDict):
+    """What is counted by model."""
 
     models: int
     # READY, UNAVAILABLE, LOADING, UNLOADING, and "" for what was never loaded: versions of each.
@@ -79,16 +82,22 @@ class Summary(TypedDict):
     failed: int
     executors: int
     schedulers: int
-    # Requests that wait: all, and those of them for a first load; by device kind cpu, gpu, any.
+    # Requests that wait.
     pending: int
-    held: int
-    waiting: dict[str, int]
     requests_per_s: float
     errors_per_s: float
     # Of all requests in the last interval with any.
     latency_us: Latency
     # Whether rates are of the models shown alone, since the mesh has very many.
     partial: bool
+
+
+class Summary(_Counts, total=False):
+    """The mesh at a glance."""
+
+    # Of the requests that wait those for a first load; all by device kind cpu, gpu, any.
+    held: int
+    waiting: dict[str, int]
     # Responses of this gateway (or its group) per second, by status.
     http: dict[str, float]
     grpc: dict[str, float]
@@ -355,6 +364,6 @@ class _Sections(TypedDict):
 class Document(_Sections, total=False):
     """All of it."""
 
-    # Absent: the mesh has no cache.
+    # Absent: the mesh has no cache, or the viewer may see some models alone.
     cache: Cache
     details: Details

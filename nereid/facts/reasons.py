@@ -25,6 +25,8 @@ _BATCHING_CODES: Final = frozenset(
     }
 )
 # Of the batches: from then on a reason for closing them is worth a statement.
+# The code of the statement that counts requests of all models.
+HELD_REQUESTS: Final = "held-requests"
 _NOTABLE_SHARE: Final = 0.25
 # Executions of fewer rows on average do not really batch.
 _BARELY_BATCHED: Final = 1.5
@@ -106,7 +108,7 @@ def _of_mesh(facts: MeshFacts) -> Iterator[Statement]:
     held = facts.gauge("nereid_held_requests")
     if held:
         yield Statement(
-            "held-requests",
+            HELD_REQUESTS,
             f"{held:.0f} requests (of all models) wait for a model's first load",
             figures={"held_requests": held},
         )

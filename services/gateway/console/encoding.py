@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from nereid.facts.reasons import HELD_REQUESTS
 from nereid.services.gateway.console.merge_patch import merge_patch
 
 if TYPE_CHECKING:
@@ -32,10 +33,13 @@ _OF_MODELS: Final = (
 
 
 class RowKey(NamedTuple):
-    """A version, and what the viewer may do with it; None: what its permissions say."""
+    """A version, and what the viewer may do with it; None: what its permissions say. of_all: with
+    what is counted for all models.
+    """
 
     key: Key
     may: tuple[str, ...] | None
+    of_all: bool
 
     @property
     def name(self) -> str:
@@ -49,7 +53,7 @@ class ViewDocument(NamedTuple):
     # `models` of the document, but for its keys and rows.
     models: dict[str, Any]
     rows: tuple[RowKey, ...]
-    # In place of the shared ones, or beside them.
+    # In place of the shared ones, or beside them; None: it has none.
     own: dict[str, Any]
 
 
@@ -73,7 +77,8 @@ def view_document(view: View, page: Page, total: int, own: dict[str, Any]) -> Vi
         "matched": page.matched,
         "total": total,
     }
-    rows = (RowKey(each.key, _may(view, each.key.name)) for each in page.entries)
+    of_all = view.shows_all
+    rows = (RowKey(each.key, _may(view, each.key.name), of_all) for each in page.entries)
     return ViewDocument(models, tuple(rows), own)
 
 
@@ -115,8 +120,8 @@ class Encoder:
             "keys": [each.name for each in shown.rows],
             "rows": {each.name: self._whole_row(each) for each in shown.rows},
         }
-        own = {"permissions": permissions, "models": models, **shown.own}
-        return orjson.dumps({**self._snapshot, **own})
+        document = {**self._snapshot, "permissions": permissions, "models": models, **shown.own}
+        return orjson.dumps({name: each for name, each in document.items() if each is not None})
 
     def patch(self, view: View, shown: ViewDocument) -> bytes:
         """What makes it of the last one with this view, which there must be."""
@@ -161,7 +166,7 @@ class Encoder:
     def _whole_row(self, row: RowKey) -> orjson.Fragment:
         known = self._whole_rows.get(row)
         if known is None:
-            found: dict[str, Any] = dict(self._rows[row.key])
+            found = _row(row, self._rows)
             if row.may is not None:
                 found["may"] = row.may
             known = self._whole_rows[row] = orjson.Fragment(orjson.dumps(found))
@@ -169,7 +174,17 @@ class Encoder:
 
     def _row_patch(self, row: RowKey) -> orjson.Fragment | None:
         if row not in self._row_patches:
-            now, before = self._rows[row.key], self._last.rows[row.key]
-            changes = {} if now is before else merge_patch(dict(before), dict(now))
+            changes = {}
+            if self._rows[row.key] is not self._last.rows[row.key]:
+                changes = merge_patch(_row(row, self._last.rows), _row(row, self._rows))
             self._row_patches[row] = orjson.Fragment(orjson.dumps(changes)) if changes else None
         return self._row_patches[row]
+
+
+def _row(row: RowKey, rows: Mapping[Key, document.Model]) -> dict[str, Any]:
+    """A row as its viewer may see it."""
+    found: dict[str, Any] = dict(rows[row.key])
+    if not row.of_all:
+        statements = found["statements"]
+        found["statements"] = [each for each in statements if each["code"] != HELD_REQUESTS]
+    return found

@@ -204,7 +204,7 @@ class ConsoleHub:
         encoder = Encoder(shared, rows, self._last)
         documents: dict[View, ViewDocument] = {}
         for view, page in pages.items():
-            own = {} if view.grant is None else sections.limited(shared, look, earlier, view.shows)
+            own = {} if view.shows_all else sections.limited(shared, look, earlier, view.shows)
             if view.model and view.shows(view.model):
                 own["details"] = _details(look, view)
             documents[view] = view_document(
@@ -245,7 +245,7 @@ class ConsoleHub:
             "max_consoles": self._max_consoles,
             "grpc_port": self._grpc_port,
             "timeline_seconds": self._timeline_seconds,
-            "problems": list(look.problems),
+            "problems": sections.problems(look),
         }
         shared: dict[str, Any] = {
             "format": document.FORMAT,
@@ -269,5 +269,5 @@ def _details(look: Look, view: View) -> document.Details:
             if key.name == view.model and view.version in ("", key.version)
         },
         "batches": sections.batches(look, view),
-        "explanation": explained(look, view.model, view.shows),
+        "explanation": explained(look, view),
     }

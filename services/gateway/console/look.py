@@ -72,6 +72,13 @@ class IndexEntry:
         return self.state == "UNAVAILABLE" and self.reason != "unloaded"
 
 
+class Problem(NamedTuple):
+    """What could not be asked, and why. model: the one that it was about; empty: none."""
+
+    text: str
+    model: str = ""
+
+
 @dataclass(frozen=True)
 class Look:
     """What was seen. index: the same object as before if nothing has changed in it."""
@@ -89,7 +96,7 @@ class Look:
     server_ready: bool = False
     # The series of models are those of the shown ones alone.
     partial: bool = False
-    problems: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
 _NO_SAMPLES: Final = Samples(b"")
@@ -121,7 +128,7 @@ class Observer:
         """Ask the mesh. choose: what is wanted beside the index, by what is in it. cost: gets the
         processor time.
         """
-        problems: list[str] = []
+        problems: list[Problem] = []
         await self._read_index(problems, cost)
         with cost:
             shown, detailed = choose(self._index)
@@ -161,22 +168,22 @@ class Observer:
             )
 
     async def _call(
-        self, method: str, request: Message, response: type[Response], problems: list[str]
+        self, method: str, request: Message, response: type[Response], problems: list[Problem]
     ) -> Response:
         try:
             return await self._control.call(method, request, response)
         except NereidError as error:
-            problems.append(f"{method}: {error.message}")
+            problems.append(Problem(f"{method}: {error.message}"))
             return response()
 
-    async def _read_index(self, problems: list[str], cost: Slices) -> None:
+    async def _read_index(self, problems: list[Problem], cost: Slices) -> None:
         now_s = time.monotonic()
         if now_s < self._index_due_s:
             return
         try:
             data = await self._control.page("RepositoryIndex", kserve_pb2.RepositoryIndexRequest())
         except NereidError as error:
-            problems.append(f"RepositoryIndex: {error.message}")
+            problems.append(Problem(f"RepositoryIndex: {error.message}"))
             return
         if data != self._index_bytes:
             with cost:
@@ -208,7 +215,7 @@ class Observer:
         keys: Collection[Key],
         by_model: dict[tuple[str, ...], Samples],
         in_memory: Collection[Key],
-        problems: list[str],
+        problems: list[Problem],
     ) -> None:
         """Read those that were loaded since. Not of models that are not in memory: to ask for
         their configurations may load them.
@@ -230,7 +237,7 @@ class Observer:
                     "ModelConfig", request, kserve_pb2.ModelConfigResponse
                 )
             except NereidError as error:
-                problems.append(f"ModelConfig: {error.message}")
+                problems.append(Problem(f"ModelConfig: {error.message}", key.name))
                 return
             self._configs[key] = load_s, ConfigFacts(response.config)
 

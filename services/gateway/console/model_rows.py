@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.facts.explanation import explanation, statement_document
 from nereid.facts.mesh_facts import MeshFacts, VersionFacts
-from nereid.facts.reasons import explain
+from nereid.facts.reasons import HELD_REQUESTS, explain
 from nereid.observability import metrics
 from nereid.observability.samples import Samples
 from nereid.services.gateway.console.counters import Counters, mean_durations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Container, Iterable
     from typing import Any
 
     from nereid.facts import document
     from nereid.facts.mesh_facts import ConfigFacts
     from nereid.services.gateway.console.look import IndexEntry, Key, Look
+    from nereid.services.gateway.console.queries import View
 
 _NOTHING: Final = Samples(b"")
 _TARGETS: Final = {
@@ -93,14 +94,15 @@ def _mesh_facts(
     )
 
 
-def explained(
-    look: Look, model: str, shows: Callable[[str], bool] = lambda _: True
-) -> dict[str, Any]:
-    """The document of `nereid explain --json`. shows: whether the viewer may see a model."""
-    entries = [each for each in look.index if each.key.name == model]
-    names = sorted({each.key.name for each in look.index if shows(each.key.name)})
-    facts = _mesh_facts(look, model, entries, names)
-    return explanation(facts, explain(facts), 0.0)
+def explained(look: Look, view: View) -> dict[str, Any]:
+    """The document of `nereid explain --json` on the model of a view."""
+    entries = [each for each in look.index if each.key.name == view.model]
+    names = sorted({each.key.name for each in look.index if view.shows(each.key.name)})
+    facts = _mesh_facts(look, view.model, entries, names)
+    statements = explain(facts)
+    if not view.shows_all:
+        statements = [each for each in statements if each.code != HELD_REQUESTS]
+    return explanation(facts, statements, 0.0)
 
 
 def _version_facts(entry: IndexEntry, look: Look) -> VersionFacts:

@@ -32,6 +32,11 @@ class View(NamedTuple):
     version: str = ""
     grant: Grant | None = None
 
+    @property
+    def shows_all(self) -> bool:
+        """Whether the viewer may see models of all names."""
+        return self.grant is None or not self.grant.depends_on_model("console")
+
     def shows(self, name: str) -> bool:
         """Whether the viewer may see a model of this name."""
         return self.grant is None or self.grant.permits_model("console", name)

@@ -10,7 +10,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.services.gateway.console.counters import Counters, mean_durations, per_second
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from nereid.facts import document
     from nereid.observability.metrics_page import Family
@@ -22,21 +22,37 @@ _MAX_EXECUTORS: Final = 500
 _MAX_TENANTS: Final = 200
 
 
+# What a device has of all models: nobody knows whose it is.
+_OF_ALL_TENANTS: Final = frozenset({"memory_used_bytes", "utilization", "power_watts"})
+
+
 def _all(_name: str) -> bool:
     return True
 
 
-def summary(look: Look, earlier: Look, shows: Callable[[str], bool] = _all) -> document.Summary:
-    """The mesh at a glance. earlier: the same as look if there was none before. shows: whether the
-    viewer may see a model; what is counted by model is of these.
-    """
+def summary(look: Look, earlier: Look) -> document.Summary:
+    """The mesh at a glance. earlier: the same as look if there was none before."""
+    waiting = look.mesh.by_label(metrics.WAITING.name, "device")
+    own = Counters(look.own, earlier.own, look.time_s - earlier.time_s)
+    return {
+        **_summary_of(look, earlier, _all),
+        "pending": int(sum(waiting.values())),
+        "held": int(look.mesh.total(metrics.HELD.name) or 0),
+        "waiting": {device: int(count) for device, count in waiting.items()},
+        "http": own.rates_by(metrics.HTTP_RESPONSES, "status"),
+        "grpc": own.rates_by(metrics.GRPC_RESPONSES, "status"),
+        "http_connections": own.total(metrics.GATEWAY_CONNECTIONS),
+        "grpc_connections": own.total(metrics.GATEWAY_GRPC_CONNECTIONS),
+    }
+
+
+def _summary_of(look: Look, earlier: Look, shows: Callable[[str], bool]) -> document.Summary:
+    """What can be told apart by model, of those that shows() is true of."""
     index = [entry for entry in look.index if shows(entry.key.name)]
     states: dict[str, int] = {}
     for entry in index:
         states[entry.state] = states.get(entry.state, 0) + 1
-    waiting = look.mesh.by_label(metrics.WAITING.name, "device")
     elapsed_s = look.time_s - earlier.time_s
-    own = Counters(look.own, earlier.own, elapsed_s)
     models = [
         # Of a model that was not read before, nothing is known of the interval.
         Counters(samples, earlier.models.get(key, samples), elapsed_s)
@@ -45,7 +61,7 @@ def summary(look: Look, earlier: Look, shows: Callable[[str], bool] = _all) -> d
     ]
 
     def recently(family: Family) -> float:
-        """Of all models; of each no less than 0, as counters begin anew with a load."""
+        """Of these models; of each no less than 0, as counters begin anew with a load."""
         return sum(each.recently(family) for each in models)
 
     return {
@@ -54,17 +70,11 @@ def summary(look: Look, earlier: Look, shows: Callable[[str], bool] = _all) -> d
         "failed": sum(entry.failed for entry in index),
         "executors": len(look.hosting.executors),
         "schedulers": len(look.hosting.schedulers),
-        "pending": int(sum(waiting.values())),
-        "held": int(look.mesh.total(metrics.HELD.name) or 0),
-        "waiting": {device: int(count) for device, count in waiting.items()},
+        "pending": sum(each.total(metrics.PENDING) for each in models),
         "requests_per_s": per_second(recently(metrics.SUCCESS), elapsed_s),
         "errors_per_s": per_second(recently(metrics.FAILURE), elapsed_s),
         "latency_us": mean_durations(recently),
         "partial": look.partial,
-        "http": own.rates_by(metrics.HTTP_RESPONSES, "status"),
-        "grpc": own.rates_by(metrics.GRPC_RESPONSES, "status"),
-        "http_connections": own.total(metrics.GATEWAY_CONNECTIONS),
-        "grpc_connections": own.total(metrics.GATEWAY_GRPC_CONNECTIONS),
     }
 
 
@@ -108,23 +118,26 @@ def owners(look: Look) -> dict[str, str]:
     return {name: each.name for each in look.hosting.schedulers for name in each.owned}
 
 
-def executors(look: Look) -> dict[str, document.Executor]:
-    """By name."""
-    return {each.name: _executor(each) for each in look.hosting.executors[:_MAX_EXECUTORS]}
+def executors(look: Look, shows: Callable[[str], bool] = _all) -> dict[str, document.Executor]:
+    """By name. shows: which models' instances and memory are looked at."""
+    return {each.name: _executor(each, shows) for each in look.hosting.executors[:_MAX_EXECUTORS]}
 
 
-def _executor(facts: pb.ExecutorFacts) -> document.Executor:
+def _executor(facts: pb.ExecutorFacts, shows: Callable[[str], bool]) -> document.Executor:
+    hosted = [each for each in facts.hosted if shows(each.model)]
     return {
         "name": facts.name,
         "host": facts.host,
         "backends": list(facts.backends),
-        "instances": sum(each.instances for each in facts.hosted),
-        "busy": sum(each.busy for each in facts.hosted),
-        "devices": [_device(each, facts) for each in facts.devices],
+        "instances": sum(each.instances for each in hosted),
+        "busy": sum(each.busy for each in hosted),
+        "devices": [_device(each, facts, hosted) for each in facts.devices],
     }
 
 
-def _device(device: pb.Device, facts: pb.ExecutorFacts) -> document.Device:
+def _device(
+    device: pb.Device, facts: pb.ExecutorFacts, hosted: Sequence[pb.HostedModel]
+) -> document.Device:
     is_gpu = device.kind == pb.Device.GPU
     # As executors name the devices of memory that loads took.
     name = f"gpu{device.id}" if is_gpu else "cpu"
@@ -138,7 +151,7 @@ def _device(device: pb.Device, facts: pb.ExecutorFacts) -> document.Device:
                 "instances": each.instances,
                 "memory_bytes": each.memory_bytes.get(name, 0),
             }
-            for each in facts.hosted[:_MAX_TENANTS]
+            for each in hosted[:_MAX_TENANTS]
             if each.memory_bytes.get(name) or (not is_gpu and not each.memory_bytes)
         ],
     }
@@ -162,25 +175,35 @@ def _device(device: pb.Device, facts: pb.ExecutorFacts) -> document.Device:
 def limited(
     shared: Mapping[str, Any], look: Look, earlier: Look, shows: Callable[[str], bool]
 ) -> dict[str, Any]:
-    """What a viewer may know of the sections that name models. shows: whether it may see one."""
+    """The sections that say something of models, for a viewer who may see some alone. shows:
+    whether it may see one.
+    """
 
-    def device(found: document.Device) -> document.Device:
-        tenants = [each for each in found["tenants"] if shows(each["model"])]
-        return {**found, "tenants": tenants}
+    def executor(found: document.Executor) -> dict[str, Any]:
+        devices = [
+            {name: value for name, value in device.items() if name not in _OF_ALL_TENANTS}
+            for device in found["devices"]
+        ]
+        return {**found, "devices": devices}
 
     def scheduler(found: document.Scheduler) -> document.Scheduler:
         owned = [*filter(shows, found["owned"])]
         return {**found, "owned": owned, "models": len(owned)}
 
     return {
-        "summary": summary(look, earlier, shows),
+        "server": {**shared["server"], "problems": problems(look, shows)},
+        "summary": _summary_of(look, earlier, shows),
         "slow_requests": [each for each in shared["slow_requests"] if shows(each["model"])],
-        "executors": {
-            name: {**each, "devices": [*map(device, each["devices"])]}
-            for name, each in shared["executors"].items()
-        },
+        "executors": {name: executor(each) for name, each in executors(look, shows).items()},
         "schedulers": {name: scheduler(each) for name, each in shared["schedulers"].items()},
+        "cache": None,
     }
+
+
+def problems(look: Look, shows: Callable[[str], bool] = _all) -> list[str]:
+    """What could not be asked of the mesh, or of the models that shows() is true of."""
+    found = (each.text for each in look.problems if not each.model or shows(each.model))
+    return [*dict.fromkeys(found)]
 
 
 def batches(look: Look, view: View) -> dict[str, list[document.Batch]]:

@@ -186,6 +186,30 @@ def test_a_viewer_without_rights_sees_no_button(watched: Watched, site: FactsSer
     assert "may not send requests" in page.locator("main").inner_text()
 
 
+def test_what_a_key_for_some_models_is_not_sent_is_not_shown(
+    watched: Watched, site: FactsServer
+) -> None:
+    page, made = watched.page, site.document
+    made["permissions"]["for_all_models"] = []
+    for name in ("held", "waiting", "http", "grpc", "http_connections", "grpc_connections"):
+        del made["summary"][name]
+    for device in made["executors"]["executor-0"]["devices"]:
+        device.pop("memory_used_bytes", None)
+        device.pop("utilization", None)
+        device.pop("power_watts", None)
+    del made["cache"]
+    for scheduler in made["schedulers"].values():
+        scheduler.update(owned=[], models=0)
+    go(page, site, "overview")
+    text = page.locator("main").inner_text()
+    assert "of the models that your key may see" in text
+    assert not {"Response cache", "Responses of this gateway"} & {*text.split("\n")}
+    for view, said in (("executors", "mlp"), ("schedulers", "no model that your key may see")):
+        go(page, site, view)
+        assert said in page.locator("main").inner_text()
+        assert not re.search("undefined|NaN", page.locator("main").inner_text())
+
+
 def test_unload_asks_first(watched: Watched, site: FactsServer) -> None:
     page = watched.page
     go(page, site, "model")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from nereid.core.errors import Unavailable
 from nereid.facts.document import Document, Permissions
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.gateway.auth.grant import Grant, Permission
 from nereid.services.gateway.console.endpoints import ConsoleEndpoints
 from nereid.services.gateway.console.hub import Console, ConsoleHub
 from nereid.services.gateway.console.look import Observer
@@ -25,7 +27,7 @@ from nereid.services.gateway.policy.call_policy import CallPolicy
 from tests.support.console.patches import patched
 from tests.support.console.typed_documents import check
 from tests.support.gateway.gateway_http import ask
-from tests.support.gateway.gateway_site import GatewaySite, gateway_site
+from tests.support.gateway.gateway_site import GatewaySite, gateway_site, serve_metrics_page
 
 _MAX_CONSOLES = 4
 _LIMIT_S = 20
@@ -44,8 +46,8 @@ async def no_page() -> bytes:
     return b""
 
 
-@pytest.fixture
-async def hub(site: GatewaySite) -> AsyncIterator[ConsoleHub]:
+@contextlib.asynccontextmanager
+async def opened_hub(site: GatewaySite) -> AsyncIterator[ConsoleHub]:
     data_plane = site.service._data_plane
     made = ConsoleHub(
         data_plane,
@@ -56,6 +58,12 @@ async def hub(site: GatewaySite) -> AsyncIterator[ConsoleHub]:
     )
     yield made
     made.end_all()
+
+
+@pytest.fixture
+async def hub(site: GatewaySite) -> AsyncIterator[ConsoleHub]:
+    async with opened_hub(site) as made:
+        yield made
 
 
 class Viewer:
@@ -142,6 +150,35 @@ async def test_a_view_that_changes_with_the_models(hub: ConsoleHub, site: Gatewa
         await viewer.next_event()
     assert viewer.document["models"]["keys"] == ["broken/1", "echo/1", "other/1"]
     assert list(viewer.document["models"]["rows"]) == ["broken/1", "echo/1", "other/1"]
+
+
+async def test_who_may_see_one_model_is_sent_no_figure_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In snapshots and patches, beside one who may see all."""
+    held = 5
+
+    def page(*_: object) -> bytes:
+        lines = ["nereid_executors 1", f"nereid_held_requests {held}"]
+        return "\n".join([*lines, "nereid_cache_capacity_bytes 10\n"]).encode()
+
+    serve_metrics_page(monkeypatch, page)
+    rights = frozenset({"console"})
+    grants = Grant((Permission(rights, ("echo",)),)), Grant((Permission(rights),))
+    async with gateway_site() as site, opened_hub(site) as hub:
+        one, every = (Viewer(hub, View(model="echo", grant=grant), "v") for grant in grants)
+        for held in (5, 6):
+            while every.document.get("summary", {}).get("held") != held:
+                await every.next_event()
+            await one.next_event()
+        assert every.document["cache"]["capacity_bytes"] == 10
+        assert "6 requests (of all models)" in json.dumps(every.document["models"])
+        assert "6 requests (of all models)" in json.dumps(every.document["details"])
+        for document in (one.document, every.document):
+            check(document, Document)
+        assert one.document.keys() == every.document.keys() - {"cache"}
+        assert "of all models" not in json.dumps(one.document)
+        assert "held" not in one.document["summary"]
 
 
 def test_files_are_sent_once(hub: ConsoleHub, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import { breakdown } from "./chart.js";
 import { drainButton } from "./control.js";
 import { h } from "./dom.js";
+import { seesAll } from "./facts.js";
 import { bytes, count, percent, plural } from "./format.js";
 import { badge, definitions, empty, section, table, versionLink } from "./parts.js";
 
@@ -22,12 +23,12 @@ export function render(context) {
       ? empty("No executor has joined the mesh. Start one with the scheduler's address (--scheduler-address) and look at its log.")
       : [
         h("p", { class: "quiet" }, `${plural(list.length, "executor")} on ${plural(new Set(list.map((each) => each.host)).size, "host")}.`),
-        list.map((each) => executor(each, facts.permissions.may_drain ? drainButton(context, each) : null)),
+        list.map((each) => executor(each, facts, facts.permissions.may_drain ? drainButton(context, each) : null)),
       ],
   ];
 }
 
-function executor(each, drain) {
+function executor(each, facts, drain) {
   return section(each.name,
     h("div", { class: "inline" },
       badge(each.busy > 0 ? "busy" : "quiet", `${count(each.busy)} of ${plural(each.instances, "instance")} busy`),
@@ -35,23 +36,24 @@ function executor(each, drain) {
       h("span", { class: "quiet" }, each.backends.join(", ")),
       drain),
     each.devices.length === 0 ? empty("It has not reported its devices.")
-      : h("div", { class: "devices" }, each.devices.map((one) => device(one, each))));
+      : h("div", { class: "devices" }, each.devices.map((one) => device(one, each, seesAll(facts)))));
 }
 
-function device(one, { name }) {
+function device(one, { name }, all) {
   const total = one.memory_total_bytes ?? 0;
-  const used = one.memory_used_bytes ?? 0;
+  const used = one.memory_used_bytes;
   const tenants = (one.tenants ?? []).toSorted((first, second) => second.memory_bytes - first.memory_bytes);
+  const list = parts(tenants, used ?? 0);
   return h("div", { class: "device", key: one.name },
     h("h3", null, one.name),
     definitions([
-      total > 0 ? ["Memory", `${bytes(used)} of ${bytes(total)} (${percent(used / total)})`] : null,
+      total > 0 ? ["Memory", used === undefined ? bytes(total) : `${bytes(used)} of ${bytes(total)} (${percent(used / total)})`] : null,
       one.utilization === undefined ? null : ["Utilization", percent(one.utilization)],
       one.power_watts === undefined ? null : ["Power", `${count(one.power_watts)} W`],
       one.uuid ? ["UUID", h("span", { class: "name" }, one.uuid)] : null,
     ]),
-    total > 0 ? memory(parts(tenants, used), total, `${one.name} of ${name}`) : null,
-    tenants.length === 0 ? empty("No model is on it.") : table(`Models on ${one.name} of ${name}`, [
+    total > 0 && list.length > 0 ? memory(list, total, `${one.name} of ${name}`) : null,
+    tenants.length === 0 ? empty(all ? "No model is on it." : "No model that your key may see is on it.") : table(`Models on ${one.name} of ${name}`, [
       { title: "Model", cell: (tenant) => versionLink(tenant.model, tenant.version) },
       { title: "Instances", class: "number", cell: (tenant) => count(tenant.instances) },
       { title: "Memory", class: "number", cell: (tenant) => (tenant.memory_bytes > 0 ? bytes(tenant.memory_bytes) : "not measured") },

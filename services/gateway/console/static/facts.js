@@ -58,6 +58,11 @@ export function may(facts, row, right) {
   return (row.may ?? permissions.rights).includes(right);
 }
 
+// Whether the viewer may see all models: else figures are of those that it may, and some are absent.
+export function seesAll(facts) {
+  return facts.permissions.for_all_models.includes("console");
+}
+
 export function rowsOf(facts) {
   return facts.models.keys.map((key) => ({ key, ...facts.models.rows[key] }));
 }

@@ -1,7 +1,7 @@
 // The mesh at a glance.
 
 import { h } from "./dom.js";
-import { busyInstances, latencyParts, rowsOf } from "./facts.js";
+import { busyInstances, latencyParts, rowsOf, seesAll } from "./facts.js";
 import { bytes, count, percent, plural, rate } from "./format.js";
 import { address, badge, definitions, empty, modelLink, phases, section, stateBadge, table, tile } from "./parts.js";
 
@@ -11,10 +11,12 @@ export const query = () => ({ limit: 8 });
 
 export function render({ facts, history }) {
   const { summary } = facts;
+  const all = seesAll(facts);
   const instances = Object.values(facts.executors).reduce((sum, each) => sum + each.instances, 0);
   return [
     h("h1", { tabindex: -1 }, "Overview"),
     problems(facts),
+    all ? null : h("p", { class: "quiet" }, "Figures are of the models that your key may see."),
     h("div", { class: "tiles" },
       tile("Requests", rate(summary.requests_per_s), "/s", history.of("requests"),
         summary.partial ? "of the models shown" : ""),
@@ -26,11 +28,11 @@ export function render({ facts, history }) {
     h("div", { class: "columns" },
       section("Mean latency by phase",
         phases(latencyParts(summary.latency_us), summary.latency_us?.request ?? 0, "a request, queue to output")),
-      section("Responses of this gateway", responses(summary)),
+      all ? section("Responses of this gateway", responses(summary)) : null,
       section("Models", models(facts)),
       section("Executors and devices", executors(facts)),
       section("Schedulers", schedulers(facts)),
-      section("Response cache", cache(facts.cache))),
+      all ? section("Response cache", cache(facts.cache)) : null),
   ];
 }
 

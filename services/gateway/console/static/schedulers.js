@@ -1,6 +1,7 @@
 // Schedulers, and which models each owns.
 
 import { h } from "./dom.js";
+import { seesAll } from "./facts.js";
 import { count, plural } from "./format.js";
 import { badge, definitions, empty, modelLink, section } from "./parts.js";
 
@@ -14,11 +15,11 @@ export function render({ facts }) {
     h("p", { class: "quiet" }, list.length > 1
       ? "Each model's queue is at one of them. When one is lost, the others take its models over."
       : "It has all models' queues."),
-    list.length === 0 ? empty("None is known.") : h("div", { class: "columns" }, list.map(scheduler)),
+    list.length === 0 ? empty("None is known.") : h("div", { class: "columns" }, list.map((each) => scheduler(each, seesAll(facts)))),
   ];
 }
 
-function scheduler(each) {
+function scheduler(each, all) {
   const more = each.models - each.owned.length;
   return section(each.name,
     h("div", { class: "inline" }, each.reachable ? badge("good", "reachable") : badge("bad", "unreachable")),
@@ -29,6 +30,6 @@ function scheduler(each) {
     ]),
     each.owned.length > 0
       ? h("ul", { class: "names" }, each.owned.map((name) => h("li", { key: name }, modelLink(name))))
-      : empty("It owns no model."),
+      : empty(all ? "It owns no model." : "It owns no model that your key may see."),
     more > 0 ? h("p", { class: "quiet" }, `and ${count(more)} more`) : null);
 }

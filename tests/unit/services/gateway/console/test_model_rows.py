@@ -10,6 +10,7 @@ from nereid.facts.mesh_facts import ConfigFacts
 from nereid.observability.samples import Samples
 from nereid.services.gateway.console.look import IndexEntry, Key, Look
 from nereid.services.gateway.console.model_rows import ModelRows, explained, waits_for
+from nereid.services.gateway.console.queries import View
 
 _M = 'model="m",version="1"'
 _ENTRY = IndexEntry(Key("m", "1"), "READY", "")
@@ -102,11 +103,11 @@ def test_health_of_what_does_not_serve(entry: IndexEntry, health: str) -> None:
 
 
 def test_the_explanation_is_that_of_the_command() -> None:
-    document = explained(seen(1, *counters(100, 50)), "m")
+    document = explained(seen(1, *counters(100, 50)), View(model="m"))
     assert document["format"] == "nereid.explain/1"
     codes = [each["code"] for each in document["statements"]]
     assert codes[:2] == ["ready", "instances"]
-    assert explained(seen(1), "n")["statements"][0]["code"] == "unknown-model"
+    assert explained(seen(1), View(model="n"))["statements"][0]["code"] == "unknown-model"
 
 
 @pytest.mark.parametrize(

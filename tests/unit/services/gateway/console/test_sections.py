@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from nereid.facts.document import Executor, Summary
 from nereid.facts.mesh_facts import ConfigFacts
 from nereid.observability.samples import Samples
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.gateway.console import sections
-from nereid.services.gateway.console.look import IndexEntry, Key, Look
+from nereid.services.gateway.console.look import IndexEntry, Key, Look, Problem
 from nereid.services.gateway.console.queries import View
+from tests.support.console.typed_documents import check
 
 
 def look(time_s: float, page: str = "", **more: Any) -> Look:
@@ -77,10 +79,9 @@ def test_devices_and_who_has_their_memory() -> None:
     assert cpu["memory_total_bytes"] == 100
     assert [(each["model"], each["memory_bytes"]) for each in gpu["tenants"]] == [("on_gpu", 5)]
     assert gpu["memory_used_bytes"] == 6
-    shared = {"slow_requests": [{"model": "on_gpu"}], "executors": {"e": found}, "schedulers": {}}
-    limited = sections.limited(shared, seen, seen, lambda name: name == "on_cpu")
-    assert "on_gpu" not in str(limited)
-    assert "on_cpu" in str(limited)
+    limited = sections.executors(seen, lambda name: name == "on_gpu")["e"]
+    assert (limited["instances"], limited["busy"]) == (1, 0)
+    assert [len(each["tenants"]) for each in limited["devices"]] == [0, 1]
 
 
 def test_owners_where_there_are_several_schedulers() -> None:
@@ -133,15 +134,75 @@ def test_batches_of_one_version() -> None:
     assert found["2"][0]["members"] == [{"request_id": "<b>", "rows": 2, "queue_us": 7}]
 
 
-def test_who_may_see_one_model_sees_the_number_of_one() -> None:
-    index = tuple(
+class TestLimited:
+    """What who may see some models alone is sent of the mesh."""
+
+    INDEX = tuple(
         IndexEntry(Key(name, "1"), state, "") for name, state in (("a", "READY"), ("b", "LOADING"))
     )
-    seen = look(1, requests(7, "a") + requests(9, "b"), index=index)
-    whole = sections.summary(seen, seen)
-    schedulers = {"s": {"name": "s", "owned": ["a", "b"], "models": 2}}
-    shared = {"slow_requests": [], "executors": {}, "schedulers": schedulers}
-    found = sections.limited(shared, seen, seen, lambda name: name == "a")
-    assert (whole["models"], found["summary"]["models"]) == (2, 1)
-    assert found["summary"]["states"] == {"READY": 1}
-    assert found["schedulers"]["s"] == {"name": "s", "owned": ["a"], "models": 1}
+    PAGE = (
+        requests(7, "a")
+        + requests(9, "b")
+        + 'nv_inference_pending_request_count{model="a",version="1"} 2\n'
+        'nv_inference_pending_request_count{model="b",version="1"} 31\n'
+        'nereid_pending_requests{device="cpu"} 33\n'
+        "nereid_held_requests 5\nnereid_cache_capacity_bytes 10\n"
+        'nereid_http_responses_total{status="200"} 16\n'
+    )
+    EXECUTOR = pb.ExecutorFacts(
+        name="e",
+        devices=[pb.Device(kind=pb.Device.CPU)],
+        hosted=[
+            pb.HostedModel(model="a", version=1, instances=2, busy=1),
+            pb.HostedModel(model="b", version=1, instances=40, busy=39),
+        ],
+        usage=pb.DeviceUsage(cpu_utilization=0.7, memory_total_bytes=100, memory_used_bytes=77),
+    )
+
+    def found(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """All of it, and what is sent in place of it for "a"."""
+        scheduler = pb.SchedulerFacts(name="s", owned=["a", "b"], models=2)
+        seen = look(
+            1,
+            self.PAGE,
+            index=self.INDEX,
+            hosting=pb.FactsResponse(executors=[self.EXECUTOR], schedulers=[scheduler]),
+            problems=(Problem("Facts: lost"), Problem("a: lost", "a"), Problem("b: lost", "b")),
+        )
+        shared = {
+            "server": {"name": "triton", "problems": sections.problems(seen)},
+            "summary": sections.summary(seen, seen),
+            "executors": sections.executors(seen),
+            "schedulers": sections.schedulers(seen),
+            "slow_requests": [{"model": "a"}, {"model": "b"}],
+            "cache": sections.cache(seen, seen),
+        }
+        return shared, sections.limited(shared, seen, seen, lambda name: name == "a")
+
+    def test_numbers_are_of_these_models(self) -> None:
+        shared, limited = self.found()
+        assert (shared["summary"]["models"], limited["summary"]["models"]) == (2, 1)
+        assert limited["summary"]["states"] == {"READY": 1}
+        assert (shared["summary"]["pending"], limited["summary"]["pending"]) == (33, 2)
+        assert (limited["executors"]["e"]["instances"], limited["executors"]["e"]["busy"]) == (2, 1)
+        assert limited["schedulers"]["s"]["owned"] == ["a"]
+        assert limited["schedulers"]["s"]["models"] == 1
+        assert limited["slow_requests"] == [{"model": "a"}]
+        assert limited["server"] == {"name": "triton", "problems": ["Facts: lost", "a: lost"]}
+
+    def test_what_is_of_all_models_is_left_out(self) -> None:
+        shared, limited = self.found()
+        assert limited.keys() == shared.keys()
+        assert limited["cache"] is None
+        assert shared["summary"].keys() - limited["summary"].keys() == {
+            *("held", "waiting", "http", "grpc", "http_connections", "grpc_connections")
+        }
+        assert limited["executors"]["e"]["devices"] == [
+            {
+                "name": "cpu",
+                "memory_total_bytes": 100,
+                "tenants": [{"model": "a", "version": "1", "instances": 2, "memory_bytes": 0}],
+            }
+        ]
+        check(limited["summary"], Summary)
+        check(limited["executors"]["e"], Executor)
