@@ -1,6 +1,8 @@
 """Has executors leave, and waits until they have announced it. What follows is as on their SIGTERM.
 
-Of several schedulers one is enough: an executor leaves them all.
+Of several schedulers one is enough: an executor leaves them all. The first by name that it has
+joined decides, so only executors that have joined the same one count as others: the rest may be
+asked to leave elsewhere at this moment, or have left and not said so there.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ class Drains:
             InvalidArgument: it is the last one, and the call does not say that it may be.
             NotFound: there is none of this name.
             Unimplemented: it does not know the command.
-            Unavailable: it has not announced that it leaves.
+            Unavailable: it has not announced that it leaves, or a scheduler does not say which
+                models have others.
         """
         if not (self._for_all or request.authorized):
             raise PermissionDenied(_NOT_ALLOWED)
@@ -75,8 +78,15 @@ class Drains:
             )
         if not request.allow_last:
             facts = await self._facts()
+            silent = [each.name for each in facts.schedulers if not each.reachable]
+            if silent:
+                raise Unavailable(
+                    f"scheduler '{silent[0]}' does not say which models executor '{name}' has"
+                    " alone: try again, or say that it may be the last one, with ?allow_last=true"
+                )
             going = {each.name for each in self._ends}
-            if reason := last_of(facts, name, going):
+            remaining = {each.name for each in self._sessions()} - going
+            if reason := last_of(facts, name, remaining):
                 raise InvalidArgument(
                     f"executor '{name}' is the last one of {reason}: requests would wait for"
                     " another. Have another one serve first, or say that it may be, with"
@@ -105,11 +115,11 @@ class Drains:
             end.set()
 
 
-def last_of(facts: pb.FactsResponse, name: str, going: Collection[str] = ()) -> str:
-    """What would be left without an executor if the one of this name left; empty: nothing. going:
-    the names of those that leave already.
+def last_of(facts: pb.FactsResponse, name: str, remaining: Collection[str]) -> str:
+    """What would be left without an executor if the one of this name left; empty: nothing.
+    remaining: the names of those that do not leave.
     """
-    others = [each for each in facts.executors if each.name != name and each.name not in going]
+    others = [each for each in facts.executors if each.name != name and each.name in remaining]
     if not others:
         return "the mesh"
     elsewhere = {

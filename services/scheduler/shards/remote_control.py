@@ -248,13 +248,13 @@ class RemoteControl:
         return merge_facts(parsed, silent)
 
     async def _drain_executor(self, path: str, message: bytes) -> bytes:
-        # It may not have joined this scheduler yet; it leaves all of them if one asks it to.
-        others = sorted(self._shard.membership.members - {self._shard.name})
-        outcome = await self._call(self._shard.name, path, message)
-        for name in others:
+        # The first that it has joined decides, whichever was asked: of two calls at once the second
+        # is decided in view of the first. It leaves all schedulers if one asks it to.
+        outcome: bytes | RpcError = b""
+        for name in sorted({*self._shard.membership.members, self._shard.name}):
+            outcome = await self._call(name, path, message)
             if isinstance(outcome, bytes) or outcome.status is not Status.NOT_FOUND:
                 break
-            outcome = await self._call(name, path, message)
         if isinstance(outcome, RpcError):
             raise outcome
         return outcome

@@ -78,3 +78,31 @@ async def test_the_last_one_of_any_scheduler_is_not_drained_by_mistake(tmp_path:
             with pytest.raises(RpcError, match="--model-control-mode=explicit") as closed:
                 await world_.control("DrainExecutor", name="one", allow_last=True)
             assert closed.value.status is Status.PERMISSION_DENIED
+
+
+async def test_of_two_drained_at_once_by_two_schedulers_one_remains(tmp_path: Path) -> None:
+    """Both executors have joined both schedulers. One decides, whichever is asked."""
+    add_model(tmp_path / "models", config=CONFIG)
+    async with schedulers(tmp_path / "models") as mesh:
+        await mesh.start(name="x", drains=True)
+        executors = {"x": mesh.executors["a"]}
+        for where in ("b", "a"):
+            executors["y"] = await mesh.worlds[where].executor("y", drains=True)
+        calls = {
+            name: asyncio.ensure_future(
+                mesh.worlds[where].control("DrainExecutor", name=name, authorized=True)
+            )
+            for where, name in (("a", "x"), ("b", "y"))
+        }
+        await asyncio.wait(calls.values(), return_when=asyncio.FIRST_COMPLETED)
+        remains, leaves = sorted(calls, key=lambda name: not calls[name].done())
+        with pytest.raises(RpcError, match="last one of") as refused:
+            await calls[remains]
+        assert refused.value.status is Status.INVALID_ARGUMENT
+        await executors[leaves].drain_command()
+        executors[leaves].send(leaving=pb.Leaving())
+        await calls[leaves]
+        # The other scheduler has not heard of it.
+        for world_ in mesh.worlds.values():
+            with pytest.raises(RpcError, match="last one of the mesh"):
+                await world_.control("DrainExecutor", name=remains, authorized=True)

@@ -52,9 +52,9 @@ class Join:
     def finish(self) -> None: ...
 
 
-def joined(*, drains: bool = True) -> tuple[Session, Join]:
+def joined(name: str = "one", *, drains: bool = True) -> tuple[Session, Join]:
     join = Join()
-    return Session(pb.Hello(name="one", drains=drains), join), join
+    return Session(pb.Hello(name=name, drains=drains), join), join
 
 
 async def test_callers_share_one_command_and_wait_for_the_executor() -> None:
@@ -127,9 +127,10 @@ async def test_a_client_that_may_not_load_models_may_not_drain() -> None:
 async def test_the_last_one_is_drained_only_if_the_call_says_so(
     facts: pb.FactsResponse, reason: str
 ) -> None:
-    assert last_of(facts, "one") == reason
+    assert last_of(facts, "one", ["one", "two", "three"]) == reason
     session, join = joined()
-    drains = drains_of(session, facts=facts, confirm_limit_s=0.01)
+    others = [joined(name)[0] for name in ("two", "three")]
+    drains = drains_of(session, *others, facts=facts, confirm_limit_s=0.01)
     asking = drains.drain(pb.DrainExecutorRequest(name="one"))
     if reason:
         with pytest.raises(InvalidArgument, match=f"last one of {reason}.*allow_last=true"):
@@ -141,6 +142,24 @@ async def test_the_last_one_is_drained_only_if_the_call_says_so(
         assert join.commands
 
 
-def test_those_that_leave_already_are_not_counted() -> None:
+async def test_those_that_leave_or_are_not_here_are_not_counted() -> None:
+    """Another scheduler may still say that they are there, or that it has them alone."""
+    facts = facts_of(one=["a"], two=["a"], three=["a"])
+    assert last_of(facts, "one", {"one"}) == "the mesh"
+    sessions, joins = zip(*(joined(name) for name in ("one", "two")), strict=True)
+    drains = drains_of(*sessions, facts=facts, confirm_limit_s=0.01)
+    asked = [drains.drain(pb.DrainExecutorRequest(name=name)) for name in ("one", "two")]
+    outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(each) for each in outcomes] == [Unavailable, InvalidArgument]
+    assert [len(each.commands) for each in joins] == [1, 0]
+
+
+async def test_nobody_knows_who_is_the_last_one_while_a_scheduler_is_silent() -> None:
+    sessions, joins = zip(*(joined(name) for name in ("one", "two")), strict=True)
     facts = facts_of(one=["a"], two=["a"])
-    assert last_of(facts, "one", {"two"}) == "the mesh"
+    facts.schedulers.add(name="here", reachable=True)
+    facts.schedulers.add(name="there")
+    drains = drains_of(*sessions, facts=facts, confirm_limit_s=0.01)
+    with pytest.raises(Unavailable, match="scheduler 'there' does not say"):
+        await drains.drain(pb.DrainExecutorRequest(name="one"))
+    assert not joins[0].commands
