@@ -83,13 +83,15 @@ class Inflation:
                 self._piece_bytes = min(2 * self._piece_bytes, _INPUT_BYTES)
             # One byte more than allowed tells apart what fits exactly.
             allowed = min(stop_at - self.inflated_bytes, self._largest_bytes + 1)
-            out = stream.decompress(piece, allowed)
-            self._tail = stream.unconsumed_tail
-            self.inflated_bytes += len(out)
-            if self.inflated_bytes > self._largest_bytes:
+            before = stream.copy()
+            try:
+                out = stream.decompress(piece, allowed)
+            except zlib.error:
+                self._keep(_until_damage(before, piece, allowed))
                 self.done = True
-                raise InflatedTooLargeError
-            self._content.write(out)
+                raise
+            self._tail = stream.unconsumed_tail
+            self._keep(out)
             if stream.eof:
                 # What is left of the piece is read again, by the next member.
                 self._tail = b""
@@ -98,6 +100,13 @@ class Inflation:
             else:
                 exhausted = not self._tail and self._at >= len(self._data)
                 self.done = exhausted and len(out) < allowed
+
+    def _keep(self, out: bytes) -> None:
+        self.inflated_bytes += len(out)
+        if self.inflated_bytes > self._largest_bytes:
+            self.done = True
+            raise InflatedTooLargeError
+        self._content.write(out)
 
     def _begin_member(self) -> None:
         """Go on with the next member of a gzip content (RFC 1952), if there is one."""
@@ -113,3 +122,20 @@ class Inflation:
         """What came out; the inflation is of no use afterwards."""
         # Not copied: BytesIO hands out the bytes that it wrote to.
         return self._content.getvalue()
+
+
+def _until_damage(stream: zlib._Decompress, piece: bytes | memoryview, allowed: int) -> bytes:
+    """What comes out of a damaged piece before the damaged byte, such as all where the checksum at
+    the end is wrong: zlib has it, and Python drops it. allowed: as many bytes at most.
+    """
+    out = bytearray()
+    while len(piece) > 1 and len(out) < allowed:
+        half = len(piece) // 2
+        attempt = stream.copy()
+        try:
+            out += attempt.decompress(piece[:half], allowed - len(out))
+        except zlib.error:
+            piece = piece[:half]
+        else:
+            stream, piece = attempt, piece[half:]
+    return bytes(out)

@@ -159,12 +159,11 @@ def _encodings() -> Iterator[Row]:
     )
     yield infer("gzip-is-none", "identity_int32", good, headers=(("Content-Encoding", "gzip"),))
     yield infer("gzip-empty", "identity_int32", b"", headers=(("Content-Encoding", "gzip"),))
-    yield infer(
-        "gzip-and-more",
-        "identity_int32",
-        packed["gzip"] + b"xyz",
-        headers=(("Content-Encoding", "gzip"),),
-    )
+    for name, content in packed.items():
+        encoded = (("Content-Encoding", name),)
+        yield infer(f"{name}-and-more", "identity_int32", content + b"xyz", headers=encoded)
+        wrong = content[: -8 if name == "gzip" else -4] + b"none" * (1 + (name == "gzip"))
+        yield infer(f"{name}-wrong-checksum", "identity_int32", wrong, headers=encoded)
     yield infer(
         "gzip-is-deflate",
         "identity_int32",

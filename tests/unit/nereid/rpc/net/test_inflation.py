@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import os
 import zlib
+from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nereid.rpc.net.inflation import (
     InflatedTooLargeError,
@@ -16,7 +20,7 @@ from nereid.rpc.net.inflation import (
 )
 from nereid.rpc.net.zlib_queue import ZlibQueue
 
-GZIP = 31
+GZIP, EITHER = 31, 47
 MIB = 1 << 20
 
 
@@ -49,6 +53,41 @@ def test_what_is_cut_off_or_followed_by_more_is_not_intact() -> None:
         assert not inflation.intact
     with pytest.raises(zlib.error):
         inflation_of(b"rubbish").inflate()
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+@pytest.mark.parametrize("size", [1, 40_000, 200_000])
+@pytest.mark.parametrize("behind", [b"", b"more"])
+def test_all_before_a_wrong_checksum_is_kept(
+    pack: Callable[[bytes], bytes], size: int, behind: bytes
+) -> None:
+    content = os.urandom(size)
+    end = 8 if pack is gzip.compress else 4
+    damaged = pack(content)[:-end] + bytes(end) + behind
+    limits = InflationLimits(max_bytes=size)
+    inflation = Inflation(damaged, EITHER, limits)
+    with pytest.raises(zlib.error, match="incorrect data check"):
+        inflated(inflation)
+    assert inflation.content() == content
+    assert inflation.done
+    with pytest.raises(InflatedTooLargeError):
+        inflated(Inflation(damaged, EITHER, InflationLimits(max_bytes=size - 1)))
+
+
+@given(st.binary(min_size=1, max_size=2000), st.data())
+def test_what_comes_before_any_damage_is_kept(content: bytes, data: st.DataObject) -> None:
+    packed = bytearray(zlib.compress(content, data.draw(st.sampled_from([0, 1, 9]))))
+    at = data.draw(st.integers(2, len(packed) - 1))
+    packed[at] ^= data.draw(st.integers(1, 255))
+    whole = b""
+    stream = zlib.decompressobj()
+    with contextlib.suppress(zlib.error):
+        for each in packed:
+            whole += stream.decompress(bytes([each]))
+    inflation = Inflation(bytes(packed), EITHER, InflationLimits(max_bytes=1 << 20))
+    with contextlib.suppress(zlib.error):
+        inflated(inflation)
+    assert inflation.content() == whole
 
 
 def test_the_largest_size_stops_it_in_time() -> None:

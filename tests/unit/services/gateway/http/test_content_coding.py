@@ -51,7 +51,10 @@ def test_damage_yields_what_could_be_read() -> None:
     cut = decompress(gzip.compress(BODY)[:-20], b"gzip", 1 << 20)
     assert cut
     assert BODY.startswith(cut)
-    assert decompress(gzip.compress(BODY) + b"behind", b"gzip", 1 << 20) == BODY
+    for behind in (b"behind", zlib.compress(BODY), bytes(100_000)):
+        assert decompress(gzip.compress(BODY) + behind, b"gzip", 1 << 20) == BODY
+        assert decompress(zlib.compress(BODY) + behind, b"deflate", 1 << 20) == BODY
+    assert decompress(zlib.compress(BODY)[:-4] + b"none", b"deflate", 1 << 20) == BODY
     assert decompress(zlib.compress(BODY), b"gzip", 1 << 20) == BODY
 
 
