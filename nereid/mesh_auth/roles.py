@@ -64,6 +64,7 @@ _ROLES: Final[dict[str, frozenset[Role]]] = {
             "TraceSetting",
             "LogSettings",
             "Metrics",
+            "Counts",
             "Facts",
             "DrainExecutor",
         )

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 # What an exemplar begins with. No label's value contains it: quotes are escaped there.
 EXEMPLAR: Final = b' # {trace_id="'
+_COUNTING: Final = frozenset({"counter", "histogram", "summary"})
+# No label's value contains it, as above.
+_QUANTILE: Final = 'quantile="'
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 # Models describe their own metrics: a line end in it must not begin a line of the page.
 _HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
@@ -82,6 +85,14 @@ class Page:
             lines += series
         return "".join(line + "\n" for line in lines).encode()
 
+    def encode_counts(self) -> bytes:
+        """Return the page without what is no count: gauges and quantiles."""
+        counts = Page()
+        for family, series in self._lines.items():
+            if family.kind in _COUNTING:
+                counts._lines[family] = [each for each in series if _QUANTILE not in each]
+        return counts.encode()
+
     def _write(
         self, family: Family, name: str, value: float, labels: str, exemplar: str = ""
     ) -> None:
@@ -126,6 +137,36 @@ def merge_pages(pages: Iterable[bytes], summed: Collection[str] = ()) -> bytes:
         lines += heads[name]
         lines += [b"%b %b%b" % (key, *sample) for key, sample in samples.items()]
     return b"".join(line + b"\n" for line in lines)
+
+
+def replace_series(page: bytes, replacements: Iterable[bytes]) -> bytes:
+    """The page with the series of each replacement in place of its own, and beside them; a
+    replacement that has none of the page's series is left out.
+    """
+    shown = _samples(page)
+    chosen = [each for each in replacements if not shown.keys().isdisjoint(_samples(each))]
+    if not chosen:
+        return page
+    values: dict[bytes, bytes] = {}
+    for each in chosen:
+        values |= _samples(each)
+    lines = []
+    for line in page_lines(page):
+        sample, mark, exemplar = line.partition(EXEMPLAR)
+        name, _, value = sample.rpartition(b" ")
+        lines.append(b"%b %b%b%b\n" % (name, values.get(name, value), mark, exemplar))
+    # Those that the page does not have follow, in their families.
+    return merge_pages((b"".join(lines), *chosen))
+
+
+def _samples(page: bytes) -> dict[bytes, bytes]:
+    """The values of all series, by their names and labels."""
+    samples: dict[bytes, bytes] = {}
+    for line in page_lines(page):
+        if not line.startswith(b"# "):
+            name, _, value = line.partition(EXEMPLAR)[0].rpartition(b" ")
+            samples[name] = value
+    return samples
 
 
 def page_lines(page: bytes) -> list[bytes]:

@@ -120,6 +120,70 @@ class MetricsResponse(_message.Message):
     exposition: bytes
     def __init__(self, exposition: _Optional[bytes] = ...) -> None: ...
 
+class CountsRequest(_message.Message):
+    __slots__ = ("seen", "kept")
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    seen: _containers.RepeatedCompositeFieldContainer[CountsSeen]
+    kept: _containers.RepeatedCompositeFieldContainer[VersionCounts]
+    def __init__(self, seen: _Optional[_Iterable[_Union[CountsSeen, _Mapping]]] = ..., kept: _Optional[_Iterable[_Union[VersionCounts, _Mapping]]] = ...) -> None: ...
+
+class CountsSeen(_message.Message):
+    __slots__ = ("scheduler", "change")
+    SCHEDULER_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    scheduler: int
+    change: int
+    def __init__(self, scheduler: _Optional[int] = ..., change: _Optional[int] = ...) -> None: ...
+
+class CountsResponse(_message.Message):
+    __slots__ = ("schedulers",)
+    SCHEDULERS_FIELD_NUMBER: _ClassVar[int]
+    schedulers: _containers.RepeatedCompositeFieldContainer[SchedulerCounts]
+    def __init__(self, schedulers: _Optional[_Iterable[_Union[SchedulerCounts, _Mapping]]] = ...) -> None: ...
+
+class SchedulerCounts(_message.Message):
+    __slots__ = ("scheduler", "change", "held", "changed")
+    SCHEDULER_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    scheduler: int
+    change: int
+    held: _containers.RepeatedCompositeFieldContainer[HeldCounts]
+    changed: _containers.RepeatedCompositeFieldContainer[VersionCounts]
+    def __init__(self, scheduler: _Optional[int] = ..., change: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldCounts, _Mapping]]] = ..., changed: _Optional[_Iterable[_Union[VersionCounts, _Mapping]]] = ...) -> None: ...
+
+class HeldCounts(_message.Message):
+    __slots__ = ("id", "number")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    number: int
+    def __init__(self, id: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
+class VersionCounts(_message.Message):
+    __slots__ = ("id", "model", "version", "loaded_ns", "continues", "number", "statistics", "exposition", "includes")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LOADED_NS_FIELD_NUMBER: _ClassVar[int]
+    CONTINUES_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    EXPOSITION_FIELD_NUMBER: _ClassVar[int]
+    INCLUDES_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    model: str
+    version: str
+    loaded_ns: int
+    continues: bool
+    number: int
+    statistics: _kserve_pb2.ModelStatistics
+    exposition: bytes
+    includes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[int] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., loaded_ns: _Optional[int] = ..., continues: bool = ..., number: _Optional[int] = ..., statistics: _Optional[_Union[_kserve_pb2.ModelStatistics, _Mapping]] = ..., exposition: _Optional[bytes] = ..., includes: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class FactsRequest(_message.Message):
     __slots__ = ("models",)
     MODELS_FIELD_NUMBER: _ClassVar[int]

@@ -20,18 +20,21 @@ from nereid.core.paced_reads import PacedReads
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from google.protobuf.message import Message
 
     from nereid.mesh_routing.route import MeshAccess
     from nereid.rpc import Channel
+    from nereid.services.gateway.model_counts import ModelCounts
 
     Response = TypeVar("Response", bound=Message)
     # The scheduler's response in another form; a function of a module, since calls share it.
     Render = Callable[[bytes], bytes]
 
 _LOAD: Final = "RepositoryModelLoad"
+_METRICS: Final = "Metrics"
+_STATISTICS: Final = "ModelStatistics"
 # Probes want to know within 2 s, whatever hangs. A scheduler that waits for a model's own readiness
 # check says so first.
 _READINESS: Final = frozenset({"ServerReady", "ModelReady"})
@@ -39,10 +42,10 @@ _ACCEPT_S: Final = 1.5
 # Another scheduler is asked if one cannot say. Readiness is none of them: that one hangs is the
 # response.
 _READS: Final = frozenset(
-    {"ModelMetadata", "ModelConfig", "ModelStatistics", "RepositoryIndex", "Metrics", "Facts"}
+    {"ModelMetadata", "ModelConfig", _STATISTICS, "RepositoryIndex", _METRICS, "Facts"}
 )
 # Of the whole mesh: what they cost depends on the mesh, not on what was asked.
-_PAGES: Final = frozenset({"ModelStatistics", "RepositoryIndex"})
+_PAGES: Final = frozenset({_STATISTICS, "RepositoryIndex"})
 # Those that change something, each to what it says, however often.
 _CHANGES: Final = frozenset({_LOAD, "RepositoryModelUnload", "TraceSetting", "LogSettings"})
 
@@ -50,8 +53,21 @@ _CHANGES: Final = frozenset({_LOAD, "RepositoryModelUnload", "TraceSetting", "Lo
 class Control:
     """The schedulers' control plane, as the gateway calls it: any of them serves each call."""
 
-    def __init__(self, mesh: MeshAccess, timeout_s: float, reconnect_s: float = 0.0) -> None:
-        """reconnect_s: how long a change waits for the next scheduler if one is lost meanwhile."""
+    def __init__(
+        self,
+        mesh: MeshAccess,
+        timeout_s: float,
+        reconnect_s: float = 0.0,
+        *,
+        counts: ModelCounts | None = None,
+    ) -> None:
+        """reconnect_s: how long a change waits for the next scheduler if one is lost meanwhile.
+        counts: of schedulers that are gone as well; None: pages are as the schedulers show them.
+        """
+        # How a page of counters gets what other schedulers have counted.
+        self._complete = (
+            {} if counts is None else {_METRICS: counts.metrics, _STATISTICS: counts.statistics}
+        )
         self._mesh = mesh
         self._timeout_s = timeout_s
         self._reconnect_s = reconnect_s
@@ -79,11 +95,15 @@ class Control:
         return render(await self._call_any(method, request))
 
     async def _call_any(self, method: str, request: bytes) -> bytes:
-        return await call_any(
-            self._mesh.channels(),
-            lambda channel: self._call(channel, method, request),
-            is_read=method in _READS,
-        )
+        def read() -> Awaitable[bytes]:
+            return call_any(
+                self._mesh.channels(),
+                lambda channel: self._call(channel, method, request),
+                is_read=method in _READS,
+            )
+
+        complete = self._complete.get(method)
+        return await (read() if complete is None else complete(read))
 
     async def _call(self, channel: Channel, method: str, request: bytes) -> bytes:
         if method in _READINESS:
@@ -125,7 +145,7 @@ def _request_of_page(method: str, request: bytes) -> Message | None:
             index = kserve_pb2.RepositoryIndexRequest.FromString(request)
             if not index.repository_name:
                 return kserve_pb2.RepositoryIndexRequest(ready=index.ready)
-        elif method == "ModelStatistics":
+        elif method == _STATISTICS:
             statistics = kserve_pb2.ModelStatisticsRequest.FromString(request)
             if not statistics.name:
                 return kserve_pb2.ModelStatisticsRequest(version=statistics.version)

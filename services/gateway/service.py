@@ -33,6 +33,7 @@ from nereid.services.gateway.http.server.request_reader import RequestReader
 from nereid.services.gateway.http.server.server import HttpServer
 from nereid.services.gateway.kept_counts import KeptCounts
 from nereid.services.gateway.metrics import GatewayMetrics, MetricsFront, mesh_request
+from nereid.services.gateway.model_counts import ModelCounts
 from nereid.services.gateway.policy import restricted_apis
 from nereid.services.gateway.policy.call_policy import CallPolicy
 from nereid.services.gateway.policy.grpc_guard import GrpcGuard
@@ -111,7 +112,9 @@ class GatewayService:
             reconnect_limit_s,
         )
         tensors = TensorMemory(settings.shm_limit_bytes, settings.shm_idle_secs)
-        control = Control(mesh, control_limit_s, reconnect_limit_s)
+        scrape_limit_s = min(control_limit_s, _SCRAPE_TIMEOUT_S)
+        self._counts = ModelCounts(mesh, scrape_limit_s)
+        control = Control(mesh, control_limit_s, reconnect_limit_s, counts=self._counts)
         # Of both ports.
         self._budget = ByteBudget(
             settings.budget_limits, lambda: self._upstream.pending.pending_bytes
@@ -176,7 +179,7 @@ class GatewayService:
         )
         self._grpc: rpc.Server | GrpcioServer | None = None
         # A scrape does not wait as long as a client might.
-        scraped = Control(mesh, min(control_limit_s, _SCRAPE_TIMEOUT_S))
+        scraped = Control(mesh, scrape_limit_s, counts=self._counts)
         kept = None
         if group is not None:
             kept = KeptCounts(group.directory / f"counts-{group.number}.json")
@@ -301,6 +304,7 @@ class GatewayService:
         if self._access_watch is not None:
             self._access_watch.start()
         self._upstream.start()
+        self._counts.start()
         addresses = self.http_address, self.grpc_address, self.metrics_address
         _log.info("serving HTTP on %s, gRPC on %s, metrics on %s", *addresses)
 
@@ -403,6 +407,7 @@ class GatewayService:
 
     async def _close_unrelated(self) -> None:
         """What no client's request needs."""
+        await self._counts.close()
         await self._metrics.close()
         if self._group_metrics is not None:
             await self._group_metrics.close()

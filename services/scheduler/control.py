@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nereid.rpc import AsyncUnaryHandler, Call, UnaryHandler
     from nereid.services.scheduler.models.catalogue import Catalogue, ServedVersion
     from nereid.services.scheduler.models.readiness import Readiness
+    from nereid.services.scheduler.observability.counts_report import CountsReport
     from nereid.services.scheduler.observability.mesh_settings import MeshSettings
     from nereid.services.scheduler.observability.metrics import SchedulerMetrics
 
@@ -43,6 +44,7 @@ class Control:
         readiness: Readiness,
         facts: Callable[[nereid_pb.FactsRequest], Message],
         *,
+        counts: CountsReport,
         drain: Callable[[nereid_pb.DrainExecutorRequest], Awaitable[Message]],
         strict: bool,
         is_elsewhere: Callable[[str], bool] | None = None,
@@ -59,6 +61,7 @@ class Control:
         self._is_elsewhere = is_elsewhere
         self._catalogue = catalogue
         self._metrics = metrics
+        self._counts = counts
         self._mesh_settings = mesh_settings
         self._readiness = readiness
         self._facts = facts
@@ -101,6 +104,7 @@ class Control:
         return descriptions | {
             SCHEDULER + "ModelStatistics": _handler(pb.ModelStatisticsRequest, self._statistics),
             SCHEDULER + "Metrics": _handler(nereid_pb.MetricsRequest, self._write_metrics),
+            SCHEDULER + "Counts": _handler(nereid_pb.CountsRequest, self._counts.respond),
             SCHEDULER + "Facts": _handler(nereid_pb.FactsRequest, self._facts),
         }
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from nereid.core.messages import Notice
     from nereid.pb import nereid_pb2 as pb
     from nereid.services.scheduler.environment import Environment
+    from nereid.services.scheduler.models.catalogue import ServedVersion
+    from nereid.services.scheduler.models.queued_requests import QueuedRequests
     from nereid.services.scheduler.settings import Settings
 
 
@@ -57,15 +59,17 @@ class ModelParts:
     control: ModelControl
 
 
-def open_models(
+def open_models(  # noqa: PLR0913 (one by keyword)
     environment: Environment,
     on_change: Callable[[], None],
     first_commands: Callable[[], Iterable[pb.ExecutorCommand]],
     send_notice: Callable[[Notice], None],
     count_links: Callable[[], int],
+    *,
+    on_handed_over: Callable[[ServedVersion, QueuedRequests], None],
 ) -> ModelParts:
     """on_change: called when a version's state has changed. first_commands: for an executor that
-    joins. send_notice: to all gateways. count_links: of gateways.
+    joins. send_notice: to all gateways. count_links: of gateways. on_handed_over: as in Loader.
     """
     settings, state = environment.settings, environment.state
 
@@ -90,6 +94,7 @@ def open_models(
         catalogue,
         first_commands,
         on_executors,
+        on_handed_over=on_handed_over,
         times=settings.recovery,
     )
     load_queue = LoadQueue(settings.no_executor_limit_s, settings.max_queue_size)

@@ -33,6 +33,7 @@ from nereid.services.scheduler.executors.sessions import memory_of
 from nereid.services.scheduler.executors.timelines import Timelines
 from nereid.services.scheduler.model_parts import open_models
 from nereid.services.scheduler.models.readiness import Readiness
+from nereid.services.scheduler.observability.counts_report import CountsReport
 from nereid.services.scheduler.observability.hosting_facts import HostingFacts
 from nereid.services.scheduler.observability.mesh_settings import MeshSettings
 from nereid.services.scheduler.observability.metrics import SchedulerMetrics
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from nereid.rpc import Call, Channel, Link
     from nereid.services.scheduler.caching.cache_client import CacheLink
     from nereid.services.scheduler.models.catalogue import ServedVersion
+    from nereid.services.scheduler.models.queued_requests import QueuedRequests
     from nereid.services.scheduler.ports import MeshPorts
     from nereid.services.scheduler.requests.entry import Entry
     from nereid.services.scheduler.settings import Settings
@@ -98,6 +100,7 @@ class SchedulerService:
             self._mesh_settings.commands,
             self._send_notice,
             lambda: len(self._gateways),
+            on_handed_over=self._on_handed_over,
         )
         moves, on_demand = models.moves, models.on_demand
         # The first loads have, so that records found after that come after them.
@@ -141,12 +144,14 @@ class SchedulerService:
             state_failures=lambda: environment.state.failures,
             on_demand=None if on_demand is None else on_demand.counts,
         )
+        self._counts = CountsReport(models.catalogue, self.metrics)
         self._control = Control(
             models.catalogue,
             self.metrics,
             self._mesh_settings,
             Readiness(lambda: models.loader.sessions),
             self._facts.respond,
+            counts=self._counts,
             drain=self._drains.drain,
             strict=settings.strict_readiness,
             is_elsewhere=None if moves is None else moves.is_elsewhere,
@@ -325,6 +330,8 @@ class SchedulerService:
 
     async def _flush(self) -> None:
         self._models.loader.stop()
+        if self._remote_control is not None:
+            await self._remote_control.give_counts(self._counts.last_request())
         await self._gateways.close(_LAST_WRITES_S)
         if self._models.shard is not None:
             await self._models.shard.close()
@@ -360,6 +367,9 @@ class SchedulerService:
         if self._announced != names:
             self._announced = names
             self._gateways.send_to_each(self._cached_models)
+
+    def _on_handed_over(self, served: ServedVersion, runtime: QueuedRequests) -> None:
+        self._counts.on_handed_over(served, runtime)
 
     def _accept_peer(self, call: Call) -> None:
         assert self._models.shard is not None, "the mesh's only scheduler"

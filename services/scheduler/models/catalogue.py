@@ -66,6 +66,8 @@ class ServedVersion:
     load_duration_s: float | None = None
     # It comes to a model in service, which is no less ready meanwhile.
     is_addition: bool = False
+    # It was in service before this scheduler had it, or may have been: its counters go on.
+    continues: bool = False
 
     def __str__(self) -> str:
         return f"'{self.name}' version {self.number}"

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.executors.sessions import Session
     from nereid.services.scheduler.models.catalogue import ServedVersion
     from nereid.services.scheduler.models.load_rules import LoadRules
+    from nereid.services.scheduler.models.queued_requests import QueuedRequests
 
 _log = logging.getLogger(__name__)
 
@@ -55,11 +56,14 @@ class Loader:
         first_commands: Callable[[], Iterable[pb.ExecutorCommand]] = tuple,
         on_executors: Callable[[], None] = lambda: None,
         *,
+        on_handed_over: Callable[[ServedVersion, QueuedRequests], None] = lambda *_: None,
         times: RecoveryTimes = DEFAULT_TIMES,
     ) -> None:
         """catalogue: where ensembles find the models of their steps. first_commands: for an
-        executor that joins. on_executors: called when one has joined, or has left.
+        executor that joins. on_executors: called when one has joined, or has left. on_handed_over:
+        called when another scheduler has a version, and it counts no more here.
         """
+        self._on_handed_over = on_handed_over
         self._on_executors = on_executors
         self._rules = rules
         self._on_change = on_change
@@ -204,6 +208,8 @@ class Loader:
         if runtime is not None:
             runtime.fail_all(Unavailable(f"model {served} was unloaded", accepted=True))
             runtime.close()
+            if keep:
+                self._on_handed_over(served, runtime)
 
     # ---- executors
 

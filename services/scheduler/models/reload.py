@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 class ModelReload:
     """The load of a model as it was found. to_unload: the versions to unload after run()."""
 
-    def __init__(self, loader: Loader, model: ServedModel, found: FoundModel) -> None:
+    def __init__(
+        self, loader: Loader, model: ServedModel, found: FoundModel, *, continues: bool = False
+    ) -> None:
+        """continues: as in ServedVersion."""
+        self._continues = continues
         self._loader = loader
         self._model = model
         self._found = found
@@ -95,6 +99,7 @@ class ModelReload:
             override_directory=found.override_directory,
             hosts=found.hosts,
             is_addition=bool(self._ready),
+            continues=self._continues,
         )
         self._new[number] = served
         if number not in self._ready:

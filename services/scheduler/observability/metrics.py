@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nereid.pb import nereid_pb2 as pb
     from nereid.services.scheduler.batching.latency_target import LatencyTarget
     from nereid.services.scheduler.executors.sessions import Session
-    from nereid.services.scheduler.models.catalogue import Catalogue
+    from nereid.services.scheduler.models.catalogue import Catalogue, ServedVersion
     from nereid.services.scheduler.models.loader import Loader
     from nereid.services.scheduler.models.queued_requests import QueuedRequests
     from nereid.services.scheduler.observability.latencies import MetricsConfig
@@ -79,13 +79,7 @@ class SchedulerMetrics:
         usage = self.cache_usage()
         if usage is not None:
             metrics.write_cache(page, usage)
-        counts = self._on_demand
-        if counts is not None:
-            page.add_value(metrics.ON_DEMAND_LOADS, counts.loads)
-            page.add_value(metrics.ON_DEMAND_UNLOADS, counts.unloads)
-        state_failures = self._state_failures()
-        if state_failures is not None:
-            page.add_value(metrics.STATE_FAILURES, state_failures)
+        self.write_own_counts(page)
         for path in self._repositories.paths:
             is_stale = path in self._repositories.problems
             page.add_value(metrics.REPOSITORY_STALE, int(is_stale), {"repository": path})
@@ -104,13 +98,26 @@ class SchedulerMetrics:
         reports += [each.custom_metrics for each in sessions if each.custom_metrics is not None]
         write_custom(page, reports)
 
+    def write_own_counts(self, page: Page) -> int:
+        """Write what this scheduler counts beside models; returns the sum, which grows with it."""
+        total = 0
+        counts = self._on_demand
+        if counts is not None:
+            page.add_value(metrics.ON_DEMAND_LOADS, counts.loads)
+            page.add_value(metrics.ON_DEMAND_UNLOADS, counts.unloads)
+            total = counts.loads + counts.unloads
+        state_failures = self._state_failures()
+        if state_failures is not None:
+            page.add_value(metrics.STATE_FAILURES, state_failures)
+            total += state_failures
+        return total
+
     def _write_models(self, page: Page, models: Collection[str]) -> None:
         for served in self._catalogue.versions():
             if models and served.plain_name not in models:
                 continue
             if served.runtime is not None and served.load_duration_s is not None:
-                labels = model_labels(served.runtime, served.namespace)
-                self._write_model(page, labels, served.runtime)
+                labels = self.write_version(page, served, served.runtime)
                 page.add_value(metrics.LOAD_DURATION, served.load_duration_s, labels)
                 for device, size in sorted(memory_of(served, self._loader.sessions).items()):
                     page.add_value(metrics.MODEL_MEMORY, size, {**labels, "device": device})
@@ -127,7 +134,9 @@ class SchedulerMetrics:
                 labels = {"model": model.plain_name, "version": version, **own}
                 page.add_value(metrics.MODEL_UNAVAILABLE, int(has_failed), labels)
 
-    def _write_model(self, page: Page, labels: Labels, model: QueuedRequests) -> None:
+    def write_version(self, page: Page, served: ServedVersion, model: QueuedRequests) -> Labels:
+        """Write what a version counts, and what it has at the moment; returns its labels."""
+        labels = model_labels(model, served.namespace)
         statistics = model.statistics
         self._write_counts(page, labels, statistics)
         for reason, count in statistics.failures.items():
@@ -141,6 +150,7 @@ class SchedulerMetrics:
             _write_cached(page, labels, statistics)
         self._write_latencies(page, labels, statistics, cached=cached)
         _write_batches(page, labels, model)
+        return labels
 
     def _write_counts(self, page: Page, labels: Labels, statistics: ModelStatistics) -> None:
         """Each GPU's counts, and the remainder without a GPU, which is left out if it is zero."""

@@ -147,6 +147,16 @@ class ModelStatistics:
         # None: --metrics-config asks for no histograms or summaries.
         self.latencies = latencies
 
+    @property
+    def progress(self) -> int:
+        """A number that grows with all that is counted."""
+        counts = [self.inference_count, self.execution_count, self.refused, self.retries]
+        durations = [self.success, self.fail, self.cache_hit, self.cache_miss]
+        for each in self.responses:
+            durations += each.success, each.fail, each.empty
+        counts += [each.count for each in durations]
+        return sum(counts) + sum(self.batches_closed.values())
+
     def record_refusal(self, pending: int, now_ns: int) -> int:
         """The queue is full, with so many pending requests. Returns the milliseconds until these
         are completed.

@@ -45,6 +45,9 @@ class Why(Enum):
 
 # Those that wait for executors without limit.
 PATIENT: Final = frozenset({Why.INITIAL, Why.RECORDED, Why.TAKEN_OVER})
+# Those whose counters go on: nobody loads the model anew. What was on demand may have been served
+# by a scheduler that is gone.
+CONTINUING: Final = PATIENT | {Why.ON_DEMAND}
 
 
 @dataclass(slots=True, eq=False)

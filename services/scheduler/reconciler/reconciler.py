@@ -19,7 +19,7 @@ from nereid.services.scheduler.models.dependencies import in_load_order, refuse_
 from nereid.services.scheduler.models.lifecycle import reason_of
 from nereid.services.scheduler.models.reload import ModelReload
 from nereid.services.scheduler.models.reload_plan import plan_reload
-from nereid.services.scheduler.reconciler.desired_models import PATIENT, Why
+from nereid.services.scheduler.reconciler.desired_models import CONTINUING, PATIENT, Why
 from nereid.services.scheduler.reconciler.next_action import (
     FINDING,
     Do,
@@ -296,7 +296,7 @@ class Reconciler:
             self._catalogue.set_model(served)
         served.reason = ""
         self._notify_if_awaited_changed()
-        reload = ModelReload(self._loader, served, found)
+        reload = ModelReload(self._loader, served, found, continues=model.why in CONTINUING)
         limit_s = None if model.why in PATIENT else self._rules.no_executor_timeout_s
         self._reloads[model] = reload
         try:

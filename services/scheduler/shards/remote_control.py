@@ -53,6 +53,7 @@ _SERVER_READY: Final = SCHEDULER + "ServerReady"
 _LOAD: Final = SCHEDULER + "RepositoryModelLoad"
 _UNLOAD: Final = SCHEDULER + "RepositoryModelUnload"
 _STATISTICS: Final = SCHEDULER + "ModelStatistics"
+_COUNTS: Final = SCHEDULER + "Counts"
 _TRACE: Final = SCHEDULER + "TraceSetting"
 _ONE_MODEL: Final = {
     SCHEDULER + "ModelReady": _OneModel(kserve_pb2.ModelReadyRequest, "name"),
@@ -85,6 +86,7 @@ class RemoteControl:
             _SERVER_READY: self._server_ready,
             SCHEDULER + "RepositoryIndex": self._index,
             SCHEDULER + "Metrics": self._metrics,
+            _COUNTS: self._counts,
             SCHEDULER + "Facts": self._facts,
             SCHEDULER + "DrainExecutor": self._drain_executor,
         }
@@ -236,6 +238,16 @@ class RemoteControl:
             if isinstance(each, bytes)
         }
         return nereid_pb.MetricsResponse(exposition=merge_metrics(pages)).SerializeToString()
+
+    async def _counts(self, path: str, message: bytes) -> bytes:
+        # As protobuf defines it, the concatenation has the schedulers of all.
+        return b"".join(_responses(await self._call_all(path, message)))
+
+    async def give_counts(self, request: nereid_pb.CountsRequest) -> None:
+        """Have the others keep what this scheduler, which ends, has counted."""
+        others = self._shard.membership.members - {self._shard.name}
+        message = request.SerializeToString()
+        await asyncio.gather(*(self._call(name, _COUNTS, message) for name in others))
 
     async def _facts(self, _path: str, message: bytes) -> bytes:
         return (await self.read_facts(message)).SerializeToString()

@@ -1,0 +1,138 @@
+"""Counters of models that do not fall on this gateway's pages when a scheduler is lost, or a model
+moves: what schedulers have counted is asked for all the time, kept, and given to the next ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from nereid.control_calls import call_any, call_scheduler
+from nereid.core.errors import NereidError, Unavailable, Unimplemented
+from nereid.observability.count_store import CountStore
+from nereid.observability.metrics_page import replace_series
+from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from nereid.mesh_routing.route import MeshAccess
+
+# What a scheduler has counted since the last look is lost if it is killed.
+_INTERVAL_S: Final = 2.0
+_ATTEMPTS: Final = 4
+_METHOD: Final = "Counts"
+
+
+class ModelCounts:
+    """Looks at what schedulers have counted, and completes their pages with what it has kept."""
+
+    def __init__(self, mesh: MeshAccess, timeout_s: float, interval_s: float = _INTERVAL_S) -> None:
+        """timeout_s: of a look."""
+        self._mesh = mesh
+        self._timeout_s = timeout_s
+        self._interval_s = interval_s
+        self._store = CountStore()
+        # The last response of each scheduler that replied to the last look, without its records.
+        self._schedulers: dict[int, pb.SchedulerCounts] = {}
+        self._turn = asyncio.Lock()
+        self._looking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look from now on, whether or not somebody asks for a page."""
+        self._looking = asyncio.ensure_future(self._look_forever())
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    async def metrics(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
+        """A MetricsResponse that read() gives, with all that is counted."""
+        response = await self._read(read)
+        shared = [each.exposition for each in self._store.shared()]
+        if not shared:
+            return response
+        page = pb.MetricsResponse.FromString(response)
+        page.exposition = replace_series(page.exposition, shared)
+        return page.SerializeToString()
+
+    async def statistics(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
+        """A ModelStatisticsResponse that read() gives, with all that is counted."""
+        response = await self._read(read)
+        shared: defaultdict[tuple[str, str], list[kserve_pb2.ModelStatistics]] = defaultdict(list)
+        for each in self._store.shared():
+            shared[each.statistics.name, each.statistics.version].append(each.statistics)
+        if not shared:
+            return response
+        page = kserve_pb2.ModelStatisticsResponse.FromString(response)
+        for model in page.model_stats:
+            found = shared.get((model.name, model.version), ())
+            # Of several, in different namespaces, nothing says which one is meant.
+            if len(found) == 1:
+                found[0].memory_usage.extend(model.memory_usage)
+                model.CopyFrom(found[0])
+        return page.SerializeToString()
+
+    async def _read(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
+        """A page of which all is kept that it shows: what it says was looked at after it, of the
+        same schedulers.
+        """
+        for _ in range(_ATTEMPTS):
+            before = self._schedulers.keys()
+            response = await read()
+            try:
+                await self.look()
+            except Unimplemented:
+                # Schedulers of an older release.
+                return response
+            if self._schedulers.keys() == before:
+                return response
+        raise Unavailable("the schedulers change")
+
+    async def _look_forever(self) -> None:
+        while True:
+            with contextlib.suppress(NereidError):
+                await self.look()
+            await asyncio.sleep(self._interval_s)
+
+    async def look(self) -> None:
+        """Get what has been counted since the last look, and give what nobody else has."""
+        async with self._turn:
+            request = self._request().SerializeToString()
+            response = await call_any(
+                self._mesh.channels(),
+                lambda channel: call_scheduler(channel, _METHOD, request, self._timeout_s),
+                is_read=True,
+            )
+            self._update(pb.CountsResponse.FromString(response))
+
+    def _request(self) -> pb.CountsRequest:
+        request = pb.CountsRequest()
+        held: dict[int, int] = {}
+        for scheduler in self._schedulers.values():
+            request.seen.add(scheduler=scheduler.scheduler, change=scheduler.change)
+            for each in scheduler.held:
+                held[each.id] = max(each.number, held.get(each.id, 0))
+        request.kept.extend(
+            each for each in self._store.all() if held.get(each.id, -1) < each.number
+        )
+        return request
+
+    def _update(self, response: pb.CountsResponse) -> None:
+        known, self._schedulers = self._schedulers, {}
+        for scheduler in response.schedulers:
+            before = known.get(scheduler.scheduler)
+            if before is not None:
+                gone = {each.id for each in before.held} - {each.id for each in scheduler.held}
+                self._store.end_loads(
+                    gone.difference(*(each.includes for each in scheduler.changed))
+                )
+        for scheduler in response.schedulers:
+            for each in scheduler.changed:
+                self._store.add(each)
+            del scheduler.changed[:]
+            self._schedulers[scheduler.scheduler] = scheduler
