@@ -17,6 +17,7 @@ from nereid.core.messages import (
     FlowControl,
     InferRequest,
     InferResponse,
+    LastCounts,
     LogRules,
     MovedResponse,
     Ownership,
@@ -309,6 +310,8 @@ def _write_notice(item: Notice, frame: pb.ResponseFrame) -> None:
         frame.ownership.models.extend(item.models)
         frame.ownership.leaving = item.leaving
         frame.ownership.SetInParent()
+    elif isinstance(item, LastCounts):
+        frame.last_counts = item.response
     else:
         write_log_rules(item, frame.log_rules)
 
@@ -398,6 +401,8 @@ def _read_notices(frame: pb.ResponseFrame) -> Iterator[Notice]:
     if frame.HasField("ownership"):
         owned = frame.ownership
         yield Ownership(owned.scheduler, owned.epoch, tuple(owned.models), owned.leaving)
+    if frame.last_counts:
+        yield LastCounts(frame.last_counts)
 
 
 def _read_rule(message: pb.TraceRule) -> TraceRule:

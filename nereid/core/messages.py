@@ -399,7 +399,14 @@ class Ownership(NamedTuple):
     id: int = 0
 
 
+class LastCounts(NamedTuple):
+    """What a scheduler has counted that ends now: a CountsResponse."""
+
+    response: bytes
+    id: int = 0
+
+
 # Messages about the mesh, not about a request. All have the id 0.
-Notice = CachedModels | TraceRules | LogRules | Ownership
+Notice = CachedModels | TraceRules | LogRules | Ownership | LastCounts
 ToScheduler = InferRequest | Cancel | FlowControl | Release
 FromScheduler = InferResponse | Notice

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from nereid.core.messages import CachedModels, LogRules, TraceRules
+from nereid.core.messages import CachedModels, LastCounts, LogRules, TraceRules
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -39,7 +39,7 @@ class NoticeMerge(Generic[Key]):
             before, is_first = self._logged.get(key), not self._logged
             self._logged[key] = notice
             return notice if is_first or before not in (None, notice) else None
-        return None
+        return notice if isinstance(notice, LastCounts) else None
 
     def on_down(self, key: Key) -> Notice | None:
         """The scheduler is not connected any more."""

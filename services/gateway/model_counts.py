@@ -110,6 +110,12 @@ class ModelCounts:
             )
             self._update(pb.CountsResponse.FromString(response))
 
+    def add(self, response: bytes) -> None:
+        """Keep what a scheduler has counted that ends now: a CountsResponse."""
+        for scheduler in pb.CountsResponse.FromString(response).schedulers:
+            for each in scheduler.changed:
+                self._store.add(each)
+
     def _request(self) -> pb.CountsRequest:
         request = pb.CountsRequest()
         held: dict[int, int] = {}

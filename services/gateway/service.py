@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid import rpc
-from nereid.core.messages import LogRules, TraceRules
+from nereid.core.messages import LastCounts, LogRules, TraceRules
 from nereid.observability.logging import apply_log_rules
 from nereid.rpc.net.budget import ByteBudget
 from nereid.rpc.net.stall_detection import UploadLimits
@@ -333,6 +333,8 @@ class GatewayService:
             apply_log_rules(notice)
         elif isinstance(notice, TraceRules) and self._tracing is not None:
             self._tracing.set_rules(notice)
+        elif isinstance(notice, LastCounts):
+            self._counts.add(notice.response)
 
     async def _start_grpc(self) -> str:
         settings = self._settings

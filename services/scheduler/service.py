@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import STOPPING_MESSAGE, Unavailable
-from nereid.core.messages import CachedModels
+from nereid.core.messages import CachedModels, LastCounts
 from nereid.core.methods import (
     EXECUTE_PATH,
     INFER_PATH,
@@ -330,8 +330,7 @@ class SchedulerService:
 
     async def _flush(self) -> None:
         self._models.loader.stop()
-        if self._remote_control is not None:
-            await self._remote_control.give_counts(self._counts.last_request())
+        self._gateways.send_notice(LastCounts(self._counts.last_response().SerializeToString()))
         await self._gateways.close(_LAST_WRITES_S)
         if self._models.shard is not None:
             await self._models.shard.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.observability.count_store import CountStore
 from nereid.observability.metrics_page import Page
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.models.catalogue import Catalogue, ServedVersion
     from nereid.services.scheduler.models.queued_requests import QueuedRequests
     from nereid.services.scheduler.observability.metrics import SchedulerMetrics
+
+# As long ago all callers have asked.
+_KNOWN_NS: Final = 10_000_000_000
 
 
 class CountsReport:
@@ -36,6 +39,9 @@ class CountsReport:
         self._now_ns = now_ns
         self._scheduler = _random()
         self._store = CountStore()
+        # The last change that all callers know; that of the next mark; when it was set.
+        self._known_change = self._marked_change = 0
+        self._marked_ns = now_ns()
         # The last record of each version that is in service here, and of what is beside models.
         self._last: dict[ServedVersion, pb.VersionCounts] = {}
         self._last_own = pb.VersionCounts(id=_random(), loaded_ns=now_ns(), continues=True)
@@ -45,6 +51,9 @@ class CountsReport:
         self._update()
         for each in request.kept:
             self._store.add(each)
+        if self._now_ns() - self._marked_ns > _KNOWN_NS:
+            self._known_change, self._marked_change = self._marked_change, self._store.change
+            self._marked_ns = self._now_ns()
         seen = {each.scheduler: each.change for each in request.seen}
         counts = pb.SchedulerCounts(
             scheduler=self._scheduler,
@@ -54,10 +63,13 @@ class CountsReport:
         )
         return pb.CountsResponse(schedulers=[counts])
 
-    def last_request(self) -> pb.CountsRequest:
-        """The request that gives all of it to another scheduler."""
+    def last_response(self) -> pb.CountsResponse:
+        """What callers may not have, who ask often."""
         self._update()
-        return pb.CountsRequest(kept=self._store.all())
+        changed = self._store.changed_after(self._known_change)
+        return pb.CountsResponse(
+            schedulers=[pb.SchedulerCounts(scheduler=self._scheduler, changed=changed)]
+        )
 
     def on_handed_over(self, served: ServedVersion, runtime: QueuedRequests) -> None:
         """Another scheduler has this version now, and counts on."""

@@ -243,12 +243,6 @@ class RemoteControl:
         # As protobuf defines it, the concatenation has the schedulers of all.
         return b"".join(_responses(await self._call_all(path, message)))
 
-    async def give_counts(self, request: nereid_pb.CountsRequest) -> None:
-        """Have the others keep what this scheduler, which ends, has counted."""
-        others = self._shard.membership.members - {self._shard.name}
-        message = request.SerializeToString()
-        await asyncio.gather(*(self._call(name, _COUNTS, message) for name in others))
-
     async def _facts(self, _path: str, message: bytes) -> bytes:
         return (await self.read_facts(message)).SerializeToString()
 
