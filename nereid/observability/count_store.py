@@ -45,6 +45,8 @@ class CountStore:
         # By id, which change it came with; the last one is at the end.
         self._changes: dict[int, int] = {}
         self.change = 0
+        # Sums that have been asked for and are still right.
+        self._sums: dict[VersionKey, pb.VersionCounts] = {}
 
     def add(self, counts: pb.VersionCounts) -> None:
         """Keep a record, unless a later state of it, or what includes it, is known, or its load was
@@ -78,10 +80,18 @@ class CountStore:
         if len(self._versions) > self._max_versions:
             self._forget(list(next(iter(self._versions.values()))))
 
-    def end_loads(self, ids: Iterable[int]) -> None:
-        """Forget the loads to which these records belong: their models were unloaded."""
-        for key in {self._keys[each] for each in ids if each in self._keys}:
-            self._forget(list(self._versions[key]))
+    def end_loads(self, keys: Iterable[VersionKey]) -> None:
+        """Forget all records of these versions: their models were unloaded."""
+        for key in keys:
+            self._forget(list(self._versions.get(key, ())))
+
+    def remove(self, ids: Iterable[int]) -> None:
+        """Forget these records, if they are here."""
+        self._forget([each for each in ids if each in self._keys])
+
+    def versions_of(self, ids: Iterable[int]) -> set[VersionKey]:
+        """The versions of those records that are here."""
+        return {self._keys[each] for each in ids if each in self._keys}
 
     def all(self) -> Iterator[pb.VersionCounts]:
         """All records."""
@@ -107,18 +117,24 @@ class CountStore:
 
     def shared(self) -> Iterator[pb.VersionCounts]:
         """The sum for each version that several have counted, one after the other."""
-        return (combine(each.values()) for each in self._versions.values() if len(each) > 1)
+        for key, records in self._versions.items():
+            if len(records) > 1:
+                if key not in self._sums:
+                    self._sums[key] = combine(records.values())
+                yield self._sums[key]
 
     def _set(self, records: dict[int, pb.VersionCounts], counts: pb.VersionCounts) -> None:
         self.change += 1
         records[counts.id] = counts
-        self._keys[counts.id] = counts.model, counts.version
+        key = self._keys[counts.id] = counts.model, counts.version
+        self._sums.pop(key, None)
         self._changes.pop(counts.id, None)
         self._changes[counts.id] = self.change
 
     def _forget(self, ids: Iterable[int]) -> None:
         for each in ids:
             key = self._keys.pop(each)
+            self._sums.pop(key, None)
             del self._versions[key][each], self._changes[each]
             if not self._versions[key]:
                 del self._versions[key]

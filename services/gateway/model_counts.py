@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.control_calls import call_any, call_scheduler
 from nereid.core.errors import NereidError, Unavailable, Unimplemented
-from nereid.observability.count_store import CountStore
+from nereid.observability.count_exchange import CountKeeper
 from nereid.observability.metrics_page import replace_series
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -35,9 +35,7 @@ class ModelCounts:
         self._mesh = mesh
         self._timeout_s = timeout_s
         self._interval_s = interval_s
-        self._store = CountStore()
-        # The last response of each scheduler that replied to the last look, without its records.
-        self._schedulers: dict[int, pb.SchedulerCounts] = {}
+        self._keeper = CountKeeper()
         self._turn = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
 
@@ -53,7 +51,7 @@ class ModelCounts:
     async def metrics(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
         """A MetricsResponse that read() gives, with all that is counted."""
         response = await self._read(read)
-        shared = [each.exposition for each in self._store.shared()]
+        shared = [each.exposition for each in self._keeper.store.shared()]
         if not shared:
             return response
         page = pb.MetricsResponse.FromString(response)
@@ -64,7 +62,7 @@ class ModelCounts:
         """A ModelStatisticsResponse that read() gives, with all that is counted."""
         response = await self._read(read)
         shared: defaultdict[tuple[str, str], list[kserve_pb2.ModelStatistics]] = defaultdict(list)
-        for each in self._store.shared():
+        for each in self._keeper.store.shared():
             shared[each.statistics.name, each.statistics.version].append(each.statistics)
         if not shared:
             return response
@@ -73,8 +71,9 @@ class ModelCounts:
             found = shared.get((model.name, model.version), ())
             # Of several, in different namespaces, nothing says which one is meant.
             if len(found) == 1:
-                found[0].memory_usage.extend(model.memory_usage)
+                usage = list(model.memory_usage)
                 model.CopyFrom(found[0])
+                model.memory_usage.extend(usage)
         return page.SerializeToString()
 
     async def _read(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
@@ -82,14 +81,14 @@ class ModelCounts:
         same schedulers.
         """
         for _ in range(_ATTEMPTS):
-            before = self._schedulers.keys()
+            before = self._keeper.schedulers
             response = await read()
             try:
                 await self.look()
             except Unimplemented:
                 # Schedulers of an older release.
                 return response
-            if self._schedulers.keys() == before:
+            if self._keeper.schedulers == before:
                 return response
         raise Unavailable("the schedulers change")
 
@@ -102,43 +101,14 @@ class ModelCounts:
     async def look(self) -> None:
         """Get what has been counted since the last look, and give what nobody else has."""
         async with self._turn:
-            request = self._request().SerializeToString()
+            request = self._keeper.request().SerializeToString()
             response = await call_any(
                 self._mesh.channels(),
                 lambda channel: call_scheduler(channel, _METHOD, request, self._timeout_s),
                 is_read=True,
             )
-            self._update(pb.CountsResponse.FromString(response))
+            self._keeper.update(pb.CountsResponse.FromString(response))
 
     def add(self, response: bytes) -> None:
         """Keep what a scheduler has counted that ends now: a CountsResponse."""
-        for scheduler in pb.CountsResponse.FromString(response).schedulers:
-            for each in scheduler.changed:
-                self._store.add(each)
-
-    def _request(self) -> pb.CountsRequest:
-        request = pb.CountsRequest()
-        held: dict[int, int] = {}
-        for scheduler in self._schedulers.values():
-            request.seen.add(scheduler=scheduler.scheduler, change=scheduler.change)
-            for each in scheduler.held:
-                held[each.id] = max(each.number, held.get(each.id, 0))
-        request.kept.extend(
-            each for each in self._store.all() if held.get(each.id, -1) < each.number
-        )
-        return request
-
-    def _update(self, response: pb.CountsResponse) -> None:
-        known, self._schedulers = self._schedulers, {}
-        for scheduler in response.schedulers:
-            before = known.get(scheduler.scheduler)
-            if before is not None:
-                gone = {each.id for each in before.held} - {each.id for each in scheduler.held}
-                self._store.end_loads(
-                    gone.difference(*(each.includes for each in scheduler.changed))
-                )
-        for scheduler in response.schedulers:
-            for each in scheduler.changed:
-                self._store.add(each)
-            del scheduler.changed[:]
-            self._schedulers[scheduler.scheduler] = scheduler
+        self._keeper.add(pb.CountsResponse.FromString(response))

@@ -9,7 +9,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from nereid.observability.count_store import CountStore
+from nereid.observability.count_exchange import CountSource
 from nereid.observability.metrics_page import Page
 from nereid.pb import nereid_pb2 as pb
 
@@ -37,8 +37,8 @@ class CountsReport:
         self._catalogue = catalogue
         self._metrics = metrics
         self._now_ns = now_ns
-        self._scheduler = _random()
-        self._store = CountStore()
+        self._source = CountSource(_random())
+        self._store = self._source.store
         # The last change that all callers know; that of the next mark; when it was set.
         self._known_change = self._marked_change = 0
         self._marked_ns = now_ns()
@@ -49,27 +49,15 @@ class CountsReport:
     def respond(self, request: pb.CountsRequest) -> pb.CountsResponse:
         """Keep what was given; return what has changed since the caller's last request."""
         self._update()
-        for each in request.kept:
-            self._store.add(each)
         if self._now_ns() - self._marked_ns > _KNOWN_NS:
             self._known_change, self._marked_change = self._marked_change, self._store.change
             self._marked_ns = self._now_ns()
-        seen = {each.scheduler: each.change for each in request.seen}
-        counts = pb.SchedulerCounts(
-            scheduler=self._scheduler,
-            change=self._store.change,
-            held=[pb.HeldCounts(id=each.id, number=each.number) for each in self._store.all()],
-            changed=self._store.changed_after(seen.get(self._scheduler, 0)),
-        )
-        return pb.CountsResponse(schedulers=[counts])
+        return self._source.respond(request)
 
     def last_response(self) -> pb.CountsResponse:
         """What callers may not have, who ask often."""
         self._update()
-        changed = self._store.changed_after(self._known_change)
-        return pb.CountsResponse(
-            schedulers=[pb.SchedulerCounts(scheduler=self._scheduler, changed=changed)]
-        )
+        return self._source.changed_after(self._known_change)
 
     def on_handed_over(self, served: ServedVersion, runtime: QueuedRequests) -> None:
         """Another scheduler has this version now, and counts on."""
@@ -83,7 +71,7 @@ class CountsReport:
             if served.runtime is not None and served.load_duration_s is not None
         }
         unloaded = self._last.keys() - serving.keys()
-        self._store.end_loads(self._last.pop(each).id for each in unloaded)
+        self._store.end_loads(self._store.versions_of(self._last.pop(each).id for each in unloaded))
         for served, runtime in serving.items():
             self._count(served, runtime)
         page = Page()

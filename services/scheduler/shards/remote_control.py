@@ -280,7 +280,7 @@ class RemoteControl:
             return RpcError(Status.UNAVAILABLE, f"scheduler '{name}' cannot be reached")
         call = channel.unary(path, message, metadata=_FORWARDED, timeout_s=self._reply_limit_s)
         outcome = await _outcome(call)
-        if isinstance(outcome, RpcError):
+        if isinstance(outcome, RpcError) and outcome.status is not Status.UNIMPLEMENTED:
             method = path.rpartition("/")[2]
             _log.warning("scheduler '%s' failed %s: %s", name, method, outcome.message)
         return outcome
