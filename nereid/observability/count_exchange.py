@@ -82,12 +82,11 @@ class CountKeeper:
             self._last[scheduler.scheduler] = scheduler
 
     def _remove_ended(self, before: pb.SchedulerCounts, now: pb.SchedulerCounts) -> None:
-        """What a scheduler does not have any more, and that has not become part of a sum. If it has
-        nothing else of a version, that was unloaded, and others' records of it are of no use.
+        """What a scheduler does not have any more. If it has nothing else of a version, that was
+        unloaded, and others' records of it are of no use.
         """
         held = {each.id for each in now.held}
         gone = {each.id for each in before.held} - held
-        gone.difference_update(*(each.includes for each in now.changed))
         versions = self.store.versions_of(gone)
         self.store.remove(gone)
         versions -= self.store.versions_of(held)

@@ -67,6 +67,72 @@ def shown(store: CountStore, model: str) -> int:
     return sum(each.statistics.inference_count for each in store.all() if each.model == model)
 
 
+def exchange(keeper: CountKeeper, *schedulers: Scheduler) -> None:
+    request, response = keeper.request(), pb.CountsResponse()
+    for scheduler in schedulers:
+        response.MergeFrom(scheduler.source.respond(request))
+    keeper.update(response)
+
+
+def test_of_two_gateways_that_know_a_killed_scheduler_the_later_counts() -> None:
+    early, late = CountKeeper(), CountKeeper()
+    killed, following = Scheduler(), Scheduler()
+    record = killed.load("a", continues=True)
+    for keeper, count in ((early, 4), (late, 5)):
+        record.count = count
+        killed.write("a")
+        exchange(keeper, killed)
+    # The second time it gives what nobody else has.
+    for keeper in (early, early, late, late, early):
+        exchange(keeper, following)
+    assert shown(early.store, "a") == shown(late.store, "a") == 5
+    assert not early.request().kept
+    assert not late.request().kept
+
+
+def test_a_model_that_is_unloaded_is_forgotten_by_all_that_show_it() -> None:
+    keeper, first, second = CountKeeper(), Scheduler(), Scheduler()
+    for scheduler in (first, second):
+        scheduler.load("a", continues=True)
+        scheduler.load("b", continues=True)
+        exchange(keeper, first, second)
+    second.source.store.end_loads([("a", "1")])
+    exchange(keeper, first, second)
+    assert {each.model for each in keeper.store.all()} == {"b"}
+    # Loaded on demand: it counts from there.
+    second.load("a", continues=True).count = 3
+    second.write("a")
+    exchange(keeper, first, second)
+    assert shown(keeper.store, "a") == 3
+
+
+def test_a_load_that_ends_because_the_next_one_is_known_takes_only_what_was_before_it() -> None:
+    keeper, scheduler = CountKeeper(), Scheduler()
+    scheduler.load("a", continues=True)
+    exchange(keeper, scheduler)
+    anew = pb.VersionCounts(id=next(_numbers), model="a", version="1", loaded_ns=next(_numbers))
+    record = scheduler.load("a", continues=True)
+    record.count = 7
+    scheduler.write("a")
+    exchange(keeper, scheduler)
+    # Of a killed scheduler, from another gateway.
+    scheduler.source.respond(pb.CountsRequest(kept=[anew]))
+    exchange(keeper, scheduler)
+    assert {each.id for each in keeper.store.all()} == {anew.id, record.id}
+
+
+def test_records_that_become_part_of_a_sum_are_not_gone() -> None:
+    keeper, scheduler = CountKeeper(), Scheduler()
+    for count in range(40):
+        scheduler.load("a", continues=True).count = 10
+        scheduler.write("a")
+        if count % 7 == 0:
+            exchange(keeper, scheduler)
+    exchange(keeper, scheduler)
+    assert shown(keeper.store, "a") == 400
+    assert len([*keeper.store.all()]) <= 16
+
+
 class Mesh(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
