@@ -45,6 +45,8 @@ class CountStore:
         # By id, which change it came with; the last one is at the end.
         self._changes: dict[int, int] = {}
         self.change = 0
+        # When the latest load began that it was ever told of.
+        self.latest_load_ns = 0
         # Sums that have been asked for and are still right.
         self._sums: dict[VersionKey, pb.VersionCounts] = {}
 
@@ -52,6 +54,7 @@ class CountStore:
         """Keep a record, unless a later state of it, or what includes it, is known, or its load was
         followed by another one.
         """
+        self.latest_load_ns = max(self.latest_load_ns, counts.loaded_ns)
         key = counts.model, counts.version
         records = self._versions.get(key, {})
         if counts.loaded_ns < _loaded_anew_ns(records.values()):
@@ -102,10 +105,6 @@ class CountStore:
         """How far a record has counted; -1: it is not here."""
         key = self._keys.get(record)
         return -1 if key is None else self._versions[key][record].number
-
-    def loaded_ns(self, key: VersionKey) -> int:
-        """When the latest load of a version began; 0: none is known."""
-        return max((each.loaded_ns for each in self._versions.get(key, {}).values()), default=0)
 
     def changed_after(self, change: int) -> list[pb.VersionCounts]:
         """The records that came after this change."""

@@ -95,16 +95,12 @@ class CountsReport:
         self._store.add(counts)
 
     def _first(self, served: ServedVersion, runtime: QueuedRequests) -> pb.VersionCounts:
-        key = served.name, str(runtime.number)
-        loaded_ns = self._now_ns()
-        if not served.continues:
-            # Clocks of different hosts differ.
-            loaded_ns = max(loaded_ns, self._store.loaded_ns(key) + 1)
         return pb.VersionCounts(
             id=_random(),
             model=served.name,
-            version=key[1],
-            loaded_ns=loaded_ns,
+            version=str(runtime.number),
+            # Clocks of different hosts differ, and may go back.
+            loaded_ns=max(self._now_ns(), self._store.latest_load_ns + 1),
             continues=served.continues,
         )
 

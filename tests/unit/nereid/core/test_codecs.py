@@ -12,6 +12,7 @@ from nereid.core.messages import (
     FromScheduler,
     InferRequest,
     InferResponse,
+    LastCounts,
     LogRules,
     MovedResponse,
     Ownership,
@@ -251,6 +252,12 @@ def test_ownership_shares_a_frame_with_responses() -> None:
     assert back[:-1] == [owned]
     assert codec.decode(codec.encode([Ownership("", 0, ())])) == [Ownership("", 0, ())]
     assert codec.size_bytes(owned) == 0
+
+
+def test_the_last_counts_share_a_frame_with_responses() -> None:
+    codec = ResponseCodec()
+    back = codec.decode(codec.encode([InferResponse(1, b"head"), LastCounts(b"counts")]))
+    assert back[:-1] == [LastCounts(b"counts")]
 
 
 def test_what_is_returned_comes_after_what_its_scheduler_announced() -> None:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from nereid.core.messages import CachedModels, LogRules, Ownership, TraceRule, TraceRules
+from nereid.core.messages import (
+    CachedModels,
+    LastCounts,
+    LogRules,
+    Ownership,
+    TraceRule,
+    TraceRules,
+)
 from nereid.mesh_routing.notice_merge import NoticeMerge
 
 OFF = TraceRule(on=False, rate=1000, limit=-1)
@@ -59,6 +66,10 @@ def test_the_first_scheduler_after_all_were_lost_sets_the_rules() -> None:
     merge.on_notice("a", TraceRules(ON))
     merge.on_down("a")
     assert merge.on_notice("b", TraceRules(OFF)) == TraceRules(OFF)
+
+
+def test_what_a_scheduler_counted_at_its_end_is_passed_on() -> None:
+    assert NoticeMerge[str]().on_notice("a", LastCounts(b"counts")) == LastCounts(b"counts")
 
 
 def test_other_notices_are_not_its_business() -> None:

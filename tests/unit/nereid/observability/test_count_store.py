@@ -60,7 +60,7 @@ def test_a_load_by_a_client_begins_anew_and_what_was_before_it_is_not_kept() -> 
     store.add(counts(1, 10))
     store.add(counts(2, 20, continues=False))
     assert ids(store) == {2}
-    assert store.loaded_ns(("m", "1")) == 20
+    assert store.latest_load_ns == 20
     # Of before that load, from a gateway that does not know it.
     store.add(counts(1, 10, 9))
     store.add(counts(3, 15))
@@ -81,7 +81,7 @@ def test_an_unloaded_model_is_forgotten() -> None:
     assert store.versions_of([2, 77]) == {("m", "1")}
     store.end_loads([("m", "1"), ("q", "1")])
     assert ids(store) == {3}
-    assert store.loaded_ns(("m", "1")) == 0
+    assert store.latest_load_ns == 20
     assert store.changed_after(0) == [counts(3, 10, model="n")]
     store.remove([3, 77])
     assert ids(store) == set()

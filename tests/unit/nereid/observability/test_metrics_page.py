@@ -6,7 +6,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from nereid.observability import metrics
-from nereid.observability.metrics_page import Family, Histogram, Page, Summary, merge_pages
+from nereid.observability.metrics_page import (
+    Family,
+    Histogram,
+    Page,
+    Summary,
+    merge_pages,
+    replace_series,
+)
 
 LOOKUPS = Family("nv_lookups", "counter", "How many.", ("model",))
 SIZES = Family("nereid_sizes", "histogram", "How large.", ("model",))
@@ -124,3 +131,43 @@ def test_a_carriage_return_in_a_label_ends_no_line() -> None:
     assert merge_pages([page.encode()]) == page.encode()
     (family,) = text_string_to_metric_families(page.encode().decode())
     assert family.samples[0].labels == {"model": "a\rb"}
+
+
+def test_the_counts_of_a_page_are_without_gauges_and_quantiles() -> None:
+    page, latest = Page(), Summary()
+    latest.observe(3)
+    page.add_value(LOOKUPS, 1, {"model": 'a quantile="0.5"'})
+    page.add_value(metrics.EXECUTORS, 1)
+    page.add_histogram(SIZES, {}, Histogram((1,)), 0)
+    page.add_summary(TIMES, {}, latest, (0.5,))
+    lines = page.encode_counts().decode().splitlines()
+    assert [each for each in lines if not each.startswith("# ")] == [
+        'nv_lookups{model="a quantile=\\"0.5\\""} 1',
+        'nereid_sizes_bucket{le="1"} 0',
+        'nereid_sizes_bucket{le="+Inf"} 0',
+        "nereid_sizes_sum 0",
+        "nereid_sizes_count 0",
+        "nereid_times_sum 3",
+        "nereid_times_count 1",
+    ]
+
+
+def _lookups(**values: int) -> bytes:
+    page = Page()
+    for model, value in values.items():
+        page.add_value(LOOKUPS, value, {"model": model})
+    return page.encode()
+
+
+def test_series_are_replaced_where_they_stand_and_others_of_a_replacement_added() -> None:
+    page = _lookups(a=1, b=2) + b"# TYPE x gauge\nx 5\n"
+    replaced = replace_series(page, [_lookups(b=7, c=8), _lookups(d=9)])
+    assert replaced == _lookups(a=1, b=7, c=8) + b"# TYPE x gauge\nx 5\n"
+    assert replace_series(page, [_lookups(d=9)]) is page
+    assert replace_series(page, []) is page
+
+
+def test_a_replaced_series_keeps_its_exemplar() -> None:
+    mark = b' # {trace_id="ab"} 3 4.000'
+    page = _lookups(a=1).replace(b" 1\n", b" 1" + mark + b"\n")
+    assert replace_series(page, [_lookups(a=5)]).endswith(b" 5" + mark + b"\n")

@@ -1,5 +1,7 @@
 """A version's counters of requests and executions."""
 
+from collections.abc import Callable
+
 from nereid.core.messages import ErrorStatus, InferResponse
 from nereid.services.scheduler.observability.execution import Execution
 from nereid.services.scheduler.observability.statistics import (
@@ -151,6 +153,28 @@ def test_responses_beyond_a_limit_are_not_counted() -> None:
     for index in range(MAX_RESPONSES + 5):
         statistics.record_response(index, InferResponse(1, b"head", more=True), 1)
     assert len(statistics.to_proto("m", "1").response_stats) == MAX_RESPONSES
+
+
+def test_whatever_counts_makes_progress() -> None:
+    one = entry(1, 100, 110)
+    recorded: list[Callable[[ModelStatistics], object]] = [
+        lambda it: it.record_batch(Batch([one], 1, "full"), EXECUTION),
+        lambda it: it.record_batch(Batch([one], 1, "full"), EXECUTION, failed=[one]),
+        lambda it: it.record_execution(Batch([one], 1, "full"), EXECUTION),
+        lambda it: it.record_end(one, EXECUTION, 5100),
+        lambda it: it.record_response(0, InferResponse(1, b"head", more=True), 10),
+        lambda it: it.record_response(1, InferResponse(1), 10),
+        lambda it: it.record_response(1, InferResponse(1, error=ErrorStatus(13, "no")), 10),
+        lambda it: it.record_failure(one, 600),
+        lambda it: it.record_cache_hit(one, 5, 600),
+        lambda it: it.record_cache_miss(5, 2),
+        lambda it: it.record_refusal(1, 600),
+    ]
+    statistics = ModelStatistics()
+    for record in recorded:
+        before = statistics.progress
+        record(statistics)
+        assert statistics.progress > before
 
 
 def test_a_request_with_many_responses_counts_when_it_has_ended() -> None:
