@@ -101,11 +101,6 @@ class CountStore:
         for records in self._versions.values():
             yield from records.values()
 
-    def number(self, record: int) -> int:
-        """How far a record has counted; -1: it is not here."""
-        key = self._keys.get(record)
-        return -1 if key is None else self._versions[key][record].number
-
     def changed_after(self, change: int) -> list[pb.VersionCounts]:
         """The records that came after this change."""
         return [

@@ -155,8 +155,9 @@ def replace_series(page: bytes, replacements: Iterable[bytes]) -> bytes:
         sample, mark, exemplar = line.partition(EXEMPLAR)
         name, _, value = sample.rpartition(b" ")
         lines.append(b"%b %b%b%b\n" % (name, values.get(name, value), mark, exemplar))
+    replaced = b"".join(lines)
     # Those that the page does not have follow, in their families.
-    return merge_pages((b"".join(lines), *chosen))
+    return replaced if values.keys() <= shown.keys() else merge_pages((replaced, *chosen))
 
 
 def _samples(page: bytes) -> dict[bytes, bytes]:

@@ -192,7 +192,7 @@ def end_without_loss(mesh: Mesh, watch: Watch, pid: int) -> None:
 def await_next(mesh: Mesh, watch: Watch, pid: int) -> None:
     """Until another process has what this one had; looks all the time."""
     until(lambda: watch.look() and pid not in mesh.children(SCHEDULER), "its end")
-    until(lambda: watch.whole() and answers(mesh), "all counters")
+    until(lambda: watch.whole() and responds(mesh), "all counters")
 
 
 def process_of(mesh: Mesh, name: str) -> int:
@@ -228,7 +228,7 @@ def test_a_scheduler_that_is_killed(tmp_path: Path) -> None:
         shown = watch.successes()
         pid = mesh.kill("nereid.services.gateway")
         until(lambda: pid not in mesh.children("nereid.services.gateway"), "its end")
-        until(lambda: answers(mesh), "the next gateway")
+        until(lambda: responds(mesh), "the next gateway")
         after = Watch(mesh)
         until(lambda: after.look().keys() >= {f"stats/{each}/version" for each in _MODELS}, "all")
         assert after.successes() == shown
@@ -244,7 +244,7 @@ def test_a_scheduler_that_is_killed(tmp_path: Path) -> None:
         assert mesh.counts("times_5")["success"] == 4
 
 
-def answers(mesh: Mesh) -> bool:
+def responds(mesh: Mesh) -> bool:
     try:
         return mesh.get("/v2/health/ready")[0] == 200
     except OSError:

@@ -33,8 +33,8 @@ class Record:
     home: Scheduler
     count: int = 0
     lost: bool = False
-    # By gateway: what it has been told last.
-    told: Counter[int] = field(default_factory=Counter)
+    # By gateway: the count that it has got last.
+    reported: Counter[int] = field(default_factory=Counter)
 
 
 @dataclass(eq=False)
@@ -75,19 +75,19 @@ def exchange(keeper: CountKeeper, *schedulers: Scheduler) -> None:
 
 
 def test_of_two_gateways_that_know_a_killed_scheduler_the_later_counts() -> None:
-    early, late = CountKeeper(), CountKeeper()
+    first, second = CountKeeper(), CountKeeper()
     killed, following = Scheduler(), Scheduler()
     record = killed.load("a", continues=True)
-    for keeper, count in ((early, 4), (late, 5)):
+    for keeper, count in ((first, 4), (second, 5)):
         record.count = count
         killed.write("a")
         exchange(keeper, killed)
     # The second time it gives what nobody else has.
-    for keeper in (early, early, late, late, early):
+    for keeper in (first, first, second, second, first):
         exchange(keeper, following)
-    assert shown(early.store, "a") == shown(late.store, "a") == 5
-    assert not early.request().kept
-    assert not late.request().kept
+    assert shown(first.store, "a") == shown(second.store, "a") == 5
+    assert not first.request().kept
+    assert not second.request().kept
 
 
 def test_a_model_that_is_unloaded_is_forgotten_by_all_that_show_it() -> None:
@@ -159,7 +159,7 @@ class Mesh(RuleBasedStateMachine):
         keeper.update(response)
         for record in self.records():
             if not record.lost:
-                record.told[self.numbers[index]] = record.count
+                record.reported[self.numbers[index]] = record.count
 
     def records(self) -> list[Record]:
         return [record for records in self.loads.values() for record in records]
@@ -175,8 +175,8 @@ class Mesh(RuleBasedStateMachine):
         killed = self.schedulers[scheduler]
         for model in killed.serving:
             for index, number in enumerate(self.numbers):
-                if all(number not in each.told for each in self.loads[model]):
-                    # A load of which a gateway does not know cannot be told from the one before.
+                if all(number not in each.reported for each in self.loads[model]):
+                    # A load of which a gateway does not know is taken for the one before.
                     self.look(index)
         for record in self.records():
             record.lost |= record.home is killed
@@ -193,7 +193,7 @@ class Mesh(RuleBasedStateMachine):
             keeper.add(ended.source.changed_after(0))
             for record in self.records():
                 if record.home is ended and not record.lost:
-                    record.told[number] = record.count
+                    record.reported[number] = record.count
         for record in self.records():
             record.lost |= record.home is ended
         self.schedulers[scheduler] = Scheduler()
@@ -231,7 +231,7 @@ class Mesh(RuleBasedStateMachine):
             found = shown(self.gateways[gateway].store, model)
             assert found >= self.last.get((gateway, model), 0)
             assert found <= sum(each.count for each in records)
-            known = [each.told[number] if each.lost else each.count for each in records]
+            known = [each.reported[number] if each.lost else each.count for each in records]
             if self.last.get((gateway, model)) is not None:
                 # It was there all the time.
                 assert found >= sum(known)

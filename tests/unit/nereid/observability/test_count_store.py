@@ -67,11 +67,11 @@ def test_a_load_by_a_client_begins_anew_and_what_was_before_it_is_not_kept() -> 
     assert ids(store) == {2}
     store.add(counts(4, 30))
     assert ids(store) == {2, 4}
-    # It comes late: its predecessors go, and those that continue it stay.
-    late = CountStore()
+    # It comes after them: its predecessors go, and those that continue it stay.
+    other = CountStore()
     for each in (counts(1, 10), counts(4, 30), counts(2, 20, continues=False)):
-        late.add(each)
-    assert ids(late) == {2, 4}
+        other.add(each)
+    assert ids(other) == {2, 4}
 
 
 def test_an_unloaded_model_is_forgotten() -> None:
