@@ -54,6 +54,9 @@ _LOAD: Final = SCHEDULER + "RepositoryModelLoad"
 _UNLOAD: Final = SCHEDULER + "RepositoryModelUnload"
 _STATISTICS: Final = SCHEDULER + "ModelStatistics"
 _COUNTS: Final = SCHEDULER + "Counts"
+# Gateways show no counter before they have these: one that hangs is gone meanwhile, and its counts
+# are kept.
+_COUNTS_LIMIT_S: Final = 1.0
 _TRACE: Final = SCHEDULER + "TraceSetting"
 _ONE_MODEL: Final = {
     SCHEDULER + "ModelReady": _OneModel(kserve_pb2.ModelReadyRequest, "name"),
@@ -241,7 +244,8 @@ class RemoteControl:
 
     async def _counts(self, path: str, message: bytes) -> bytes:
         # As protobuf defines it, the concatenation has the schedulers of all.
-        return b"".join(_responses(await self._call_all(path, message)))
+        limit_s = min(self._reply_limit_s, _COUNTS_LIMIT_S)
+        return b"".join(_responses(await self._call_all(path, message, limit_s)))
 
     async def _facts(self, _path: str, message: bytes) -> bytes:
         return (await self.read_facts(message)).SerializeToString()
@@ -265,20 +269,28 @@ class RemoteControl:
             raise outcome
         return outcome
 
-    async def _call_all(self, path: str, message: bytes) -> dict[str, bytes | RpcError]:
-        """The responses by scheduler, this one's first."""
+    async def _call_all(
+        self, path: str, message: bytes, limit_s: float | None = None
+    ) -> dict[str, bytes | RpcError]:
+        """The responses by scheduler, this one's first. limit_s: of others, if not as usual."""
         others = sorted(self._shard.membership.members - {self._shard.name})
         names = [self._shard.name, *others]
-        outcomes = await asyncio.gather(*(self._call(name, path, message) for name in names))
+        outcomes = await asyncio.gather(
+            *(self._call(name, path, message, limit_s) for name in names)
+        )
         return dict(zip(names, outcomes, strict=True))
 
-    async def _call(self, name: str, path: str, message: bytes) -> bytes | RpcError:
+    async def _call(
+        self, name: str, path: str, message: bytes, limit_s: float | None = None
+    ) -> bytes | RpcError:
         if name == self._shard.name:
             return await _outcome(self._own.unary(path, message))
         channel = self._shard.channel_to(name)
         if channel is None:
             return RpcError(Status.UNAVAILABLE, f"scheduler '{name}' cannot be reached")
-        call = channel.unary(path, message, metadata=_FORWARDED, timeout_s=self._reply_limit_s)
+        call = channel.unary(
+            path, message, metadata=_FORWARDED, timeout_s=limit_s or self._reply_limit_s
+        )
         outcome = await _outcome(call)
         if isinstance(outcome, RpcError) and outcome.status is not Status.UNIMPLEMENTED:
             method = path.rpartition("/")[2]

@@ -221,8 +221,7 @@ def test_a_scheduler_that_is_killed(tmp_path: Path) -> None:
     with running(repository, tmp_path / "log", *flags) as mesh:
         watch = Watch(mesh)
         send_more(mesh, watch)
-        for _ in range(2):
-            kill_under_load(mesh, watch, mesh.children(SCHEDULER)[0])
+        kill_under_load(mesh, watch, mesh.children(SCHEDULER)[0])
         end_without_loss(mesh, watch, mesh.children(SCHEDULER)[0])
         # The next gateway has it from the scheduler.
         shown = watch.successes()
@@ -258,14 +257,9 @@ def test_models_that_move(tmp_path: Path) -> None:
         until(lambda: has_both(mesh), "both schedulers")
         watch = Watch(mesh)
         send_more(mesh, watch)
-        for victim in NAMES:
-            kill_under_load(mesh, watch, process_of(mesh, victim))
-            until(lambda: watch.look() and has_both(mesh), "both schedulers")
-            # Back to the one that was killed.
-            until(watch.whole, "all counters")
-            send_more(mesh, watch)
-        for victim in NAMES:
-            end_without_loss(mesh, watch, process_of(mesh, victim))
+        for victim, end in zip(NAMES, (kill_under_load, end_without_loss), strict=True):
+            end(mesh, watch, process_of(mesh, victim))
+            # Back to the one that was away.
             until(lambda: watch.look() and has_both(mesh), "both schedulers")
             until(watch.whole, "all counters")
             send_more(mesh, watch)

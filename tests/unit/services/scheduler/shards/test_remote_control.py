@@ -11,6 +11,7 @@ import pytest
 
 from nereid.core.methods import FORWARDED_KEY, SCHEDULER
 from nereid.pb import kserve_pb2 as pb
+from nereid.pb import nereid_pb2 as nereid_pb
 from nereid.rpc import Handlers, LocalChannel, RpcError, Status
 from nereid.services.scheduler.shards.membership import Peer
 from nereid.services.scheduler.shards.remote_control import RemoteControl
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 METHODS = (
     "ModelReady", "RepositoryModelLoad", "RepositoryModelUnload", "ModelStatistics", "TraceSetting",
-    "LogSettings", "ServerReady", "RepositoryIndex", "Metrics",
+    "LogSettings", "ServerReady", "RepositoryIndex", "Metrics", "Counts",
 )  # fmt: skip
 
 
@@ -170,6 +171,26 @@ async def test_statistics_and_the_index_are_everyones() -> None:
     it.responses["a", "RepositoryIndex"] = RpcError(Status.INTERNAL, "no disk")
     with pytest.raises(RpcError, match="no disk"):
         await it.call("RepositoryIndex", pb.RepositoryIndexRequest())
+
+
+async def test_counts_are_those_of_all_that_respond(caplog: pytest.LogCaptureFixture) -> None:
+    it = World()
+    for number, each in enumerate("abc", 1):
+        counts = nereid_pb.SchedulerCounts(scheduler=number)
+        it.responses[each, "Counts"] = nereid_pb.CountsResponse(schedulers=[counts])
+
+    async def schedulers() -> list[int]:
+        response = await it.call("Counts", nereid_pb.CountsRequest())
+        found = nereid_pb.CountsResponse.FromString(response).schedulers
+        return [each.scheduler for each in found]
+
+    assert await schedulers() == [1, 2, 3]
+    it.responses["b", "Counts"] = RpcError(Status.UNAVAILABLE, "it hangs")
+    # Of an older release, which is no failure.
+    it.responses["c", "Counts"] = RpcError(Status.UNIMPLEMENTED, "unknown")
+    assert await schedulers() == [1]
+    assert "scheduler 'b' failed Counts: it hangs" in caplog.text
+    assert "'c'" not in caplog.text
 
 
 async def test_changes_of_settings_are_made_by_one_first_and_then_by_all() -> None:
