@@ -6,6 +6,7 @@ those that live, so that the gateway may end as well.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nereid.observability.count_store import CountStore
@@ -44,27 +45,35 @@ class CountSource:
         return pb.CountsResponse(schedulers=[counts])
 
 
+@dataclass(slots=True)
+class _Seen:
+    """What a scheduler has, by its last response. held: its records' numbers, by ids."""
+
+    change: int
+    held: dict[int, int]
+
+
 class CountKeeper:
     """A gateway's end. store: all that it was told, of schedulers that live and that are gone."""
 
     def __init__(self) -> None:
         self.store = CountStore()
-        # The last response of each scheduler that was in the last one, without its records.
-        self._last: dict[int, pb.SchedulerCounts] = {}
+        # Those that were in the last response.
+        self._schedulers: dict[int, _Seen] = {}
 
     @property
     def schedulers(self) -> Collection[int]:
         """The ids of those that have responded last."""
-        return self._last.keys()
+        return self._schedulers.keys()
 
     def request(self) -> pb.CountsRequest:
         """The next request: it gives what no scheduler has that responded."""
         request = pb.CountsRequest()
         held: dict[int, int] = {}
-        for scheduler in self._last.values():
-            request.seen.add(scheduler=scheduler.scheduler, change=scheduler.change)
-            for each in scheduler.held:
-                held[each.id] = max(each.number, held.get(each.id, 0))
+        for scheduler, seen in self._schedulers.items():
+            request.seen.add(scheduler=scheduler, change=seen.change)
+            for record, number in seen.held.items():
+                held[record] = max(number, held.get(record, 0))
         request.kept.extend(
             each for each in self.store.all() if held.get(each.id, -1) < each.number
         )
@@ -72,25 +81,22 @@ class CountKeeper:
 
     def update(self, response: pb.CountsResponse) -> None:
         """Take the response to a request."""
-        before, self._last = self._last, {}
-        for scheduler in response.schedulers:
-            if scheduler.scheduler in before:
-                self._remove_ended(before[scheduler.scheduler], scheduler)
+        before, self._schedulers = self._schedulers, {}
+        for counts in response.schedulers:
+            held = {each.id: each.number for each in counts.held}
+            self._schedulers[counts.scheduler] = _Seen(counts.change, held)
+            if counts.scheduler in before:
+                self._remove_ended(before[counts.scheduler].held.keys() - held.keys(), counts)
         self.add(response)
-        for scheduler in response.schedulers:
-            del scheduler.changed[:]
-            self._last[scheduler.scheduler] = scheduler
 
-    def _remove_ended(self, before: pb.SchedulerCounts, now: pb.SchedulerCounts) -> None:
-        """What a scheduler does not have any more. If it has nothing else of a version, that was
-        unloaded, and others' records of it are of no use.
+    def _remove_ended(self, gone: set[int], counts: pb.SchedulerCounts) -> None:
+        """A scheduler does not have these records any more. If it has nothing else of a version,
+        that was unloaded, and others' records of it are of no use.
         """
-        held = {each.id for each in now.held}
-        gone = {each.id for each in before.held} - held
         versions = self.store.versions_of(gone)
         self.store.remove(gone)
-        versions -= self.store.versions_of(held)
-        versions.difference_update((each.model, each.version) for each in now.changed)
+        versions -= self.store.versions_of(each.id for each in counts.held)
+        versions.difference_update((each.model, each.version) for each in counts.changed)
         self.store.end_loads(versions)
 
     def add(self, response: pb.CountsResponse) -> None:

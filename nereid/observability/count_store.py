@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 VersionKey: TypeAlias = tuple[str, str]
 
 # Of one version; the older half becomes one record then.
-_MAX_RECORDS: Final = 16
+_MAX_RECORDS: Final = 8
 # Those that have not changed for longest are forgotten first: models that nobody has any more.
 _MAX_VERSIONS: Final = 16_384
 
@@ -119,7 +119,9 @@ class CountStore:
 
     def _set(self, records: dict[int, pb.VersionCounts], counts: pb.VersionCounts) -> None:
         self.change += 1
-        records[counts.id] = counts
+        # A part of a message keeps all of it in memory.
+        kept = records[counts.id] = pb.VersionCounts()
+        kept.CopyFrom(counts)
         key = self._keys[counts.id] = counts.model, counts.version
         self._sums.pop(key, None)
         self._changes.pop(counts.id, None)

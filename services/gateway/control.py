@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nereid.rpc import Channel
     from nereid.services.gateway.model_counts import ModelCounts
 
+    Read = Callable[[], Awaitable[bytes]]
     Response = TypeVar("Response", bound=Message)
     # The scheduler's response in another form; a function of a module, since calls share it.
     Render = Callable[[bytes], bytes]
@@ -65,9 +66,10 @@ class Control:
         counts: of schedulers that are gone as well; None: pages are as the schedulers show them.
         """
         # How a page of counters gets what other schedulers have counted.
-        self._complete = (
-            {} if counts is None else {_METRICS: counts.metrics, _STATISTICS: counts.statistics}
-        )
+        self._complete: dict[str, Callable[[Read], Awaitable[bytes]]] = {}
+        if counts is not None:
+            self._complete[_METRICS] = counts.complete_metrics
+            self._complete[_STATISTICS] = counts.complete_statistics
         self._mesh = mesh
         self._timeout_s = timeout_s
         self._reconnect_s = reconnect_s

@@ -50,17 +50,17 @@ class ModelCounts:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
 
-    async def metrics(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
+    async def complete_metrics(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
         """A MetricsResponse that read() gives, with all that is counted."""
         response = await self._read(read)
-        shared = [each.exposition for each in self._keeper.store.shared()]
+        shared = [each.exposition for each in self._keeper.store.shared() if each.exposition]
         if not shared:
             return response
         page = pb.MetricsResponse.FromString(response)
         page.exposition = replace_series(page.exposition, shared)
         return page.SerializeToString()
 
-    async def statistics(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
+    async def complete_statistics(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
         """A ModelStatisticsResponse that read() gives, with all that is counted."""
         response = await self._read(read)
         shared: defaultdict[tuple[str, str], list[kserve_pb2.ModelStatistics]] = defaultdict(list)
@@ -97,9 +97,12 @@ class ModelCounts:
     async def _look_forever(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            began_s = loop.time()
+            began_s, before = loop.time(), self._keeper.schedulers
             with contextlib.suppress(NereidError):
                 await self.look()
+            if self._keeper.schedulers != before:
+                # Now it is known what the new one lacks.
+                continue
             await asyncio.sleep(max(self._interval_s, (loop.time() - began_s) * _PAUSES))
 
     async def look(self) -> None:
