@@ -36,7 +36,7 @@ class World:
             state_failures=lambda: self.failures,
         )
         self.report = CountsReport(self.catalogue, metrics, lambda: self.now_ns)
-        self.change = 0
+        self.scheduler = self.change = 0
 
     def load(self, *, continues: bool) -> ServedVersion:
         served = ServedVersion("m", 1, "", config_pb.ModelConfig(), continues=continues)
