@@ -15,10 +15,12 @@ from nereid.observability.count_exchange import CountKeeper
 from nereid.observability.metrics_page import replace_series
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid.services.gateway.group_counts import GroupCounts
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from nereid.gateway_group import GatewayGroup
     from nereid.mesh_routing.route import MeshAccess
 
 # What a scheduler has counted since the last look is lost if it is killed.
@@ -32,23 +34,38 @@ _METHOD: Final = "Counts"
 class ModelCounts:
     """Looks at what schedulers have counted, and completes their pages with what it has kept."""
 
-    def __init__(self, mesh: MeshAccess, timeout_s: float, interval_s: float = _INTERVAL_S) -> None:
-        """timeout_s: of a look."""
+    def __init__(
+        self,
+        mesh: MeshAccess,
+        timeout_s: float,
+        interval_s: float = _INTERVAL_S,
+        *,
+        group: GatewayGroup | None = None,
+    ) -> None:
+        """timeout_s: of a look. group: of the gateways whose pages one client may read."""
         self._mesh = mesh
         self._timeout_s = timeout_s
         self._interval_s = interval_s
         self._keeper = CountKeeper()
         self._turn = asyncio.Lock()
+        self._group = None if group is None else GroupCounts(group, self._respond)
+        self._group_turn = asyncio.Lock()
+        # The others may know more of a scheduler that is gone.
+        self._group_due = False
         self._looking: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Look from now on, whether or not somebody asks for a page."""
+    async def start(self) -> None:
+        """Look from now on, whether or not somebody asks for a page; raises OSError."""
+        if self._group is not None:
+            await self._group.start()
         self._looking = asyncio.ensure_future(self._look_forever())
 
     async def close(self) -> None:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
+        if self._group is not None:
+            await self._group.close()
 
     async def complete_metrics(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
         """A MetricsResponse that read() gives, with all that is counted."""
@@ -107,7 +124,17 @@ class ModelCounts:
 
     async def look(self) -> None:
         """Get what has been counted since the last look, and give what nobody else has."""
+        await self._ask_schedulers()
+        if self._group is not None:
+            async with self._group_turn:
+                if self._group_due:
+                    self._group_due = False
+                    for each in await self._group.read():
+                        self._keeper.add(each)
+
+    async def _ask_schedulers(self) -> None:
         async with self._turn:
+            before = self._keeper.schedulers
             request = self._keeper.request().SerializeToString()
             response = await call_any(
                 self._mesh.channels(),
@@ -115,6 +142,14 @@ class ModelCounts:
                 is_read=True,
             )
             self._keeper.update(pb.CountsResponse.FromString(response))
+            self._group_due |= self._keeper.schedulers != before
+
+    async def _respond(self) -> pb.CountsResponse:
+        """What this gateway knows. Models that were unloaded are not among it."""
+        with contextlib.suppress(NereidError):
+            await self._ask_schedulers()
+        counts = pb.SchedulerCounts(changed=self._keeper.store.all())
+        return pb.CountsResponse(schedulers=[counts])
 
     def add(self, response: bytes) -> None:
         """Keep what a scheduler has counted that ends now: a CountsResponse."""

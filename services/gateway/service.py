@@ -113,7 +113,7 @@ class GatewayService:
         )
         tensors = TensorMemory(settings.shm_limit_bytes, settings.shm_idle_secs)
         scrape_limit_s = min(control_limit_s, _SCRAPE_TIMEOUT_S)
-        self._counts = ModelCounts(mesh, scrape_limit_s)
+        self._counts = ModelCounts(mesh, scrape_limit_s, group=group)
         control = Control(mesh, control_limit_s, reconnect_limit_s, counts=self._counts)
         # Of both ports.
         self._budget = ByteBudget(
@@ -280,6 +280,7 @@ class GatewayService:
                 await self._group_metrics.start()
             if self._timeline is not None:
                 await self._timeline.start()
+            await self._counts.start()
             if self._ports is not None:
                 await self._ports.await_members(_GROUP_START_S)
             if settings.allow_http:
@@ -304,7 +305,6 @@ class GatewayService:
         if self._access_watch is not None:
             self._access_watch.start()
         self._upstream.start()
-        self._counts.start()
         addresses = self.http_address, self.grpc_address, self.metrics_address
         _log.info("serving HTTP on %s, gRPC on %s, metrics on %s", *addresses)
 

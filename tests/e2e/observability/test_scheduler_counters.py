@@ -206,7 +206,7 @@ def process_of(mesh: Mesh, name: str) -> int:
 
 def has_both(mesh: Mesh) -> bool:
     linked = re.findall(r"^nereid_gateway_linked\S* (\d+)$", mesh.metrics(), re.MULTILINE)
-    return linked == ["2"] and mesh.get("/v2/health/ready")[0] == 200
+    return linked == ["2", "2"] and mesh.get("/v2/health/ready")[0] == 200
 
 
 def test_a_scheduler_that_is_killed(tmp_path: Path) -> None:
@@ -253,7 +253,9 @@ def responds(mesh: Mesh) -> bool:
 def test_models_that_move(tmp_path: Path) -> None:
     repository = save_models(tmp_path / "models")
     assert {owner_of(model, NAMES) for model in _MODELS[:-1]} == set(NAMES)
-    with running(repository, tmp_path / "log", "--schedulers=2", executors=2) as mesh:
+    # Clients cannot choose the gateway.
+    flags = ("--schedulers=2", "--gateways=2")
+    with running(repository, tmp_path / "log", *flags, executors=2) as mesh:
         until(lambda: has_both(mesh), "both schedulers")
         watch = Watch(mesh)
         send_more(mesh, watch)

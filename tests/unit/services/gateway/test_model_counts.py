@@ -9,6 +9,7 @@ import pytest
 
 from nereid.core.errors import Unavailable
 from nereid.core.methods import SCHEDULER
+from nereid.gateway_group import GatewayGroup
 from nereid.observability.count_exchange import CountSource
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -17,6 +18,8 @@ from nereid.services.gateway.control import Control
 from nereid.services.gateway.model_counts import ModelCounts
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nereid.rpc import Call, Channel
 
 _PAGE = """# HELP nv_inference_count x
@@ -97,6 +100,11 @@ class Scheduler:
         return self.source.respond(pb.CountsRequest.FromString(message)).SerializeToString()
 
 
+async def page_of(control: Control) -> int:
+    response = await control.call("Metrics", pb.MetricsRequest(), pb.MetricsResponse)
+    return int(response.exposition.split()[-1])
+
+
 class World:
     def __init__(self) -> None:
         self.scheduler = Scheduler()
@@ -105,8 +113,7 @@ class World:
         self.control = Control(mesh, 5.0, counts=self.counts)
 
     async def page(self) -> int:
-        response = await self.control.call("Metrics", pb.MetricsRequest(), pb.MetricsResponse)
-        return int(response.exposition.split()[-1])
+        return await page_of(self.control)
 
     async def statistics(self) -> list[int]:
         response = await self.control.call(
@@ -167,7 +174,7 @@ async def test_models_of_one_name_in_two_namespaces_are_as_the_scheduler_shows_t
 
 async def test_it_looks_without_being_asked_and_keeps_what_is_said_at_an_end() -> None:
     it = World()
-    it.counts.start()
+    await it.counts.start()
     it.scheduler.count(5)
     before = it.scheduler.looks
     while it.scheduler.looks < before + 2:
@@ -186,10 +193,30 @@ async def test_schedulers_of_an_older_release_and_none_at_all() -> None:
     assert await it.page() == 5
     assert await it.statistics() == [5]
     # It goes on looking for one that it can ask.
-    it.counts.start()
+    await it.counts.start()
     before = it.scheduler.looks
     while it.scheduler.looks < before + 2:
         await asyncio.sleep(0)
     await it.counts.close()
     idle = ModelCounts(cast("Any", it.scheduler), 5.0)
     await idle.close()
+
+
+async def test_gateways_of_a_group_show_no_less_than_another_one_has_shown(tmp_path: Path) -> None:
+    scheduler = Scheduler()
+    mesh = cast("Any", scheduler)
+    groups = [GatewayGroup(number, 3, tmp_path) for number in range(2)]
+    # Long pauses: nobody looks unless it is asked. The third gateway is not there.
+    gateways = [ModelCounts(mesh, 5.0, 1000.0, group=each) for each in groups]
+    first, second = (Control(mesh, 5.0, counts=each) for each in gateways)
+    try:
+        for each in gateways:
+            await each.start()
+        assert await page_of(second) == 0
+        scheduler.count(5)
+        assert await page_of(first) == 5
+        scheduler.restart()
+        assert await page_of(second) == 5
+    finally:
+        for each in gateways:
+            await each.close()
