@@ -113,7 +113,8 @@ class Watch:
 
     def successes(self) -> dict[str, float]:
         """By model, by the statistics."""
-        assert self.whole()
+        # A model that moves is shown by nobody for a moment.
+        until(self.whole, "all counters")
         return {
             model: self.shown[f"stats/{model}/inference_stats/success/count"] for model in _MODELS
         }
