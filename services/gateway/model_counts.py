@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.control_calls import call_any, call_scheduler
 from nereid.core.errors import NereidError, Unavailable, Unimplemented
+from nereid.core.retry_after import DEFAULT_MS
 from nereid.observability.count_exchange import CountKeeper
 from nereid.observability.metrics_page import replace_series
 from nereid.pb import kserve_pb2
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 _INTERVAL_S: Final = 2.0
 # Many models that are all used cost a scheduler more: it spends 2 % of its time at most.
 _PAUSES: Final = 49
+# It waits longer where a scheduler hangs.
+_LONGEST_PAUSE_S: Final = 5.0
 _ATTEMPTS: Final = 4
 _METHOD: Final = "Counts"
 
@@ -109,7 +112,7 @@ class ModelCounts:
                 return response
             if self._keeper.schedulers == before:
                 return response
-        raise Unavailable("the schedulers change")
+        raise Unavailable("schedulers come and go; try again", retry_after_ms=DEFAULT_MS)
 
     async def _look_forever(self) -> None:
         loop = asyncio.get_running_loop()
@@ -120,7 +123,8 @@ class ModelCounts:
             if self._keeper.schedulers != before:
                 # Now it is known what the new one lacks.
                 continue
-            await asyncio.sleep(max(self._interval_s, (loop.time() - began_s) * _PAUSES))
+            pause_s = min((loop.time() - began_s) * _PAUSES, _LONGEST_PAUSE_S)
+            await asyncio.sleep(max(self._interval_s, pause_s))
 
     async def look(self) -> None:
         """Get what has been counted since the last look, and give what nobody else has."""
