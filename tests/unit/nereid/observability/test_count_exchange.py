@@ -104,6 +104,12 @@ def test_a_model_that_is_unloaded_is_forgotten_by_all_that_show_it() -> None:
     second.write("a")
     exchange(keeper, first, second)
     assert shown(keeper.store, "a") == 3
+    # Both between two looks.
+    second.source.store.end_loads([("a", "1")])
+    second.load("a", continues=True).count = 2
+    second.write("a")
+    exchange(keeper, first, second)
+    assert shown(keeper.store, "a") == 2
 
 
 def test_a_load_that_ends_because_the_next_one_is_known_takes_only_what_was_before_it() -> None:
