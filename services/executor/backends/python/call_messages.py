@@ -101,11 +101,11 @@ def response_parts(model: str, response: InferResponse) -> tuple[int, Any, Seque
     head = response.head
     if not head:
         return wire.EMPTY | more, None, ()
-    told = _response_heads.get(head) or _response_heads.remember(head, _read_head(head))
+    reported = _response_heads.get(head) or _response_heads.remember(head, _read_head(head))
     tensors = [
         wire.Range(*each) if type(each) is SharedMemory else each for each in response.payloads
     ]
-    return more, told, tensors
+    return more, reported, tensors
 
 
 def _read_head(head: bytes) -> dict[str, Any]:

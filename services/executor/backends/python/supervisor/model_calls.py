@@ -141,8 +141,8 @@ class ModelCalls:
             if response.segment_name:
                 self._release_segment(response.segment_name)
         else:
-            flags, told, tensors = response_parts(model, response)
-            meta = b"" if told is None else json.dumps(told).encode()
+            flags, reported, tensors = response_parts(model, response)
+            meta = b"" if reported is None else json.dumps(reported).encode()
             self._enqueue_response(wire.Call(number, flags, meta, tensors))
 
     def _release_segment(self, segment_name: str) -> None:
