@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import queue
+import selectors
 import threading
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -22,8 +23,24 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # How long what arrives may wait while nothing is pending: a ping, or the end of a connection.
-_IDLE_S: Final = 1.0
+IDLE_S: Final = 1.0
 _READ_BYTES: Final = 1 << 16
+
+
+class _Selector(selectors.PollSelector):
+    """Notes what the handler of a signal raises while the loop waits: nothing is lost by that.
+
+    No epoll: that would belong to the model's forked processes as well, whose end would change it.
+    """
+
+    raised: BaseException | None = None
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        try:
+            return super().select(timeout)
+        except BaseException as error:
+            self.raised = error
+            raise
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -33,11 +50,6 @@ class _Loop(asyncio.SelectorEventLoop):
         transport: Any = super()._make_socket_transport(*args, **options)  # type: ignore[misc]
         transport.max_size = _READ_BYTES
         return transport
-
-    def __del__(self) -> None:
-        """Leave it open: closed in a process that the model has forked, it would stop waiting for
-        its sockets in this one as well, as both have the same epoll instance.
-        """
 
 
 class ClosedError(Exception):
@@ -51,12 +63,16 @@ class LoopDriver:
         self,
         is_busy: Callable[[], bool],
         on_failure: Callable[[], None],
-        idle_s: float = _IDLE_S,
+        idle_s: float = IDLE_S,
     ) -> None:
         """is_busy: whether anything is awaited of the loop. on_failure: a callback has raised, and
         what it has left undone is not known.
+
+        Raises:
+            OSError, RuntimeError: the system has no more descriptors or threads.
         """
-        self.loop: asyncio.AbstractEventLoop = _Loop()
+        self._selector = _Selector()
+        self.loop: asyncio.AbstractEventLoop = _Loop(self._selector)
         self.loop.set_exception_handler(self._on_exception)
         self._is_busy = is_busy
         self._on_failure = on_failure
@@ -71,7 +87,11 @@ class LoopDriver:
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._raised: BaseException | None = None
         self._thread = threading.Thread(target=self._run_own, name="nereid-link", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self.loop.close()
+            raise
 
     def submit(self, work: Callable[[], None]) -> None:
         """Have the loop call work soon; raises ClosedError."""
@@ -96,7 +116,8 @@ class LoopDriver:
             if self._closed:
                 raise ClosedError
             self.loop.call_soon(work)
-            while received.empty():
+            # At the end, the driver's own thread has the loop.
+            while received.empty() and self._last is None:
                 self._run_loop()
         finally:
             self._running.release()
@@ -109,7 +130,9 @@ class LoopDriver:
         self.loop.stop()
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """End, once last() is done; what was submitted before is called. The first call counts."""
+        """End, by last(): it comes after all that was submitted, and has to see to it that all who
+        wait in run() get something. The first call counts.
+        """
         with self._gate:
             if self._last is not None:
                 return
@@ -124,8 +147,10 @@ class LoopDriver:
             raised, self._raised = self._raised, None
             if raised is not None:
                 raise raised
-        except BaseException:
-            self._on_failure()
+        except BaseException as error:
+            raised, self._selector.raised = self._selector.raised, None
+            if error is not raised:
+                self._on_failure()
             raise
 
     def _on_exception(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -144,20 +169,23 @@ class LoopDriver:
                         self._run_loop()
                     self.loop.call_soon(self.loop.stop)
                     self._run_loop()
-                except Exception:
+                except BaseException:
+                    # Whatever it is, others wait for this thread.
                     _log.exception("the link to the scheduler has failed")
         with self._running:
             self._end()
 
     def _end(self) -> None:
         assert self._last is not None, "close() comes first"
-        try:
-            self.loop.run_until_complete(self._last())
-        except Exception:
-            _log.exception("the link to the scheduler could not be closed")
         with self._gate:
             self._closed = True
-        # What was submitted before that.
-        self.loop.call_soon(self.loop.stop)
-        self.loop.run_forever()
+        last = self.loop.create_task(self._last())
+        last.add_done_callback(lambda _: self.loop.stop())
+        try:
+            # What was submitted may stop the loop as well.
+            while not last.done():
+                self.loop.run_forever()
+            last.result()
+        except BaseException:
+            _log.exception("the link to the scheduler could not be closed")
         self.loop.close()

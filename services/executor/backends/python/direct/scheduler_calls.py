@@ -11,18 +11,25 @@ import logging
 import queue
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.control_calls import UNREACHABLE
 from nereid.core.errors import InvalidArgument, NereidError, Unavailable
 from nereid.core.messages import InferResponse, error_status_of
 from nereid.rpc import ChannelOptions, SocketChannel
 from nereid.services.executor.backends.python.call_messages import infer_request, response_parts
-from nereid.services.executor.backends.python.direct.loop_driver import ClosedError, LoopDriver
+from nereid.services.executor.backends.python.direct.loop_driver import (
+    IDLE_S,
+    ClosedError,
+    LoopDriver,
+)
 from nereid.services.executor.backends.python.worker_site.nereid_worker.connection import (
     pending_calls,
 )
 from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol.channel import (
+    is_forked,
+)
 from nereid.services.executor.mesh_client import Mesh
 
 if TYPE_CHECKING:
@@ -38,68 +45,87 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_NO_LINK: Final = "no link to the scheduler: calls of the model go through the executor"
+
 
 class SchedulerPath:
     """A CallPath over a link to the scheduler, driven by the threads that wait."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (some by keyword)
         self,
         address: str,
         about: dict[str, Any],
         instance: int,
         segments: request_segments.RequestSegmentPool,
+        *,
         on_lost: Callable[[], None],
+        idle_s: float = IDLE_S,
     ) -> None:
         """about: the LINK frame. instance: the scheduler's number for it. on_lost: the link ended
-        without close(), from then on calls over it fail.
+        without close(), from then on calls over it fail. idle_s: as of LoopDriver.
+
+        Raises:
+            OSError, RuntimeError: the system has no more descriptors or threads.
         """
         self.calls = pending_calls.PendingCalls(self, segments)
         self._address = address
         self._about = about
         self._instance = instance
         self._on_lost = on_lost
-        self._driver = LoopDriver(self.calls.any_pending, self._fail)
+        self._opening = False
+        self._driver = LoopDriver(self._is_busy, self._fail, idle_s)
         self._channel: SocketChannel | None = None
         self._mesh: Mesh | None = None
         self._requests: dict[int, MeshRequest] = {}
+        # Where the outcome of open() goes.
+        self._outcome: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._retired = False
 
     def open(self, timeout_s: float) -> bool:
-        """Whether the link is up, within so many seconds."""
-        outcome: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        return self._driver.run(partial(self._open, timeout_s, outcome), outcome)
+        """Whether the link is up, within so many seconds and unless it is closed meanwhile."""
+        self._opening = True
+        try:
+            return self._driver.run(partial(self._open, timeout_s), self._outcome)
+        except ClosedError:
+            return False
+        finally:
+            self._opening = False
 
-    def _open(self, timeout_s: float, outcome: queue.SimpleQueue[bool]) -> None:
-        timer = self._driver.loop.call_later(timeout_s, self._report, outcome, False)
+    def _open(self, timeout_s: float) -> None:
+        timer = self._driver.loop.call_later(timeout_s, self._report, False)
         metadata = [(key, value) for key, value in self._about["metadata"]]
         options = ChannelOptions(credentials=partial(_credential, metadata))
         self._channel = SocketChannel(self._address, options)
         self._mesh = Mesh(
             self._channel,
             self._about["domain"],
-            on_link_up=partial(self._on_up, timer, outcome),
+            on_link_up=partial(self._on_up, timer),
             on_link_lost=self._fail,
         )
         self._mesh.open()
 
-    def _on_up(self, timer: asyncio.TimerHandle, outcome: queue.SimpleQueue[bool]) -> None:
+    def _on_up(self, timer: asyncio.TimerHandle) -> None:
         timer.cancel()
-        self._report(outcome, True)
+        self._report(True)
 
-    def _report(self, outcome: queue.SimpleQueue[bool], up: bool) -> None:
-        outcome.put(up)
+    def _report(self, up: bool) -> None:
+        self._outcome.put(up)
         self._driver.stop()
+
+    def _is_busy(self) -> bool:
+        return self._opening or self.calls.any_pending()
 
     def close(self) -> None:
         """Pending calls fail. From any thread, once or more often."""
-        with contextlib.suppress(ClosedError):
-            self._driver.submit(self._close_mesh)
-        self._driver.close(self._close_channel)
+        # The link belongs to the process that the model has forked.
+        if not is_forked():
+            self._driver.close(self._end)
 
     def retire(self) -> None:
         """Close once no call is pending. From any thread."""
-        with contextlib.suppress(ClosedError):
-            self._driver.submit(self._begin_retirement)
+        if not is_forked():
+            with contextlib.suppress(ClosedError):
+                self._driver.submit(self._begin_retirement)
 
     def _begin_retirement(self) -> None:
         self._retired = True
@@ -109,13 +135,24 @@ class SchedulerPath:
         if self._retired and not self.calls.any_pending():
             self.close()
 
-    def _close_mesh(self) -> None:
-        if self._mesh is not None:
-            self._mesh.close()
-
-    async def _close_channel(self) -> None:
+    async def _end(self) -> None:
+        """Nothing is submitted any more, and nobody waits in vain."""
+        self._report(False)
+        try:
+            self._close_mesh()
+        finally:
+            # What a failure of the loop has lost is not known to the mesh.
+            for number, model in self.calls.unanswered():
+                self._refuse(number, model, Unavailable(UNREACHABLE))
         if self._channel is not None:
             await self._channel.close()
+
+    def _close_mesh(self) -> None:
+        # Otherwise the scheduler would wait for their being sent again.
+        for asked in self._requests.values():
+            asked.on_receiver_event("cancel")
+        if self._mesh is not None:
+            self._mesh.close()
 
     def _fail(self) -> None:
         self._on_lost()
@@ -156,15 +193,17 @@ class SchedulerPath:
         self, number: int, about: dict[str, Any], tensors: Sequence[Any]
     ) -> Callable[[], None]:
         """What the loop has to do to send a request; its tensors are read here."""
-        model = about["model"]
+        request: InferRequest | InvalidArgument
         try:
             request = infer_request(about, tensors, self._instance, None)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             text = f"malformed request to the mesh: {error}"
-            return partial(self._refuse, number, model, InvalidArgument(text))
-        return partial(self._submit, number, model, request, about.get("released", ()))
+            request = InvalidArgument(text, accepted=True)
+        return partial(self._submit, number, about["model"], request, about.get("released", ()))
 
     def _control(self, about: dict[str, Any], what: Any) -> None:
+        if is_forked():
+            return
         if what == "release":
             work = partial(self._release, about["segment_names"])
         else:
@@ -175,10 +214,17 @@ class SchedulerPath:
     # ---- on the loop
 
     def _submit(
-        self, number: int, model: str, request: InferRequest, released: Sequence[str]
+        self,
+        number: int,
+        model: str,
+        request: InferRequest | InvalidArgument,
+        released: Sequence[str],
     ) -> None:
         if released:
             self._release(released)
+        if isinstance(request, InvalidArgument):
+            self._refuse(number, model, request)
+            return
         assert self._mesh is not None, "calls come after open()"
         self._requests[number] = asked = self._mesh.new_request(
             request, partial(self._on_infer_response, number, model)
@@ -234,6 +280,7 @@ class SchedulerCalls:
         self._timeout_s = timeout_s
         self._must_not_wait = must_not_wait
         self._granted: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._requested = False
         self._opening = threading.Lock()
         # Whether there is a link is known: calls of a sequence keep to one way.
         self._decided = False
@@ -254,7 +301,9 @@ class SchedulerCalls:
 
     def on_link(self, about: dict[str, Any] | None) -> None:
         """The executor grants a link, or (None) does not. From the reading thread."""
-        self._granted.put(about)
+        # A late request of the stream before may be granted in this one.
+        if self._requested:
+            self._granted.put(about)
 
     def close(self, *, cut: bool) -> None:
         """Open no link any more, and use none for further calls. From any thread, once or more
@@ -267,6 +316,7 @@ class SchedulerCalls:
             path.close() if cut else path.retire()
 
     def _open(self) -> None:
+        self._requested = True
         self._request_link()
         try:
             about = self._granted.get(timeout=self._timeout_s)
@@ -274,10 +324,16 @@ class SchedulerCalls:
             return
         if about is None:
             return
-        path = self._path = self._open_path(about, self._end_use)
-        self._is_up = path.open(self._timeout_s)
-        if not self._is_up:
-            _log.warning("no link to the scheduler: calls of the model go through the executor")
+        try:
+            path = self._open_path(about, self._end_use)
+        except (OSError, RuntimeError) as error:
+            _log.warning("%s: %s", _NO_LINK, error)
+            return
+        # From here on, close() ends it.
+        self._path = path
+        self._is_up = not self._ended and path.open(self._timeout_s)
+        if not (self._is_up or self._ended):
+            _log.warning(_NO_LINK)
         if self._ended or not self._is_up:
             path.close()
 

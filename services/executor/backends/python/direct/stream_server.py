@@ -118,7 +118,7 @@ class DirectServer:
 
     def _open_path(self, link: dict[str, Any], on_lost: Callable[[], None]) -> SchedulerPath:
         about, segments = self._about, self._connection.segments
-        return SchedulerPath(about["address"], link, about["number"], segments, on_lost)
+        return SchedulerPath(about["address"], link, about["number"], segments, on_lost=on_lost)
 
     def stop(self, *, cut: bool) -> None:
         if cut:

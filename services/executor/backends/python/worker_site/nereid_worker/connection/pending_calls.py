@@ -61,10 +61,12 @@ class CallPath(Protocol):
 class _PendingCall:
     """A call until its last response."""
 
-    __slots__ = ("lease", "on_response", "responded")
+    __slots__ = ("lease", "model", "on_response", "responded")
 
-    def __init__(self, on_response: OnResponse, lease: SegmentLease | None) -> None:
+    def __init__(self, on_response: OnResponse, lease: SegmentLease | None, model: str) -> None:
         self.on_response = on_response
+        # The one that is asked; empty: a call of another kind.
+        self.model = model
         # The memory of the call's tensors, if they are large.
         self.lease = lease
         self.responded = False
@@ -98,6 +100,12 @@ class PendingCalls:
     def any_pending(self) -> bool:
         """Whether any call waits for a response."""
         return bool(self._calls)
+
+    def unanswered(self) -> list[tuple[int, str]]:
+        """The numbers of all calls without a last response, and the models that they ask."""
+        # A finaliser may change them meanwhile.
+        calls = [(number, self._calls.get(number)) for number in list(self._calls)]
+        return [(number, call.model) for number, call in calls if call is not None]
 
     def start_call(
         self, about: dict[str, Any], tensors: Sequence[Any], on_response: OnResponse
@@ -136,7 +144,7 @@ class PendingCalls:
                 about["released"] = self._pop_copied()
             lease = self.segments.lend_copy(tensors)
         number = next(self._numbers)
-        self._calls[number] = _PendingCall(on_response, lease)
+        self._calls[number] = _PendingCall(on_response, lease, about.get("model", ""))
         return number, tensors if lease is None else lease.places
 
     def cancel_call(self, number: int) -> None:
@@ -156,14 +164,15 @@ class PendingCalls:
         """Pass a response on to the caller."""
         if wire.Range in map(type, response.tensors):
             response = self._open_response(response)
-        pending = self._calls.get(number)
+        more = response.flags & wire.MORE
+        # At once, as several threads may have a last response.
+        pending = self._calls.get(number) if more else self._calls.pop(number, None)
         if pending is None:
             return
-        if not response.flags & wire.MORE:
-            self.forget_call(number)
-            # After an error or several responses, somebody may still be reading the segment.
-            if pending.lease is not None and not (pending.responded or response.flags & wire.ERROR):
-                pending.lease.free()
+        # After an error or several responses, somebody may still be reading the segment.
+        in_use = more or pending.responded or response.flags & wire.ERROR
+        if pending.lease is not None and not in_use:
+            pending.lease.free()
         pending.responded = True
         pending.on_response(response)
 

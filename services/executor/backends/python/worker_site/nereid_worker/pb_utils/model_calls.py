@@ -171,7 +171,11 @@ def _response_of(response: Response) -> InferenceResponse:
         Tensor.of_raw(name, datatype, tuple(shape), raw)
         for (name, datatype, shape), raw in zip(about["outputs"], response.tensors)  # noqa: B905
     ]
-    return InferenceResponse(tensors, parameters=about["parameters"] or None)
+    made = InferenceResponse(tensors)
+    if about["parameters"]:
+        # Other backends may give what a Python model cannot, such as a double.
+        made._parameters = json.dumps(about["parameters"])
+    return made
 
 
 def _error_of(response: Response) -> TritonError:
