@@ -3,6 +3,9 @@
 import asyncio
 import json
 import os
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +114,57 @@ class TritonPythonModel:
 
     async def pid(self, _request):
         return str(os.getpid())
+
+    async def linked(self, _request):
+        """Whether this process has a link of its own to the scheduler."""
+        return str(any(each.name == "nereid-link" for each in threading.enumerate()))
+
+    async def storm(self, _request, model, count):
+        """Calls by threads, by coroutines and by a blocked loop at once, and what came of each."""
+
+        def check(number, response):
+            text = text_of(response)
+            return "right" if text == str(number) else text
+
+        def by_thread(number):
+            return check(number, request_to(model, f"echo {number}").exec())
+
+        async def by_loop(number):
+            return check(number, await request_to(model, f"echo {number}").async_exec())
+
+        numbers = range(int(count))
+        with ThreadPoolExecutor(8) as pool:
+            waiting = [pool.submit(by_thread, number) for number in numbers[::3]]
+            asked = asyncio.gather(*map(by_loop, numbers[1::3]))
+            outcomes = Counter()
+            for number in numbers[2::3]:
+                outcomes[by_thread(number)] += 1
+                await asyncio.sleep(0)
+            outcomes.update(await asked)
+            outcomes.update([each.result() for each in waiting])
+        return json.dumps(outcomes)
+
+    async def add(self, _request, model, numbers):
+        """Sums of a sequence of calls, none of which waits for the one before."""
+        values = [int(each) for each in numbers.split(",")]
+        asked = []
+        for place, value in enumerate(values):
+            flags = (place == 0) + 2 * (place == len(values) - 1)
+            tensor = pb_utils.Tensor("INPUT", np.array([[value]], np.int32))
+            made = pb_utils.InferenceRequest(
+                model_name=model,
+                requested_output_names=["OUTPUT"],
+                inputs=[tensor],
+                correlation_id=1 + len(self.kept),
+                flags=flags,
+            )
+            asked.append(made.async_exec())
+        sums = []
+        for response in await asyncio.gather(*asked):
+            if response.has_error():
+                return text_of(response)
+            sums.append(int(response.output_tensors()[0].as_numpy()[0, 0]))
+        return json.dumps(sums)
 
     async def iterate(self, _request, model, command):
         return ",".join(map(text_of, request_to(model, command).exec(decoupled=True)))
