@@ -167,7 +167,8 @@ class LoopDriver:
                 try:
                     while self._is_busy() and self._last is None:
                         self._run_loop()
-                    self.loop.call_soon(self.loop.stop)
+                    # Links send at the end of a turn: in the next one.
+                    self.loop.call_soon(self.loop.call_soon, self.loop.stop)
                     self._run_loop()
                 except BaseException:
                     # Whatever it is, others wait for this thread.

@@ -154,6 +154,17 @@ def test_work_is_done_by_the_own_thread_unless_somebody_runs(
     assert site.submitted_thread() == OWN_THREAD
 
 
+def test_what_work_leaves_to_the_next_turn_is_done_as_well(site: Site) -> None:
+    """As links do, which send what a turn has for them at its end."""
+    done = threading.Event()
+
+    def work() -> None:
+        site.driver.loop.call_soon(done.set)
+
+    site.driver.submit(work)
+    assert done.wait(LIMIT_S)
+
+
 def test_what_nobody_announced_is_done_before_long() -> None:
     site = Site(idle_s=0.001)
     done = threading.Event()
