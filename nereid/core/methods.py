@@ -36,5 +36,7 @@ WITHDRAWALS_KEY: Final = "nereid-withdrawals"
 MEMORY_KEY: Final = "nereid-memory"
 # Metadata of an Infer link: the memory domain of its gateway (nereid.shm.segments).
 SHM_NAMESPACE_KEY: Final = "nereid-shm-namespace"
+# Present if an Infer link is for models' own calls, and nobody sends these again over another one.
+MODEL_CALLS_KEY: Final = "nereid-model-calls"
 # Of a control call that one scheduler passes on to another, which then responds for itself alone.
 FORWARDED_KEY: Final = "nereid-forwarded"

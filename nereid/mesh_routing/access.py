@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nereid import rpc
 from nereid.core.codecs import RequestCodec, ResponseCodec
-from nereid.core.methods import INFER_PATH, SHM_NAMESPACE_KEY
+from nereid.core.methods import INFER_PATH, MODEL_CALLS_KEY, SHM_NAMESPACE_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,15 +44,17 @@ class _LinkCodec:
         self.decode = ResponseCodec().decode
 
 
-def dial_scheduler(channel: rpc.Channel, domain: str = "") -> OpenLink:
+def dial_scheduler(channel: rpc.Channel, domain: str = "", *, for_models: bool = False) -> OpenLink:
     """A link over a channel, which is dialled again for as long as it is open.
 
-    domain: of the memory that this process shares (nereid.shm.segments.shm_namespace).
+    domain: of the memory that this process shares (nereid.shm.segments.shm_namespace). for_models:
+    requests are calls of models, and are not sent again when the link breaks.
     """
+    metadata = [(SHM_NAMESPACE_KEY, domain)]
+    if for_models:
+        metadata.append((MODEL_CALLS_KEY, "1"))
 
     def open_link(**callbacks: Any) -> SchedulerLink:
-        return rpc.dial_link(
-            channel, INFER_PATH, _LinkCodec(), metadata=((SHM_NAMESPACE_KEY, domain),), **callbacks
-        )
+        return rpc.dial_link(channel, INFER_PATH, _LinkCodec(), metadata=metadata, **callbacks)
 
     return open_link

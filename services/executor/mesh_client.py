@@ -99,7 +99,8 @@ class Mesh:
         # References are sent once it is known whether the scheduler can pass them on.
         if schedulers is None:
             assert channel is not None, "no way to any scheduler"
-            schedulers = OneScheduler(dial_scheduler(channel, domain), channel)
+            open_link = dial_scheduler(channel, domain, for_models=True)
+            schedulers = OneScheduler(open_link, channel)
             # Its end is the session's.
             reconnect_limit_s = None
         self._channels = schedulers.channels

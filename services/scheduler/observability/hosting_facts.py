@@ -75,7 +75,7 @@ class HostingFacts:
         return pb.SchedulerFacts(
             name=_ONLY if membership is None else membership.name,
             epoch=0 if membership is None else membership.epoch,
-            gateways=len(self._gateways),
+            gateways=sum(not each.for_models for each in self._gateways),
             owned=names[:_MAX_OWNED],
             models=len(names),
             reachable=True,

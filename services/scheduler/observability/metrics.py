@@ -191,7 +191,8 @@ class SchedulerMetrics:
     def _write_streams(self, page: Page) -> None:
         sessions = self._loader.sessions
         page.add_value(metrics.EXECUTORS, len(sessions))
-        page.add_value(metrics.LINKS, len(self._gateways), {"peer": "gateway"})
+        gateways = sum(not each.for_models for each in self._gateways)
+        page.add_value(metrics.LINKS, gateways, {"peer": "gateway"})
         page.add_value(metrics.LINKS, len(sessions), {"peer": "executor"})
         page.add_value(metrics.LINKS, self._loader.instances.open, {"peer": "instance"})
         for session in self._gateways:

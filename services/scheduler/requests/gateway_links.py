@@ -1,4 +1,5 @@
-"""The links of all gateways: a session for each, greeted with the notices that are in force.
+"""The links of all gateways, and of models that make calls: a session for each, greeted with the
+notices that are in force.
 
 Who connects before the scheduler has started waits. One that shuts down says so on each link before
 it returns a request over it, also where a gateway connects while it finishes what it has.
@@ -11,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.messages import Ownership
-from nereid.core.methods import SHM_NAMESPACE_KEY
+from nereid.core.methods import MODEL_CALLS_KEY, SHM_NAMESPACE_KEY
 from nereid.rpc import accept_link
 from nereid.services.scheduler.requests.gateway_codec import GatewayCodec, RemoteGatewayCodec
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
@@ -71,7 +72,12 @@ class GatewayLinks:
             self._early_calls.append(call)
             return
         domain = call.get(SHM_NAMESPACE_KEY) if call.peer_is_local else None
-        session = GatewaySession(self._admission, self._segment_owners, str(domain or ""))
+        session = GatewaySession(
+            self._admission,
+            self._segment_owners,
+            str(domain or ""),
+            for_models=call.get(MODEL_CALLS_KEY) is not None,
+        )
         codec = GatewayCodec() if session.shares else RemoteGatewayCodec()
         on_down = partial(self._on_down, session)
         self._add(session, accept_link(call, codec, on_items=session.on_items, on_down=on_down))

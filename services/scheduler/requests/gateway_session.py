@@ -39,10 +39,18 @@ class GatewaySession:
     _numbers: ClassVar = count(1)
 
     def __init__(
-        self, admission: Admission, segment_owners: SegmentOwners | None = None, domain: str = ""
+        self,
+        admission: Admission,
+        segment_owners: SegmentOwners | None = None,
+        domain: str = "",
+        *,
+        for_models: bool = False,
     ) -> None:
-        """domain: the shared-memory domain of the gateway; empty: it has none."""
+        """domain: the shared-memory domain of the gateway; empty: it has none. for_models: it is
+        no gateway's: models make calls over it, which nobody sends again.
+        """
         self._admission = admission
+        self.for_models = for_models
         self._segment_owners = segment_owners or SegmentOwners()
         self.shares = self._segment_owners.shares_domain(domain)
         # Segments that responses lie in, until the gateway releases them.
@@ -97,7 +105,7 @@ class GatewaySession:
         orphans = self._admission.orphans
         for number, pending in list(self._pending.items()):
             runs = isinstance(pending, Entry) and pending.is_running_once
-            if runs or isinstance(pending, OrphanedRequest):
+            if not self.for_models and (runs or isinstance(pending, OrphanedRequest)):
                 orphans.adopt(number, pending)
             else:
                 self._cancel(number)

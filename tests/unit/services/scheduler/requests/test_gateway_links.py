@@ -7,6 +7,7 @@ import pytest
 
 from nereid.core.codecs import ResponseCodec
 from nereid.core.messages import CachedModels, LogRules, Notice, Ownership
+from nereid.core.methods import MODEL_CALLS_KEY, SHM_NAMESPACE_KEY
 from nereid.rpc import memory_links
 from nereid.services.scheduler.models.catalogue import Catalogue
 from nereid.services.scheduler.requests.admission import Admission
@@ -21,8 +22,11 @@ LEAVING = Ownership("", 0, (), leaving=True)
 class FakeCall:
     """A gateway's call; `sent` has the items of each frame."""
 
-    def __init__(self, *, domain: str | None = None, local: bool = True) -> None:
-        self._domain, self.peer_is_local = domain, local
+    def __init__(
+        self, *, domain: str | None = None, local: bool = True, for_models: bool = False
+    ) -> None:
+        self.peer_is_local = local
+        self._metadata = {SHM_NAMESPACE_KEY: domain, MODEL_CALLS_KEY: "1" if for_models else None}
         self.done = self.accepted = self.finished = False
         self.buffered_bytes = 0
         self.sent: list[list[Any]] = []
@@ -31,8 +35,8 @@ class FakeCall:
         self.on_cancel: Any = None
         self.on_writable: Any = None
 
-    def get(self, _: str) -> str | None:
-        return self._domain
+    def get(self, key: str) -> str | None:
+        return self._metadata[key]
 
     def accept(self) -> None:
         self.accepted = True
@@ -58,6 +62,13 @@ def accept(links: GatewayLinks, **options: Any) -> Any:
     call = FakeCall(**options)
     links.accept_call(call)  # type: ignore[arg-type]
     return call
+
+
+@pytest.mark.parametrize("for_models", [True, False])
+async def test_links_of_models_are_told_from_gateways(for_models: bool) -> None:
+    links = links_of()
+    accept(links, for_models=for_models)
+    assert [each.for_models for each in links.sessions] == [for_models]
 
 
 async def test_who_connects_early_is_accepted_at_the_start() -> None:

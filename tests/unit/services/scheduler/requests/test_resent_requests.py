@@ -11,6 +11,7 @@ from nereid.core.messages import Cancel, InferResponse, MovedResponse
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.sessions import Session
 from nereid.services.scheduler.models.dependencies import step_request_id
+from nereid.services.scheduler.requests.entry import RequestState
 from nereid.services.scheduler.requests.first_runs import FirstRuns
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from tests.support.scheduler.admission_world import AdmissionWorld, Link, loading_version, request
@@ -207,6 +208,19 @@ async def test_a_gateway_that_is_back_gets_the_response_of_what_ran_meanwhile(
     assert [(each.id, each.head) for each in back.link.sent] == [(1, b"done")]
     assert back.session.pending == len(it.admission.orphans) == 0
     assert it.link.sent == []
+
+
+async def test_what_runs_for_a_models_call_is_cancelled_with_its_link() -> None:
+    it = AdmissionWorld()
+    model = it.ready()
+    calling = GatewaySession(it.admission, for_models=True)
+    calling.link = Link()
+    calling.on_items([request(1)])
+    (entry,) = calling._pending.values()
+    run(model, entry)
+    calling.on_down()
+    assert entry.state is RequestState.RESPONDED
+    assert len(it.admission.orphans) == 0
 
 
 async def test_what_is_only_queued_is_cancelled_with_its_link() -> None:
