@@ -345,7 +345,14 @@ class OnnxModel:
         binding.synchronize_inputs()
         self._session.run_with_iobinding(binding, self._options)
         binding.synchronize_outputs()
-        return [_to_array(value) for value in binding.get_outputs()]
+        arrays = [_to_array(value) for value in binding.get_outputs()]
+        # An output that is an input has its memory, which is the caller's and ends with the input.
+        return [
+            array.copy()
+            if any(np.may_share_memory(array, given) for given in inputs.values())
+            else array
+            for array in arrays
+        ]
 
 
 class OutputSetsModel:
