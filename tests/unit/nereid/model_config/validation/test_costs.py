@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import combinations, islice
+from itertools import combinations, islice, pairwise
 from pathlib import Path
 from time import process_time
 from typing import NamedTuple
@@ -231,6 +231,22 @@ def test_sessions_multiply_instances() -> None:
         costs.check_session_costs(config, 5, "parameter 'p'")
     assert refused.value.message == (
         "parameter 'p' of model 'm' must be at most 512 sessions for 128 instances but is 640"
+    )
+
+
+def test_an_ensemble_has_a_bound_of_steps() -> None:
+    names = ["x", *(f"t{number}" for number in range(costs.MAX_STEPS)), "y"]
+    steps = " ".join(
+        f"step {{ model_name: 's' model_version: -1 input_map {{ key: 'i' value: '{taken}' }}"
+        f" output_map {{ key: 'o' value: '{given}' }} }}"
+        for taken, given in pairwise(names)
+    )
+    text = f"platform: 'ensemble' {_TENSORS} ensemble_scheduling {{ {steps} }}"
+    config = complete_config(parse_config(text, model_name="m"), model_name="m", description=None)
+    with pytest.raises(InvalidArgument) as refused:
+        validate_config(config)
+    assert refused.value.message == (
+        "ensemble_scheduling of model 'm' must be at most 1024 steps but is 1025"
     )
 
 
