@@ -3,10 +3,13 @@
 import gc
 import os
 from collections import Counter
+from collections.abc import Generator
 from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.mesh import poison
 
 # It times its examples, which on a busy machine says nothing of the code.
 _PATIENT: Final[dict[str, Any]] = {
@@ -20,6 +23,22 @@ settings.load_profile("patient")
 
 # The processes that tests start shall not each compile all modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Where meshes have processes of their own, whose memory is poisoned. Elsewhere what is received can
+# look like it: compressed constants do.
+_WITH_MESHES: Final = frozenset({"conformance", "differential", "e2e"})
+poison.search_received()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """No test gets memory that nobody has written."""
+    try:
+        yield
+    finally:
+        found = poison.take_found()
+        if found and _WITH_MESHES.intersection(item.path.parts):
+            pytest.fail("\n".join(found[:5]))
 
 
 def pytest_collection_finish() -> None:

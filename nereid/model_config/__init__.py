@@ -28,6 +28,11 @@ from nereid.model_config.instance_groups import (
 )
 from nereid.model_config.render import config_json, metadata
 from nereid.model_config.text_format import parse_config
+from nereid.model_config.validation.costs import (
+    check_session_costs,
+    check_step_requests,
+    check_version_costs,
+)
 from nereid.model_config.validation.model import validate_config
 from nereid.model_config.validation.model_file import check_model_file
 from nereid.model_config.versions import select_versions
@@ -45,6 +50,9 @@ __all__ = [
     "ResourceNeed",
     "SequenceBatching",
     "check_model_file",
+    "check_session_costs",
+    "check_step_requests",
+    "check_version_costs",
     "complete_config",
     "config_json",
     "device_of_groups",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from nereid.core.errors import InvalidArgument
 from nereid.core.known_backends import ONNXRUNTIME, OPENVINO, PYTHON, TENSORFLOW
+from nereid.model_config.validation.costs import check_group_costs
 from nereid.model_config.validation.instance_groups import check_group, group_name
 from nereid.pb import model_config_pb2
 
@@ -112,7 +113,9 @@ def _groups(config: ModelConfig, gpu_ids: Sequence[int]) -> list[ModelInstanceGr
     if not written:
         kind = _Kind.KIND_CPU if config.backend in _CPU_UNLESS_ASKED else _Kind.KIND_AUTO
         written = [model_config_pb2.ModelInstanceGroup(name=config.name, kind=kind)]
-    return [_normalise(config, index, group, gpu_ids) for index, group in enumerate(written)]
+    groups = [_normalise(config, index, group, gpu_ids) for index, group in enumerate(written)]
+    check_group_costs(config.name, groups)
+    return groups
 
 
 def _normalise(

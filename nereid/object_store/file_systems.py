@@ -11,6 +11,7 @@ import importlib.util
 import logging
 import re
 from abc import ABC, abstractmethod
+from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from nereid.object_store.urls import StoreUrl
 
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
+# Begin tags of objects that have none: their MD5, or a date.
+_CONTENT, _DATE = _SUBSTITUTES = ("md5 ", "date ")
 # A bucket of S3's Express One Zone, whose ETags are random.
 _DIRECTORY_BUCKET: Final = "--x-s3"
 _LONGEST_REASON: Final = 300
@@ -141,10 +144,11 @@ class S3Files(StoreFiles):
     _limits: ClassVar[Mapping[str, float]] = {"timeout": _LONGEST_LISTING_S}
 
     def describe(self, info: Mapping[str, Any]) -> StoredObject:
-        tag = str(info.get("ETag", "")).strip('"')
+        tag = _etag(info)
         bucket = info["name"].partition("/")[0]
         known = _MD5.fullmatch(tag) is not None and not bucket.endswith(_DIRECTORY_BUCKET)
-        return StoredObject(info["size"] or 0, tag, tag if known else "")
+        md5 = tag if known else ""
+        return StoredObject(info["size"] or 0, tag or _without_tag(info, "LastModified"), md5)
 
     def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
         from fsspec.asyn import sync  # noqa: PLC0415
@@ -164,7 +168,9 @@ class S3Files(StoreFiles):
 
         response, content = sync(fs.loop, get)
         # In place of If-Match, which not every store of this protocol knows.
-        tag = str(response.get("ETag", "")).strip('"')
+        tag = _etag(response)
+        if not tag and stored.tag.startswith(_DATE):
+            tag = _date_tag(response.get("LastModified"))
         if stored.tag and not tag:
             raise StoreError(f"s3://{path}: the response is no object: it has no ETag")
         if tag != stored.tag:
@@ -172,6 +178,32 @@ class S3Files(StoreFiles):
         # With such keys the ETag is no MD5 of the content.
         keyed = "kms" in response.get("ServerSideEncryption", "").lower()
         return Chunk(content, not (keyed or response.get("SSECustomerAlgorithm")))
+
+
+def _etag(info: Mapping[str, Any]) -> str:
+    return str(info.get("ETag") or "").strip('"')
+
+
+def _date_tag(date: Any) -> str:
+    """A date as HTTP says it: to the second."""
+    if date is None:
+        return ""
+    return f"{_DATE}{int(date.timestamp()) if isinstance(date, datetime) else date}"
+
+
+def _without_tag(info: Mapping[str, Any], date: str, md5: str = "") -> str:
+    """Return what changes with an object's content where it has neither ETag nor generation.
+
+    Raises:
+        StoreError: there is no such thing, and a change could not be noticed.
+    """
+    tag = f"{_CONTENT}{md5}" if md5 else _date_tag(info.get(date))
+    if not tag:
+        raise StoreError(
+            f"{info.get('name', 'an object')}: the store says neither ETag nor date of it, so that"
+            " a change could not be noticed"
+        )
+    return tag
 
 
 async def _read_at_most(body: Any, size: int) -> bytes:
@@ -188,11 +220,13 @@ class GcsFiles(StoreFiles):
 
     def describe(self, info: Mapping[str, Any]) -> StoredObject:
         md5 = base64.b64decode(info.get("md5Hash") or "").hex()
-        return StoredObject(int(info["size"] or 0), str(info.get("generation", "")), md5)
+        tag = str(info.get("generation") or "") or _without_tag(info, "updated", md5)
+        return StoredObject(int(info["size"] or 0), tag, md5)
 
     def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
+        which = {} if stored.tag.startswith(_SUBSTITUTES) else {"generation": stored.tag}
         try:
-            return Chunk(self._fs.cat_file(path, start=start, end=end, generation=stored.tag))
+            return Chunk(self._fs.cat_file(path, start=start, end=end, **which))
         except FileNotFoundError:
             raise ObjectChangedError(f"gs://{path} has changed since it was listed") from None
 
@@ -203,7 +237,8 @@ class AzureFiles(StoreFiles):
     def describe(self, info: Mapping[str, Any]) -> StoredObject:
         settings = info.get("content_settings") or {}
         md5 = bytes(settings.get("content_md5") or b"").hex()
-        return StoredObject(info["size"] or 0, str(info.get("etag", "")), md5)
+        tag = str(info.get("etag") or "") or _without_tag(info, "last_modified", md5)
+        return StoredObject(info["size"] or 0, tag, md5)
 
     def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
         from azure.core import MatchConditions  # noqa: PLC0415
@@ -211,15 +246,13 @@ class AzureFiles(StoreFiles):
 
         fs = self._fs
         container, blob, _ = fs.split_path(path)
+        which: dict[str, Any] = {}
+        if not stored.tag.startswith(_SUBSTITUTES):
+            which = {"etag": stored.tag, "match_condition": MatchConditions.IfNotModified}
 
         async def get() -> bytes:
             async with fs.service_client.get_blob_client(container=container, blob=blob) as client:
-                stream = await client.download_blob(
-                    offset=start,
-                    length=end - start,
-                    etag=stored.tag,
-                    match_condition=MatchConditions.IfNotModified,
-                )
+                stream = await client.download_blob(offset=start, length=end - start, **which)
                 content: bytes = await stream.readall()
                 return content
 

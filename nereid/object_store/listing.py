@@ -21,8 +21,8 @@ _DIGEST_BYTES: Final = 16
 class StoredObject(NamedTuple):
     """An object as it was listed.
 
-    tag: changes with its content (ETag, generation). md5: of its content in hexadecimal digits, as
-    far as the store says; empty: unknown.
+    tag: changes with its content (ETag, generation; else MD5 or date). md5: of its content in
+    hexadecimal digits, as far as the store says; empty: unknown.
     """
 
     size: int

@@ -101,7 +101,7 @@ class Growth:
     def sizes(self, model: object, files: ModelFiles | None) -> dict[str, int]:
         """The bytes so far, by device: "cpu", or "gpu" and its number."""
         device = _device(self._gpu)
-        sizes = {device: sum(size for _, size, _, _ in files.version) if files is not None else 0}
+        sizes = {device: sum(size for _, size, _ in files.version) if files is not None else 0}
         for each, growth in self._growth().items():
             sizes[each] = max(sizes.get(each, 0), growth)
         own: Any = getattr(model, "memory_bytes", None)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ class Case:
     build: writes the files of version 1. inputs, outputs: (name, datatype, dims), without a batch
     dimension. make_request: the inputs of the request with this number. call: what a direct call
     gives; raises DirectCallError. config: further text of config.pbtxt. fits_json: whether values
-    survive JSON. shares_batches: whether one execution can serve several requests.
+    survive JSON. shares_batches: whether one execution can serve several requests. optional: the
+    inputs that a request can leave out.
     """
 
     name: str
@@ -37,44 +39,104 @@ class Case:
     config: str = ""
     fits_json: bool = True
     shares_batches: bool = True
+    optional: frozenset[str] = frozenset()
+
+    @property
+    def datatypes(self) -> frozenset[str]:
+        """Return the datatypes of its tensors."""
+        return frozenset(datatype for _, datatype, _ in (*self.inputs, *self.outputs))
 
     @property
     def has_text(self) -> bool:
         """Return whether some tensor has string elements."""
-        return any(datatype == "BYTES" for _, datatype, _ in (*self.inputs, *self.outputs))
+        return "BYTES" in self.datatypes
 
     @property
     def is_large(self) -> bool:
         """Return whether its tensors travel between processes in shared memory."""
         return any(np.asarray(array).nbytes > 1 << 14 for array in self.make_request(0).values())
 
+    @property
+    def chains(self) -> bool:
+        """Return whether a further step can take its outputs: they have the rank that they are
+        declared with.
+        """
+        rank = 1 if self.batching else 0
+        for number in range(3):
+            with contextlib.suppress(DirectCallError):
+                made = self.call(self.make_request(number))
+                if any(np.ndim(made[name]) != rank + len(dims) for name, _, dims in self.outputs):
+                    return False
+        return True
+
     def config_text(self, more: str = "") -> str:
         """Return config.pbtxt, with each tensor as it is declared."""
-        lines = [
-            f'backend: "{self.backend}"',
-            f"max_batch_size: {8 if self.batching else 0}",
-            *(_tensor("input", *tensor) for tensor in self.inputs),
-            *(_tensor("output", *tensor) for tensor in self.outputs),
-            self.config,
-            more,
-        ]
-        return "\n".join(lines)
+        return "\n".join([f'backend: "{self.backend}"', *self._tensors(), self.config, more])
+
+    def composed(self) -> Case:
+        """Return the case as an ensemble serves it: an output that is an input needs a name of its
+        own there, which all outputs have.
+        """
+        outputs = tuple((f"{name}_out", datatype, dims) for name, datatype, dims in self.outputs)
+
+        def call(arrays: Arrays) -> Arrays:
+            made = self.call(arrays)
+            return {f"{name}_out": array for name, array in made.items()}
+
+        return replace(self, outputs=outputs, call=call)
 
     def ensemble_text(self) -> str:
         """Return the configuration of an ensemble whose only step is this model."""
-        inputs = " ".join(f'input_map {{ key: "{n}" value: "{n}" }}' for n, _, _ in self.inputs)
-        outputs = " ".join(f'output_map {{ key: "{n}" value: "{n}" }}' for n, _, _ in self.outputs)
-        step = f'step {{ model_name: "{self.name}" model_version: -1 {inputs} {outputs} }}'
-        lines = [
-            'platform: "ensemble"',
+        return self._ensemble(_step(self.name, self._input_map, self._named("{}", "{}_out")))
+
+    def chain_text(self, passes: str) -> str:
+        """Return the configuration of an ensemble of this model and one that passes its outputs
+        on, as <name>_passed.
+        """
+        return self._ensemble(
+            _step(self.name, self._input_map, self._named("{}", "{}_between")),
+            _step(
+                passes,
+                self._named("{}", "{}_between"),
+                self._named("{}_passed", "{}_out"),
+            ),
+        )
+
+    def _named(self, key: str, value: str) -> dict[str, str]:
+        return {key.format(name): value.format(name) for name, _, _ in self.outputs}
+
+    @property
+    def _input_map(self) -> dict[str, str]:
+        return {name: name for name, _, _ in self.inputs}
+
+    def _tensors(self) -> list[str]:
+        return [
             f"max_batch_size: {8 if self.batching else 0}",
-            *(_tensor("input", *tensor) for tensor in self.inputs),
-            *(_tensor("output", *tensor) for tensor in self.outputs),
-            f"ensemble_scheduling {{ {step} }}",
+            *(
+                tensor_text("input", *each, optional=each[0] in self.optional)
+                for each in self.inputs
+            ),
+            *(tensor_text("output", *each) for each in self.outputs),
         ]
-        return "\n".join(lines)
+
+    def _ensemble(self, *steps: str) -> str:
+        scheduling = f"ensemble_scheduling {{ {' '.join(steps)} }}"
+        return "\n".join(['platform: "ensemble"', *self.composed()._tensors(), scheduling])
 
 
-def _tensor(kind: str, name: str, datatype: str, dims: tuple[int, ...]) -> str:
+def tensor_text(
+    kind: str, name: str, datatype: str, dims: tuple[int, ...], *, optional: bool = False
+) -> str:
+    """Return an input or output of config.pbtxt."""
     datatype = {"BYTES": "STRING"}.get(datatype, datatype)
-    return f'{kind} {{ name: "{name}" data_type: TYPE_{datatype} dims: {list(dims)} }}'
+    more = " optional: true" if optional else ""
+    return f'{kind} {{ name: "{name}" data_type: TYPE_{datatype} dims: {list(dims)}{more} }}'
+
+
+def _step(model: str, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> str:
+    maps = [
+        f'{role}_map {{ key: "{name}" value: "{value}" }}'
+        for role, names in (("input", inputs), ("output", outputs))
+        for name, value in names.items()
+    ]
+    return f'step {{ model_name: "{model}" model_version: -1 {" ".join(maps)} }}'

@@ -2,7 +2,8 @@
 
 A request is sent 40 times with one head, each time with other values: whatever the mesh remembers
 of a head after the 1st, the 2nd, or the 16th of its kind is used by those behind. Models are served
-plainly, with two instances, with a response cache, and as the step of an ensemble.
+plainly, with two instances, with a response cache, as an ensemble's only step, and as its first of
+two.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from tests.differential import onnx_graphs, python_models
+from tests.differential import onnx_graphs, python_models, random_graphs
 from tests.differential.case import Arrays, Case, DirectCallError
 from tests.differential.ways import Clients, Result, Send, ways
 from tests.support.mesh.mesh import Mesh, running, until
 
 POSITIONS = 40
+RANDOM_GRAPHS = 12
 # Requests in flight together, in rounds.
 TOGETHER = 8
 # Large tensors take their own way from the first request on.
@@ -31,6 +33,7 @@ _VARIANTS = {
     "_two": "instance_group [{ count: 2 kind: KIND_CPU }]",
     "_cached": "response_cache { enable: true }",
 }
+_VARIANT_WAYS = {"_cached": ("grpc", "http"), "_chain": ("together",)}
 _DELAY = "dynamic_batching { max_queue_delay_microseconds: 2000 }"
 _FLAGS = ("--cache-config=local,size=33554432", "--allow-client-shm=true")
 _COUNTED_S = 5.0
@@ -54,8 +57,9 @@ class Report:
 
 
 def all_cases(seed: int) -> list[Case]:
-    """Return all models, with requests of this seed."""
-    return [*onnx_graphs.cases(seed), *python_models.cases(seed)]
+    """Return all models, with requests and random graphs of this seed."""
+    graphs = random_graphs.cases(seed, RANDOM_GRAPHS)
+    return [*onnx_graphs.cases(seed), *python_models.cases(seed), *graphs]
 
 
 def write_repository(root: Path, cases: Sequence[Case]) -> None:
@@ -66,9 +70,17 @@ def write_repository(root: Path, cases: Sequence[Case]) -> None:
             case.build(model / "1")
             batching = _DELAY if case.batching and case.shares_batches else ""
             (model / "config.pbtxt").write_text(case.config_text(f"{more}\n{batching}"))
-        ensemble = root / f"{case.name}_ensemble"
-        (ensemble / "1").mkdir(parents=True)
-        (ensemble / "config.pbtxt").write_text(case.ensemble_text())
+        _write_config(root / f"{case.name}_ensemble", case.ensemble_text())
+        if case.chains:
+            passes = f"{case.name}_passes"
+            onnx_graphs.write_passing(root / passes / "1", case)
+            _write_config(root / passes, onnx_graphs.passing_text(case))
+            _write_config(root / f"{case.name}_chain", case.chain_text(passes))
+
+
+def _write_config(model: Path, text: str) -> None:
+    (model / "1").mkdir(parents=True, exist_ok=True)
+    (model / "config.pbtxt").write_text(text)
 
 
 def run(
@@ -87,9 +99,13 @@ def compare(mesh: Mesh, cases: Sequence[Case], seed: int, *, stops_early: bool) 
     clients = Clients(mesh.http, mesh.grpc)
     try:
         all_ways = ways(clients)
+        unready = _unready(mesh)
+        report.differences += [f"seed {seed}, {text}" for text in unready.values()]
         for case in cases:
+            if any(model == case.name or model.startswith(f"{case.name}_") for model in unready):
+                continue
             sent: list[Result] = []
-            for model, way, requests, results in _exchanges(case, all_ways):
+            for served, model, way, requests, results in _exchanges(case, all_ways):
                 report.ways.add(way)
                 report.cases.add(case.name)
                 report.responses += len(results)
@@ -97,7 +113,7 @@ def compare(mesh: Mesh, cases: Sequence[Case], seed: int, *, stops_early: bool) 
                     # An ensemble's requests are its step's as well.
                     sent += results
                 for place, (request, result) in enumerate(zip(requests, results, strict=True)):
-                    differs = difference(case, request, result)
+                    differs = difference(served, request, result)
                     if differs:
                         report.differences.append(
                             f"seed {seed}, {model} by {way}, request {place + 1}: {differs}"
@@ -111,10 +127,19 @@ def compare(mesh: Mesh, cases: Sequence[Case], seed: int, *, stops_early: bool) 
     return report
 
 
+def _unready(mesh: Mesh) -> dict[str, str]:
+    """Models that a direct call loads and the mesh does not, with its reasons."""
+    return {
+        name: f"{name} is {entry.get('state')}: {entry.get('reason')}"
+        for name, entry in mesh.index().items()
+        if entry.get("state") != "READY"
+    }
+
+
 def _exchanges(
     case: Case, all_ways: dict[str, tuple[Send, Any, bool]]
-) -> Iterator[tuple[str, str, list[Arrays], list[Result]]]:
-    """Model, way, requests and results of each series."""
+) -> Iterator[tuple[Case, str, str, list[Arrays], list[Result]]]:
+    """The case as it is served, model, way, requests and results of each series."""
     positions = _LARGE_POSITIONS if case.is_large else POSITIONS
     for way, (send, fits, in_company) in all_ways.items():
         if fits(case):
@@ -124,15 +149,16 @@ def _exchanges(
                 results = [result for each in rounds for result in send(case.name, case, each)]
             else:
                 results = send(case.name, case, requests)
-            yield case.name, way, requests, results
-    for suffix in ("_two", "_cached", "_ensemble"):
+            yield case, case.name, way, requests, results
+    for suffix in ("_two", "_cached", "_ensemble", *(["_chain"] if case.chains else [])):
         requests = _mixed_heads(case, positions // 2)
         # A cached response is one that was given before.
         requests += requests
         model = case.name + suffix
-        for way in ("grpc", "http") if suffix == "_cached" else ("grpc", "together"):
-            results = all_ways[way][0](model, case, requests)
-            yield model, f"{way}{suffix}", requests, results
+        served = case if suffix in _VARIANTS else case.composed()
+        for way in _VARIANT_WAYS.get(suffix, ("grpc", "together")):
+            results = all_ways[way][0](model, served, requests)
+            yield served, model, f"{way}{suffix}", requests, results
 
 
 def _one_head(case: Case, count: int) -> list[Arrays]:
@@ -185,6 +211,8 @@ def difference(case: Case, request: Arrays, result: Result) -> str:
     if isinstance(result, str):
         return f"an error: {result[:300]}"
     for name, datatype, _ in case.outputs:
+        if name not in result:
+            return f"{name} is missing"
         got_datatype, got_shape, got = result[name]
         wanted = expected[name]
         if got_datatype != datatype:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
+import ctypes
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.differential.case import Arrays, Case, DirectCallError
+from tests.differential.case import Arrays, Case, DirectCallError, tensor_text
 from tests.support.models.onnx_models import value, write
 
 DTYPES = {
     "BOOL": np.bool_,
     "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "INT8": np.int8,
+    "INT16": np.int16,
     "INT32": np.int32,
     "INT64": np.int64,
     "FP16": np.float16,
     "FP32": np.float32,
     "FP64": np.float64,
+    "BF16": ml_dtypes.bfloat16,
     "BYTES": np.object_,
 }
 node = helper.make_node
@@ -34,31 +42,35 @@ def cases(seed: int) -> list[Case]:
     return [make(seed) for make in _MAKERS]
 
 
-@cache
-def _session(path: Path) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-
-class _Graph:
-    """Builds the files once, and calls them without any optimisation."""
+class Graph:
+    """Builds the files, and calls the first of them without any optimisation."""
 
     def __init__(self, build: Callable[[Path], object], *, batching: bool) -> None:
         self._build, self._batching = build, batching
-        self._path: Path | None = None
+        self._session: ort.InferenceSession | None = None
 
     def build(self, directory: Path) -> None:
         self._build(directory)
-        self._path = directory / "model.onnx"
+        if self._session is None:
+            options = ort.SessionOptions()
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+            options.log_severity_level = 4
+            # Kept: a later build has the same bytes.
+            self._session = ort.InferenceSession(
+                directory / "model.onnx", options, providers=["CPUExecutionProvider"]
+            )
 
     def call(self, arrays: Arrays) -> Arrays:
-        assert self._path is not None
-        session = _session(self._path)
-        names = [output.name for output in session.get_outputs()]
+        assert self._session is not None
+        names = [output.name for output in self._session.get_outputs()]
+        feeds = {name: _as_fed(array) for name, array in arrays.items()}
         try:
-            made = session.run(names, {name: _as_fed(array) for name, array in arrays.items()})
+            if any("bfloat16" in each.type for each in _described(self._session)):
+                values = {name: _ort_value(array) for name, array in feeds.items()}
+                found = self._session.run_with_ort_values(names, values)
+                made = [_from_ort_value(value) for value in found]
+            else:
+                made = self._session.run(names, feeds)
         except Exception as error:
             raise DirectCallError(str(error)) from error
         # A scalar of a batch of one has the dimension that its batch has.
@@ -66,6 +78,28 @@ class _Graph:
             name: np.asarray(array).reshape(1) if self._batching and not np.ndim(array) else array
             for name, array in zip(names, made, strict=True)
         }
+
+
+def _described(session: ort.InferenceSession) -> Iterator[Any]:
+    yield from session.get_inputs()
+    yield from session.get_outputs()
+
+
+def _ort_value(array: np.ndarray[Any, np.dtype[Any]]) -> ort.OrtValue:
+    if array.dtype != ml_dtypes.bfloat16:
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
+        array.view(np.uint16), TensorProto.BFLOAT16
+    )
+
+
+def _from_ort_value(value: ort.OrtValue) -> np.ndarray[Any, np.dtype[Any]]:
+    if value.data_type() != "tensor(bfloat16)":
+        array: np.ndarray[Any, np.dtype[Any]] = value.numpy()
+        return array
+    shape = tuple(value.shape())
+    raw = ctypes.string_at(value.data_ptr(), 2 * int(np.prod(shape)))
+    return np.frombuffer(raw, ml_dtypes.bfloat16).reshape(shape)
 
 
 def _as_fed(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
@@ -95,6 +129,30 @@ def random_array(
     return np.where(rng.integers(0, 5, shape) == 0, dtype.type(-0.0), array).astype(dtype)
 
 
+def write_passing(directory: Path, case: Case) -> None:
+    """Write a graph that passes the outputs of a case on, of any rank."""
+    write(
+        directory,
+        [node("Identity", [name], [f"{name}_passed"]) for name, _, _ in case.outputs],
+        [value(name, datatype, None) for name, datatype, _ in case.outputs],
+        [value(f"{name}_passed", datatype, None) for name, datatype, _ in case.outputs],
+    )
+
+
+def passing_text(case: Case) -> str:
+    """Return the configuration of the graph that passes the outputs of a case on."""
+    lines = [
+        'backend: "onnxruntime"',
+        f"max_batch_size: {8 if case.batching else 0}",
+        *(tensor_text("input", *each) for each in case.outputs),
+        *(
+            tensor_text("output", f"{name}_passed", datatype, dims)
+            for name, datatype, dims in case.outputs
+        ),
+    ]
+    return "\n".join(lines)
+
+
 def _case(
     name: str,
     nodes: list[onnx.NodeProto],
@@ -107,6 +165,7 @@ def _case(
     declared: dict[str, tuple[int, ...]] | None = None,
     fits_json: bool = True,
     shares_batches: bool = True,
+    optional: frozenset[str] = frozenset(),
 ) -> Callable[[int], Case]:
     """declared: an output's dims in config.pbtxt, where they are not those of the graph."""
 
@@ -138,7 +197,7 @@ def _case(
             rng = np.random.default_rng([seed, number])
             return (request or default)(rng, number)
 
-        graph = _Graph(
+        graph = Graph(
             lambda directory: write(
                 directory,
                 nodes,
@@ -159,6 +218,7 @@ def _case(
             graph.call,
             fits_json=fits_json,
             shares_batches=shares_batches,
+            optional=optional,
         )
 
     return make
@@ -248,8 +308,9 @@ def _int4() -> Callable[[int], Case]:
 
 
 def _x(name: str, nodes: list[onnx.NodeProto], outputs: Tensors, **more: Any) -> Any:
-    """Return a case with one input X[n, 4] of FP32."""
-    return _case(name, nodes, [("X", "FP32", ["n", 4])], outputs, **more)
+    """Return a case with an input X[n, 4] of FP32."""
+    inputs: Tensors = [("X", "FP32", ["n", 4]), *more.pop("more_inputs", ())]
+    return _case(name, nodes, inputs, outputs, **more)
 
 
 def _numbers(shape: tuple[int, ...], rng: np.random.Generator, number: int) -> dict[str, Any]:
@@ -266,6 +327,42 @@ _MAKERS: tuple[Callable[[int], Case], ...] = (
     _input_is_output("UINT8", node("Add", ["X", "X"], ["Y"])),
     _input_is_output("BOOL", node("Not", ["X"], ["Y"])),
     _input_is_output("BYTES", node("Identity", ["X"], ["Y"])),
+    _input_is_output("BF16", node("Identity", ["X"], ["Y"])),
+    _case(
+        "bf16_beside_fp32",
+        [
+            node("Cast", ["X"], ["x"], to=TensorProto.FLOAT),
+            node("Add", ["x", "C"], ["Y"]),
+            node("Cast", ["Y"], ["Z"], to=TensorProto.BFLOAT16),
+        ],
+        [("X", "BF16", ["n", 3])],
+        [("Y", "FP32", ["n", 3]), ("Z", "BF16", ["n", 3])],
+        initializers=[_constant("C", np.float32(0.5))],
+        batching=True,
+    ),
+    _x(
+        "optional_initializer",
+        [node("Add", ["X", "C"], ["Y"])],
+        [*_Y, ("C", "FP32", [4])],
+        more_inputs=[("C", "FP32", [4])],
+        initializers=[_constant("C", np.arange(4, dtype=np.float32))],
+        request=lambda rng, number: {
+            name: random_array(rng, "FP32", shape)
+            for name, shape in (("X", (2, 4)), ("C", (4,)))
+            if name == "X" or number % 3
+        },
+        optional=frozenset("C"),
+    ),
+    _case(
+        "optional_that_the_graph_needs",
+        [node("Add", ["X", "C"], ["Y"])],
+        [("X", "INT32", ["n"]), ("C", "INT32", [1])],
+        [("Y", "INT32", ["n"])],
+        request=lambda rng, number: {
+            name: random_array(rng, "INT32", (1,)) for name in ("X", "C")[: 1 + number % 3]
+        },
+        optional=frozenset("C"),
+    ),
     _case(
         "only_the_input",
         [node("Identity", ["X"], ["unused"])],

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import grpc as grpc_channels
+import ml_dtypes
 import numpy as np
 import tritonclient.grpc
 import tritonclient.http
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException, shared_memory
 
 from tests.differential.case import Arrays, Case
@@ -23,6 +26,12 @@ Send = Callable[[str, Case, Sequence[Arrays]], list[Result]]
 _ERROR_S = 60.0
 _REGION_BYTES = 1 << 20
 _WITHIN = {"client_timeout": _ERROR_S}
+# Datatypes without a form in JSON and without typed contents.
+_HALVES = frozenset({"FP16", "BF16"})
+# By the kind of a datatype, the field of its typed contents.
+_CONTENTS = {"BOOL": "bool", "INT64": "int64", "UINT64": "uint64", "FP32": "fp32", "FP64": "fp64"}
+_CONTENTS |= {"BYTES": "bytes", "INT8": "int", "INT16": "int", "INT32": "int"}
+_CONTENTS |= {"UINT8": "uint", "UINT16": "uint", "UINT32": "uint"}
 _numbers = itertools.count()
 
 
@@ -33,8 +42,10 @@ class Clients:
         self.http = tritonclient.http.InferenceServerClient(http, concurrency=8)
         self.grpc = tritonclient.grpc.InferenceServerClient(grpc)
         self.grpc_address = grpc
+        self.channel = grpc_channels.insecure_channel(grpc)
 
     def close(self) -> None:
+        self.channel.close()
         self.http.close()
         self.grpc.close()
 
@@ -107,12 +118,26 @@ def ways(clients: Clients) -> dict[str, tuple[Send, Callable[[Case], bool], bool
     def regions(model: str, case: Case, requests: Sequence[Arrays]) -> list[Result]:
         return [_by_regions(grpc, model, case, arrays) for arrays in requests]
 
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(clients.channel)
+
+    def contents(model: str, case: Case, requests: Sequence[Arrays]) -> list[Result]:
+        def infer(arrays: Arrays) -> Any:
+            return tritonclient.grpc.InferResult(
+                stub.ModelInfer(_typed_request(model, case, arrays), timeout=_ERROR_S)
+            )
+
+        return [_result(case, partial(infer, arrays)) for arrays in requests]
+
     def fits_json(case: Case) -> bool:
-        has_half = any(datatype == "FP16" for _, datatype, _ in (*case.inputs, *case.outputs))
-        return case.fits_json and not has_half and not case.is_large
+        return case.fits_json and not case.datatypes & _HALVES and not case.is_large
+
+    def fits_contents(case: Case) -> bool:
+        halves = any(datatype in _HALVES for _, datatype, _ in case.inputs)
+        return not halves and not case.is_large
 
     def fits_regions(case: Case) -> bool:
-        return not case.has_text and case.name != "empty"
+        # No region is empty.
+        return not case.has_text and all(each.size for each in case.make_request(0).values())
 
     return {
         "grpc": (grpc_alone, always, False),
@@ -120,6 +145,7 @@ def ways(clients: Clients) -> dict[str, tuple[Send, Callable[[Case], bool], bool
         "json": (http_json, fits_json, False),
         "gzip": (http_gzip, always, False),
         "stream": (stream, always, False),
+        "contents": (contents, fits_contents, False),
         "regions": (regions, fits_regions, False),
         "together": (together, always, True),
     }
@@ -128,16 +154,29 @@ def ways(clients: Clients) -> dict[str, tuple[Send, Callable[[Case], bool], bool
 def _inputs(client: Any, case: Case, arrays: Arrays, **more: Any) -> list[Any]:
     inputs = []
     for name, datatype, _ in case.inputs:
+        if name not in arrays:
+            continue
         tensor = client.InferInput(name, list(arrays[name].shape), datatype)
         tensor.set_data_from_numpy(arrays[name], **more)
         inputs.append(tensor)
     return inputs
 
 
+def _typed_request(model: str, case: Case, arrays: Arrays) -> Any:
+    """A request whose elements are numbers of protobuf, not bytes."""
+    request = service_pb2.ModelInferRequest(model_name=model)
+    for name, datatype, _ in case.inputs:
+        if name in arrays:
+            tensor = request.inputs.add(name=name, datatype=datatype, shape=arrays[name].shape)
+            field = getattr(tensor.contents, f"{_CONTENTS[datatype]}_contents")
+            field.extend(arrays[name].ravel().tolist())
+    return request
+
+
 def _result(case: Case, infer: Callable[[], Any]) -> Result:
     try:
         return _read(case, infer())
-    except (InferenceServerException, ValueError) as error:
+    except (InferenceServerException, ValueError, grpc_channels.RpcError) as error:
         return str(error)
 
 
@@ -145,6 +184,8 @@ def _read(case: Case, result: Any) -> Result:
     read = {}
     for name, _, _ in case.outputs:
         output = result.get_output(name)
+        if output is None:
+            continue
         described = (
             (output["datatype"], output["shape"])
             if isinstance(output, dict)
@@ -171,6 +212,8 @@ def _by_regions(grpc: Any, model: str, case: Case, arrays: Arrays) -> Result:
     with contextlib.ExitStack() as stack:
         inputs = []
         for name, datatype, _ in case.inputs:
+            if name not in arrays:
+                continue
             array = np.ascontiguousarray(arrays[name])
             region, handle = stack.enter_context(_region(grpc, array.nbytes))
             shared_memory.set_shared_memory_region(handle, [array])
@@ -190,11 +233,17 @@ def _by_regions(grpc: Any, model: str, case: Case, arrays: Arrays) -> Result:
         read = {}
         for name, handle in handles.items():
             output = result.get_output(name)
-            dtype = tritonclient.utils.triton_to_np_dtype(output.datatype)
+            dtype = _region_dtype(output.datatype)
             shape = tuple(output.shape)
             array = shared_memory.get_contents_as_numpy(handle, dtype, list(shape))
             read[name] = (output.datatype, shape, np.array(array))
         return read
+
+
+def _region_dtype(datatype: str) -> Any:
+    if datatype == "BF16":
+        return ml_dtypes.bfloat16
+    return tritonclient.utils.triton_to_np_dtype(datatype)
 
 
 @contextlib.contextmanager

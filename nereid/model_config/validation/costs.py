@@ -2,8 +2,8 @@
 
 A load request may bring a configuration of a few hundred bytes, whose numbers ask for memory or
 time of processes that serve other models as well. Triton has no such bounds; they are far above
-what a model needs. What costs nothing until requests come (max_batch_size, candidate sequences,
-priority levels, timeouts) has none.
+what a model needs. Products are bounded, not only their factors. What costs nothing until requests
+come (max_batch_size, candidate sequences, priority levels, timeouts) has no bound.
 """
 
 from __future__ import annotations
@@ -18,13 +18,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nereid.model_config.padding import Padding
-    from nereid.pb.model_config_pb2 import ModelConfig
+    from nereid.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 # Instances of all groups on one executor: each has a stream, and most a session of their runtime.
 MAX_INSTANCES: Final = 256
+# Instances of all versions on one executor.
+MAX_VERSION_INSTANCES: Final = 1024
+# Sessions of a runtime, of all instances on one executor: one for each set of outputs as well.
+MAX_SESSIONS: Final = 512
+# Graphs that are captured, of all instances on one executor.
+MAX_GRAPHS: Final = 4096
+# Steps of an ensemble, and requests that one request makes where its steps are ensembles as well.
+MAX_STEPS: Final = 1024
+MAX_STEP_REQUESTS: Final = 4096
 # Requests of a warm-up sample, which form one batch, and how often that is executed.
 MAX_WARMUP_BATCH: Final = 8192
 MAX_WARMUP_COUNT: Final = 10_000
+# Executions of all samples of a model's instances on one executor: each takes 20 us to begin with.
+MAX_WARMUP_EXECUTIONS: Final = 1 << 16
+# Tensors in all samples of these instances, of which each instance makes its own.
+MAX_WARMUP_TENSORS: Final = 1 << 17
 # Size of all tensors of a warm-up batch, which is executed as one.
 MAX_WARMUP_BYTES: Final = 1 << 27
 # What the samples of a model's instances, which are warmed up at a time, may take on one executor.
@@ -35,6 +48,10 @@ MAX_WARMUP_TOTAL_BYTES: Final = 1 << 35
 _REQUEST_BYTES: Final = 4096
 # Size of a sequence's initial states, and of a request's tensor with its padding.
 MAX_TENSOR_BYTES: Final = 1 << 30
+# Size of the initial states that all instances on one executor hold.
+MAX_STATES_BYTES: Final = 1 << 33
+# Dimensions of what is made before a request comes: numpy has no more, and one is the batch's.
+MAX_RANK: Final = 63
 # Length of lists that are scanned for each batch, or written to each metrics page.
 MAX_LIST: Final = 256
 # What an element of type BYTES takes as an object.
@@ -48,8 +65,7 @@ def validate_costs(config: ModelConfig, padding: Padding | None) -> None:
         InvalidArgument: one asks for too much; the text has the field and the bound.
     """
     instances = _check_instances(config)
-    _check_warmup(config, instances)
-    _check_states(config)
+    _check_products(config, instances)
     if padding is not None:
         _check_padding(config, padding)
     batching = config.dynamic_batching
@@ -57,8 +73,58 @@ def validate_costs(config: ModelConfig, padding: Padding | None) -> None:
     _check_list(
         config.name, "preferred_batch_size", config.sequence_batching.oldest.preferred_batch_size
     )
+    _check_list(config.name, "metric_control", config.model_metrics.metric_control)
     for control in config.model_metrics.metric_control:
         _check_list(config.name, "buckets", control.histogram_options.buckets)
+    for group in config.instance_group:
+        _check_list(config.name, "rate_limiter resources", group.rate_limiter.resources)
+    steps = len(config.ensemble_scheduling.step)
+    _check(config.name, "ensemble_scheduling", steps, MAX_STEPS, "steps")
+
+
+def check_version_costs(config: ModelConfig, versions: int) -> None:
+    """Check what so many versions of a model cost together.
+
+    Raises:
+        InvalidArgument: they are too many for the numbers of their configuration.
+    """
+    if versions <= 1:
+        # Its own bounds have clearer texts.
+        return
+    instances = versions * _instances_of(config.instance_group)
+    unit = f"instances of {versions} versions"
+    _check(config.name, "instance_group", instances, MAX_VERSION_INSTANCES, unit)
+    _check_products(config, instances)
+
+
+def check_group_costs(model: str, groups: Iterable[ModelInstanceGroup]) -> None:
+    """Check instance groups as an executor hosts them, on each of its GPUs where none is named.
+
+    Raises:
+        InvalidArgument: they have too many instances.
+    """
+    _check(model, "instance_group", _instances_of(groups), MAX_INSTANCES, "instances")
+
+
+def check_session_costs(config: ModelConfig, sessions: int, field: str) -> None:
+    """Check the sessions that each instance has.
+
+    Raises:
+        InvalidArgument: with all instances they are too many; the text has the field.
+    """
+    instances = _instances_of(config.instance_group)
+    unit = f"sessions for {instances} instances"
+    _check(config.name, field, sessions * instances, MAX_SESSIONS, unit)
+
+
+def check_step_requests(model: str, requests: int) -> None:
+    """Check how many requests one of an ensemble makes, through the ensembles among its steps.
+
+    Raises:
+        InvalidArgument: they are too many.
+    """
+    unit = "requests of steps for a request"
+    _check(model, "ensemble_scheduling", requests, MAX_STEP_REQUESTS, unit)
 
 
 def check_warmup_size(model: str, sample: str, size: int) -> None:
@@ -72,22 +138,38 @@ def check_warmup_size(model: str, sample: str, size: int) -> None:
 
 def _check_instances(config: ModelConfig) -> int:
     """Return how many instances there are on one executor, if it is known; else 1."""
-    instances = sum(
-        max(1, group.count) * max(1, len(group.gpus)) for group in config.instance_group
-    )
+    instances = _instances_of(config.instance_group)
     _check(config.name, "instance_group", instances, MAX_INSTANCES, "instances")
-    return max(1, instances)
+    return instances
+
+
+def _instances_of(groups: Iterable[ModelInstanceGroup]) -> int:
+    return max(1, sum(max(1, group.count) * max(1, len(group.gpus)) for group in groups))
+
+
+def _check_products(config: ModelConfig, instances: int) -> None:
+    """Check what grows with the instances on one executor."""
+    _check_warmup(config, instances)
+    _check_states(config, instances)
+    graphs = len(config.optimization.cuda.graph_spec) * instances
+    unit = f"graphs for {instances} instances"
+    _check(config.name, "graph_spec", graphs, MAX_GRAPHS, unit)
 
 
 def _check_warmup(config: ModelConfig, instances: int) -> None:
     """Check each sample, and what all of them come to: the bounds of one by one may multiply."""
     model = config.name
     samples = [sample for sample in config.model_warmup if sample.batch_size]
+    tensors = sum(len(sample.inputs) for sample in samples) * instances
+    unit = f"tensors for {instances} instances"
+    _check(model, "model_warmup", tensors, MAX_WARMUP_TENSORS, unit)
     largest = total = executions = 0
     for sample in samples:
         field = f"model_warmup '{sample.name}'"
         _check(model, f"{field} batch_size", sample.batch_size, MAX_WARMUP_BATCH)
         _check(model, f"{field} count", sample.count, MAX_WARMUP_COUNT)
+        for name, tensor in sample.inputs.items():
+            _check_rank(model, f"{field} input '{name}'", tensor.dims)
         size = sum(_size(each.data_type, each.dims) for each in sample.inputs.values())
         check_warmup_size(model, sample.name, size * sample.batch_size)
         count = max(1, sample.count)
@@ -96,18 +178,30 @@ def _check_warmup(config: ModelConfig, instances: int) -> None:
         total += count * sample.batch_size * max(size, _REQUEST_BYTES)
     field = "model_warmup"
     _check(model, field, executions, MAX_WARMUP_COUNT, "executions of all samples")
+    unit = f"executions for {instances} instances"
+    _check(model, field, executions * instances, MAX_WARMUP_EXECUTIONS, unit)
     unit = f"bytes at a time for {instances} instances"
     _check(model, field, largest * instances, MAX_WARMUP_HELD_BYTES, unit)
     unit = f"bytes in all executions for {instances} instances"
     _check(model, field, total * instances, MAX_WARMUP_TOTAL_BYTES, unit)
 
 
-def _check_states(config: ModelConfig) -> None:
+def _check_states(config: ModelConfig, instances: int) -> None:
+    model, batching = config.name, config.sequence_batching
+    _check_list(model, "sequence_batching state", batching.state)
+    controls = [control for each in batching.control_input for control in each.control]
+    _check_list(model, "sequence_batching control", controls)
     size = 0
-    for state in config.sequence_batching.state:
+    for state in batching.state:
         size += _size(state.data_type, state.dims)
-        size += sum(_size(each.data_type, each.dims) for each in state.initial_state)
-    _check(config.name, "sequence_batching state", size, MAX_TENSOR_BYTES, "bytes for a sequence")
+        _check_rank(model, f"state '{state.input_name}'", state.dims)
+        for each in state.initial_state:
+            size += _size(each.data_type, each.dims)
+            _check_rank(model, f"initial_state of state '{state.input_name}'", each.dims)
+    field = "sequence_batching state"
+    _check(model, field, size, MAX_TENSOR_BYTES, "bytes for a sequence")
+    unit = f"bytes for {instances} instances"
+    _check(model, field, size * instances, MAX_STATES_BYTES, unit)
 
 
 def _check_padding(config: ModelConfig, padding: Padding) -> None:
@@ -122,6 +216,10 @@ def _check_padding(config: ModelConfig, padding: Padding) -> None:
             field = f"parameter 'padding' with input '{tensor.name}'"
             size = _size(tensor.data_type, dims)
             _check(config.name, field, size, MAX_TENSOR_BYTES, "bytes for a request")
+
+
+def _check_rank(model: str, field: str, dims: Sequence[int]) -> None:
+    _check(model, field, len(dims), MAX_RANK, "dimensions")
 
 
 def _check_list(model: str, field: str, values: Sequence[object]) -> None:

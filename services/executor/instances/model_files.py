@@ -1,4 +1,4 @@
-"""Whether a model's files are those that it was loaded from."""
+"""Whether a model's files are those that it was loaded from: by their content, not their dates."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-# Path, size in bytes, time of the last change in ns, inode.
-FileIdentity = tuple[str, int, int, int]
+from nereid.services.executor.backends.file_digests import identity_of
+
+# Path, size in bytes, and what tells its content from another.
+FileIdentity = tuple[str, int, bytes | tuple[int, ...]]
 
 # The executor gets the configuration in its commands.
 _CONFIG = "config.pbtxt"
@@ -61,5 +63,4 @@ def _add_files(directory: Path, found: set[FileIdentity]) -> None:
 
 def _add_file(entry: os.DirEntry[str], found: set[FileIdentity]) -> None:
     # Of the file that a link points to: Kubernetes exchanges those.
-    status = entry.stat()
-    found.add((entry.path, status.st_size, status.st_mtime_ns, status.st_ino))
+    found.add((entry.path, entry.stat().st_size, identity_of(Path(entry.path))))

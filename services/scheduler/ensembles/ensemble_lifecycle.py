@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument, NereidError
-from nereid.model_config import freeze_config
+from nereid.model_config import check_step_requests, freeze_config
 from nereid.pb import model_config_pb2
 from nereid.services.scheduler.ensembles.ensemble_version import EnsembleVersion
 from nereid.services.scheduler.ensembles.step_validation import check_steps
@@ -125,9 +125,19 @@ class Ensembles:
         configs = {
             each.name: each.runtime.config.proto for each in ready if each.runtime is not None
         }
+        check_step_requests(served.name, self._step_requests(served, {}))
         _set_decoupled(served, decoupled=check_steps(served.draft, configs))
         _set_revision(served, [each.runtime.revision for each in ready if each.runtime is not None])
         return LoadStatus.UP if all(each.life.up for each in ready) else None
+
+    def _step_requests(self, served: ServedVersion, known: dict[ServedVersion, int]) -> int:
+        """Return how many requests one of an ensemble makes; those of models are no ensembles'."""
+        if not is_ensemble(served.draft):
+            return 0
+        if served not in known:
+            steps = [step for _, step in self._step_versions(served) if step is not None]
+            known[served] = sum(1 + self._step_requests(step, known) for step in steps)
+        return known[served]
 
     def _step_versions(
         self, served: ServedVersion

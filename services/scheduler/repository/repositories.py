@@ -21,7 +21,13 @@ from nereid.core.errors import (
     Unavailable,
 )
 from nereid.core.model_folders import may_be_model
-from nereid.model_config import complete_config, fill_backend, parse_config, select_versions
+from nereid.model_config import (
+    check_version_costs,
+    complete_config,
+    fill_backend,
+    parse_config,
+    select_versions,
+)
 from nereid.object_store.errors import StoreError
 from nereid.pb import model_config_pb2 as config_pb
 from nereid.services.scheduler.models.catalogue import FoundName
@@ -281,6 +287,7 @@ class _ModelReader:
                     f" '{self._name}'",
                     self._available,
                 )
+            check_version_costs(draft, len(versions))
             found = self._found(draft, versions, None, directory)
             if self._folder.url and is_ensemble(draft):
                 labels = read_labels(draft, self._folder.path, self._folder.read)

@@ -184,3 +184,22 @@ def test_failures_of_an_s3_server(tmp_path: Path) -> None:
             store.read("m/1/data", stored, 0, 1)
         server.fail = lambda _: None
         assert store.read_whole("m/1/data", stored) == b"x"
+
+
+def test_an_s3_server_without_entity_tags(tmp_path: Path) -> None:
+    with s3_server() as server:
+        server.omitted = "ETag"
+        server.put("models/m/1/data", b"old")
+        store = ObjectStore(parse_store_url(server.url("models")), {})
+        before = store.list_model("m")
+        stored = before.files["1/data"]
+        assert store.read_whole("m/1/data", stored) == b"old"
+
+        def is_noticed() -> bool:
+            # Dates are in seconds.
+            server.put("models/m/1/data", b"new")
+            return store.list_model("m").digest("1") != before.digest("1")
+
+        until(is_noticed, "another second")
+        with pytest.raises(ObjectChangedError, match="has changed since it was listed"):
+            store.read("m/1/data", stored, 0, 3)

@@ -20,7 +20,6 @@ import tritonclient.http.aio
 from tritonclient.utils import np_to_triton_dtype
 
 from tests.support.mesh.mesh import Mesh
-from tests.support.mesh.poison import assert_written
 
 FLAVOURS = {
     "http": tritonclient.http,
@@ -92,14 +91,7 @@ class Client:
         return made
 
     def infer(self, model: str, arrays: dict[str, np.ndarray[Any, Any]], **kwargs: Any) -> Any:
-        result = self("infer", model, self.inputs(arrays), **kwargs)
-        if self.is_http:
-            # JSON without binary data has none.
-            assert_written(getattr(result, "_buffer", b""))
-        else:
-            for content in result.get_response().raw_output_contents:
-                assert_written(content)
-        return result
+        return self("infer", model, self.inputs(arrays), **kwargs)
 
     def close(self) -> None:
         self("close")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.mesh.mesh import ask
+from tests.support.mesh.poison import poisoned
 
 
 @contextlib.contextmanager
@@ -17,7 +18,7 @@ def service(
     name: str, log: Path, *flags: str, tree: Path | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """tree: of the source of another release; None: this one's."""
-    environ = os.environ if tree is None else os.environ | {"PYTHONPATH": str(tree)}
+    environ = poisoned(os.environ) if tree is None else os.environ | {"PYTHONPATH": str(tree)}
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", f"nereid.services.{name}", *flags],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
@@ -47,6 +48,7 @@ PAGE = Reply(HTTPStatus.OK, b"<html><body>Down for maintenance</body></html>", "
 class S3Server:
     """requests: method, path and query of all but the test's own. fail: given each of them, says
     how it goes: None, a Reply in place of the server's, or how many bytes are sent of the response.
+    omitted: what objects have not, in headers and listings.
     """
 
     def __init__(self) -> None:
@@ -58,6 +60,7 @@ class S3Server:
         self._application = server.DomainDispatcherApplication(server.create_backend_app)
         self.requests: list[str] = []
         self.fail: Callable[[str], Reply | int | None] = lambda _: None
+        self.omitted = ""
         self._server = make_server("127.0.0.1", 0, self._respond, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
@@ -107,7 +110,17 @@ class S3Server:
         if isinstance(how, Reply):
             start_response(f"{how.status:d} {how.status.phrase}", [("Content-Type", how.type)])
             return [how.body]
-        content = b"".join(self._application(environ, start_response))
+
+        def start_without(status: str, headers: list[tuple[str, str]], *more: object) -> object:
+            kept = [each for each in headers if each[0].lower() not in omitted]
+            return start_response(status, kept, *more)
+
+        # The body is shorter than the server says.
+        omitted = {self.omitted.lower(), "content-length"} if self.omitted else set()
+        content = b"".join(self._application(environ, start_without))
+        if self.omitted:
+            tag = self.omitted.encode()
+            content = re.sub(rb"<%b>.*?</%b>" % (tag, tag), b"", content)
         if isinstance(how, int) and len(content) > how:
             return [content[:how]]
         return [content]

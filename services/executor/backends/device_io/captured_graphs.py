@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 # CUDA refuses what other threads allocate during a capture, and drops the capture: at least no two
 # models of a process capture at a time.
 _CAPTURING: Final = threading.Lock()
+# In outputs' memory before the first launch.
+_UNWRITTEN: Final = 0xE4
 
 
 class CapturingSession(Protocol):
@@ -103,19 +105,29 @@ def capture_graphs(  # noqa: PLR0913 (called once)
 ) -> CapturedGraphs:
     """Graphs for these shapes, each `depth` times. resources: gets what frees their memory.
 
+    Each is launched beside a plain run before it is trusted: a runtime may leave memory alone that
+    is given for an output, such as one that is an input.
+
     Raises:
-        InvalidArgument: an output has no batch dimension.
+        InvalidArgument: an output has no batch dimension, or a graph does not give it.
     """
 
-    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceTensor:
+    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any], fill: int = 0) -> DeviceTensor:
         size_bytes = DeviceTensor(0, shape, dtype).size_bytes
         address = device.allocate_device(max(1, size_bytes))
         resources.callback(device.free_device, address)
         if size_bytes:
-            zeros = np.zeros(size_bytes, np.uint8)
-            device.copy_to_device(address, zeros.ctypes.data, size_bytes, compute)
+            filled = np.full(size_bytes, fill, np.uint8)
+            device.copy_to_device(address, filled.ctypes.data, size_bytes, compute)
             device.synchronize_stream(compute)
         return DeviceTensor(address, shape, dtype)
+
+    def content(tensor: DeviceTensor) -> bytes:
+        array = np.empty(tensor.size_bytes, np.uint8)
+        if tensor.size_bytes:
+            device.copy_to_host(array.ctypes.data, tensor.address, tensor.size_bytes, compute)
+            device.synchronize_stream(compute)
+        return array.tobytes()
 
     dtypes = {each.name: NUMPY_TYPE[each.datatype] for each in description.inputs}
     names = [each.name for each in description.outputs]
@@ -126,7 +138,7 @@ def capture_graphs(  # noqa: PLR0913 (called once)
             found = session.run(inputs, names)
             device.synchronize_stream(compute)
             outputs = {
-                name: allocate(each.shape, each.dtype)
+                name: allocate(each.shape, each.dtype, _UNWRITTEN)
                 for name, each in zip(names, found, strict=True)
             }
             if batching and any(each.shape[:1] != (spec.rows,) for each in outputs.values()):
@@ -134,5 +146,7 @@ def capture_graphs(  # noqa: PLR0913 (called once)
             with _CAPTURING:
                 launch = session.capture(inputs, outputs)
                 device.synchronize_stream(compute)
+            if [*map(content, outputs.values())] != [*map(content, found)]:
+                raise InvalidArgument("they give other outputs than a plain run")
             graphs.append(CapturedGraph(index, inputs, outputs, launch, batching=batching))
     return CapturedGraphs(specs, graphs, batching=batching)

@@ -17,7 +17,7 @@ import onnxruntime as ort
 from nereid.backends import InstanceSpec, ModelDescription, TensorDescription
 from nereid.core.datatypes import BYTES
 from nereid.core.errors import Internal, InvalidArgument, Unimplemented
-from nereid.model_config import check_model_file
+from nereid.model_config import check_model_file, check_session_costs
 from nereid.services.executor.backends.model_file import find_model_file, require_file
 from nereid.services.executor.backends.onnx.device_settings import device_io_settings
 from nereid.services.executor.backends.onnx.errors import (
@@ -161,6 +161,8 @@ def _output_sets(
     sets = {
         frozenset(name.strip() for name in one.split(",")) for one in text.split(";") if one.strip()
     }
+    if sets:
+        check_session_costs(config, 1 + len(sets), f"parameter '{_OUTPUT_SETS}'")
     for name in sorted(frozenset().union(*sets) - known):
         raise InvalidArgument(
             f"unable to load model '{config.name}', parameter '{_OUTPUT_SETS}' names '{name}', "
@@ -345,7 +347,14 @@ class OnnxModel:
         binding.synchronize_inputs()
         self._session.run_with_iobinding(binding, self._options)
         binding.synchronize_outputs()
-        return [_to_array(value) for value in binding.get_outputs()]
+        arrays = [_to_array(value) for value in binding.get_outputs()]
+        # An output that is an input has its memory, which is the caller's and ends with the input.
+        return [
+            array.copy()
+            if any(np.may_share_memory(array, given) for given in inputs.values())
+            else array
+            for array in arrays
+        ]
 
 
 class OutputSetsModel:

@@ -44,9 +44,10 @@ class _Finder:
         return spec
 
 
-def _install():
+def install(paths):
+    """Have the hooks in these files called, each once its module is imported."""
     found = {}
-    for path in filter(None, os.environ.get("MESH_TEST_HOOKS", "").split(":")):
+    for path in filter(None, paths):
         names = {"__file__": path, "__name__": "hooks"}
         with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not loaded in each process
             exec(compile(file.read(), path, "exec"), names)
@@ -56,4 +57,4 @@ def _install():
         sys.meta_path.insert(0, _Finder(found))
 
 
-_install()
+install(os.environ.get("MESH_TEST_HOOKS", "").split(":"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -88,13 +89,34 @@ def test_errors(raised: Exception, kind: type[StoreError], text: str) -> None:
             (3, '"0x1"', MD5),
         ),
         (AzureFiles, {"size": 3, "etag": '"0x1"', "content_settings": {}}, (3, '"0x1"', "")),
+        (
+            S3Files,
+            {"name": "b/k", "size": 3, "LastModified": datetime(1970, 1, 1, 0, 1, tzinfo=UTC)},
+            (3, "date 60", ""),
+        ),
+        (
+            GcsFiles,
+            {"name": "b/k", "size": 3, "md5Hash": "nhB9nTcrtoJr2B01QqQZ1g=="},
+            (3, f"md5 {MD5}", MD5),
+        ),
+        (GcsFiles, {"name": "b/k", "size": 3, "updated": "1970"}, (3, "date 1970", "")),
+        (AzureFiles, {"size": 3, "etag": None, "last_modified": "1970"}, (3, "date 1970", "")),
     ],
-    ids=["s3", "s3-parts", "s3-directory", "gs", "gs-composed", "as", "as-unknown"],
+    ids=[
+        *("s3", "s3-parts", "s3-directory", "gs", "gs-composed", "as", "as-unknown"),
+        *("s3-date", "gs-md5", "gs-date", "as-date"),
+    ],
 )
 def test_objects(
     files: type[StoreFiles], info: Mapping[str, Any], stored: tuple[int, str, str]
 ) -> None:
     assert files(None).describe(info) == StoredObject(*stored)
+
+
+@pytest.mark.parametrize("files", [S3Files, GcsFiles, AzureFiles])
+def test_an_object_of_which_nothing_changes_with_its_content(files: type[StoreFiles]) -> None:
+    with pytest.raises(StoreError, match="b/k: the store says neither ETag nor date of it"):
+        files(None).describe({"name": "b/k", "size": 3})
 
 
 @pytest.mark.parametrize(

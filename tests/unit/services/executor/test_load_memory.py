@@ -13,7 +13,7 @@ from nereid.services.executor.load_memory import (
     write_sizes,
 )
 
-FILES = ModelFiles(frozenset({("a", 70, 0, 1), ("b", 7, 0, 2)}), frozenset())
+FILES = ModelFiles(frozenset({("a", 70, b"x"), ("b", 7, b"y")}), frozenset())
 
 
 class Model:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from nereid.services.executor.backends.file_digests import digest_of
+from nereid.services.executor.backends.file_digests import digest_of, identity_of
 
 
 def replace(path: Path, content: bytes) -> None:
@@ -37,3 +37,16 @@ def test_a_directory_is_all_files_in_it_and_their_names(tmp_path: Path) -> None:
     assert digest_of(directory) == old
     file.rename(directory / "file")
     assert digest_of(directory) != old
+
+
+def test_a_file_that_is_not_read_is_known_by_its_state() -> None:
+    path = Path(os.__file__)
+    assert identity_of(path, 0) == identity_of(path, 0) != identity_of(path)
+    assert identity_of(path) == digest_of(path)
+
+
+def test_a_young_file_that_is_not_read_is_no_other_one(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    path.write_bytes(b"old")
+    assert identity_of(path) == identity_of(path)
+    assert identity_of(path, 0) != identity_of(path, 0)

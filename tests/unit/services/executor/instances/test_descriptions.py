@@ -13,7 +13,7 @@ PATH = Path("/m/1")
 
 class World:
     def __init__(self, most: int = 10) -> None:
-        self.files: ModelFiles | None = ModelFiles(frozenset({("a", 1, 1, 1)}), frozenset())
+        self.files: ModelFiles | None = ModelFiles(frozenset({("a", 1, b"1")}), frozenset())
         self.descriptions = Descriptions(lambda _: self.files, most)
         self.reads = 0
         self.response = pb.Described()
@@ -51,7 +51,7 @@ def test_other_questions_and_other_files_are_read() -> None:
     world.ask(1)
     world.ask(2, "n")
     assert world.reads == 2
-    world.files = ModelFiles(frozenset({("a", 2, 1, 1)}), frozenset())
+    world.files = ModelFiles(frozenset({("a", 1, b"2")}), frozenset())
     world.ask(2)
     assert world.reads == 3
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nereid.services.executor.backends.file_digests import MAX_IDENTIFIED_BYTES
 from nereid.services.executor.instances.model_files import ModelFiles, read_model_files
 
 
@@ -59,6 +60,37 @@ def test_a_file_that_was_replaced_by_one_of_its_size_and_age(version: Path) -> N
     os.utime(version.parent / "new", ns=(status.st_atime_ns, status.st_mtime_ns))
     (version.parent / "new").replace(path)
     assert not before.same_in(files(version))
+
+
+def test_a_file_that_was_written_over_and_given_its_old_date(version: Path) -> None:
+    before = files(version)
+    path, status = version / "model.onnx", (version / "model.onnx").stat()
+    path.write_bytes(b"z")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert not before.same_in(files(version))
+
+
+def test_a_file_that_was_written_anew_with_what_it_had(version: Path) -> None:
+    before = files(version)
+    (version / "new").write_bytes(b"a")
+    (version / "new").replace(version / "model.onnx")
+    os.utime(version / "model.onnx", ns=(1, 1))
+    assert before.same_in(files(version))
+
+
+def test_a_pipe_that_nobody_writes_to(version: Path) -> None:
+    os.mkfifo(version / "pipe")
+    before = files(version)
+    assert before.same_in(files(version))
+    (version / "pipe").unlink()
+    assert not before.same_in(files(version))
+
+
+def test_a_file_that_is_too_large_to_be_read(version: Path) -> None:
+    with (version / "large").open("wb") as file:
+        file.truncate(MAX_IDENTIFIED_BYTES + 1)
+    # So young a file may have changed within its date.
+    assert not files(version).same_in(files(version))
 
 
 def test_what_a_link_points_to(version: Path, tmp_path: Path) -> None:

@@ -166,3 +166,18 @@ async def test_an_unload_waits_for_the_requests_of_ensembles_that_end_with_it() 
     assert a.life.unloaded
     assert ensemble.life.unloaded
     assert outer.life.unloaded
+
+
+async def test_what_nested_ensembles_multiply_is_bounded() -> None:
+    it = World()
+    it.serve("m")
+    inner = it.load_ensemble("inner", *["m"] * 64)
+    middle = it.load_ensemble("middle", *["inner"] * 63)
+    assert inner.life.serving
+    assert middle.life.serving
+    outer = it.load_ensemble("outer", "middle", "m")
+    assert outer.life.state is VersionState.UNAVAILABLE
+    assert outer.life.reason == (
+        "ensemble_scheduling of model 'outer' must be at most 4096 requests of steps for a request"
+        " but is 4097"
+    )

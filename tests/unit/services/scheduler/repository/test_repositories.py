@@ -63,6 +63,14 @@ def test_the_version_policy_selects_versions(
     assert only(tmp_path).versions == versions
 
 
+def test_all_versions_have_a_bound_together(tmp_path: Path) -> None:
+    policy = "version_policy { all { } } instance_group { count: 200 }"
+    add(tmp_path, "m", policy, *map(str, range(1, 7)))
+    assert reason(only(tmp_path)) == (
+        "instance_group of model 'm' must be at most 1024 instances of 6 versions but is 1200"
+    )
+
+
 def test_models_of_all_repositories_are_sorted_by_name(tmp_path: Path) -> None:
     add(tmp_path / "one", "b")
     add(tmp_path / "two", "a")

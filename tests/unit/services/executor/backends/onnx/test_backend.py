@@ -68,6 +68,30 @@ def test_bfloat16_survives_an_empty_batch(tmp_path: Path) -> None:
     assert out.shape == (0, 2)
 
 
+def test_an_output_that_is_an_input_outlives_the_input(tmp_path: Path) -> None:
+    """BF16 among the inputs: ONNX Runtime's values have the memory of the arrays."""
+    path = write(
+        tmp_path / "1",
+        [helper.make_node("Add", ["x", "x"], ["y"])],
+        [value("b", "BF16", ["n", 1]), value("x", "FP32", ["n", 2])],
+        [value("x", "FP32", ["n", 2]), value("y", "FP32", ["n", 2])],
+    )
+    tensors = [
+        f"{role} {{ name: '{name}' data_type: TYPE_{datatype} dims: {dims} }}"
+        for role, name, datatype, dims in (
+            ("input", "b", "BF16", 1),
+            ("input", "x", "FP32", 2),
+            ("output", "x", "FP32", 2),
+            ("output", "y", "FP32", 2),
+        )
+    ]
+    model = backend.load(instance("max_batch_size: 8 " + " ".join(tensors), path))
+    given = np.full((3, 2), 7, np.float32)
+    outs = model.execute({"b": np.zeros((3, 1), np.uint16), "x": given}, ["x", "y"])
+    given[:] = 0
+    assert [out.tolist() for out in outs] == [[[7, 7]] * 3, [[14, 14]] * 3]
+
+
 @pytest.mark.parametrize("datatype", ["FP32", "INT64", "BOOL", "FP16"])
 def test_io_binding_gives_what_a_plain_run_gives(tmp_path: Path, datatype: str) -> None:
     path = identity(tmp_path / "1", datatype, ["n", 2])

@@ -160,6 +160,26 @@ def test_a_model_that_cannot_have_graphs_runs_without(
     model.close()
 
 
+def test_an_output_that_is_an_input_is_not_written_by_a_graph(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(
+        tmp_path / "1",
+        [helper.make_node("Add", ["x", "x"], ["y"])],
+        [value("x", "FP32", ["n", 2])],
+        [value("y", "FP32", ["n", 2]), value("x", "FP32", ["n", 2])],
+    )
+    tensors = " ".join(
+        f"{role} {{ name: '{name}' data_type: TYPE_FP32 dims: 2 }}"
+        for role, name in (("input", "x"), ("output", "y"), ("output", "x"))
+    )
+    model = load_on_host(config(f"max_batch_size: 8 {tensors} {GRAPHS}"), path)
+    assert "runs without CUDA graphs: they give other outputs than a plain run" in caplog.text
+    y, x = model.execute({"x": np.full((4, 2), 7, np.float32)}, ["y", "x"])
+    assert (y.tolist(), x.tolist()) == ([[14, 14]] * 4, [[7, 7]] * 4)
+    model.close()
+
+
 def test_graphs_of_shapes_that_the_model_does_not_have(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -94,6 +94,13 @@ def test_a_set_of_something_else_than_outputs(tmp_path: Path) -> None:
         backend.load(instance(CONFIG + OTHERS + sets("relu,y"), fragile(tmp_path / "1")))
 
 
+def test_sets_and_instances_have_a_bound_together(tmp_path: Path) -> None:
+    more = OTHERS + sets("relu; twice") + " instance_group { count: 200 }"
+    text = "parameter 'output_sets' of model 'm' must be at most 512 sessions for 200 instances but"
+    with pytest.raises(InvalidArgument, match=f"{text} is 600"):
+        backend.load(instance(CONFIG + more, fragile(tmp_path / "1")))
+
+
 def test_a_model_of_which_all_is_needed_is_loaded_as_it_is(tmp_path: Path) -> None:
     path = fragile(tmp_path / "1") / "model.onnx"
     assert prune_outputs(path, ["twice", "bad"]) is None
