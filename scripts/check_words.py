@@ -61,7 +61,9 @@ _ROOTS = ("nereid", "services", "tests", "benchmarks", "examples", "scripts")
 _PAGES = ("docs", "README.md", "CONTRIBUTING.md")
 # What is generated is as long as what it lists.
 _GENERATED = "<!-- Written by "
-_MOST_PAGE_WORDS = 54_500
+# A record grows with what it records.
+_RECORDS = ("track-record.md",)
+_MOST_PAGE_WORDS = 53_800
 _LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 _SKIPPED = ("_pb2.py", "_pb2.pyi")
 # Models as users write them; those of the conformance table run on Triton as well.
@@ -133,9 +135,9 @@ def prose_count(paths: list[Path]) -> Counter[str]:
 
 
 def page_words(roots: list[Path]) -> int:
-    """As wc -w counts them, of pages that are written by hand."""
+    """As wc -w counts them, of pages that are written by hand and are no records."""
     pages = [page for root in roots for page in (root.rglob("*.md") if root.is_dir() else [root])]
-    texts = [page.read_text() for page in pages]
+    texts = [page.read_text() for page in pages if page.name not in _RECORDS]
     return sum(len(text.split()) for text in texts if _GENERATED not in text)
 
 

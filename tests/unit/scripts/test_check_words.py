@@ -13,4 +13,5 @@ def test_words_of_pages_are_counted_and_of_nothing_else(tmp_path: Path) -> None:
     readme.write_text("three\nfour five")
     generated = "<!-- Written by scripts/lists.py from the code. -->\n\nlisted"
     (tmp_path / "folder" / "list.md").write_text(generated)
+    (tmp_path / "folder" / "track-record.md").write_text("| seen | found |")
     assert page_words([tmp_path / "folder", readme]) == 6 + 3

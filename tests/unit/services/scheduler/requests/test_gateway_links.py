@@ -65,7 +65,7 @@ def accept(links: GatewayLinks, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("for_models", [True, False])
-async def test_links_of_models_are_told_from_gateways(for_models: bool) -> None:
+async def test_links_of_models_are_no_gateways(for_models: bool) -> None:
     links = links_of()
     accept(links, for_models=for_models)
     assert [each.for_models for each in links.sessions] == [for_models]

@@ -11,7 +11,7 @@ from nereid.core.messages import Cancel, InferResponse, MovedResponse
 from nereid.pb import nereid_pb2 as pb
 from nereid.services.scheduler.executors.sessions import Session
 from nereid.services.scheduler.models.dependencies import step_request_id
-from nereid.services.scheduler.requests.entry import RequestState
+from nereid.services.scheduler.requests.entry import Entry, RequestState
 from nereid.services.scheduler.requests.first_runs import FirstRuns
 from nereid.services.scheduler.requests.gateway_session import GatewaySession
 from tests.support.scheduler.admission_world import AdmissionWorld, Link, loading_version, request
@@ -217,6 +217,7 @@ async def test_what_runs_for_a_models_call_is_cancelled_with_its_link() -> None:
     calling.link = Link()
     calling.on_items([request(1)])
     (entry,) = calling._pending.values()
+    assert isinstance(entry, Entry)
     run(model, entry)
     calling.on_down()
     assert entry.state is RequestState.RESPONDED
