@@ -28,6 +28,7 @@ from nereid.core.messages import (
     Release,
     moved_response,
 )
+from nereid.core.methods import SHM_NAMESPACE_KEY
 from nereid.mesh_routing.access import dial_scheduler
 from nereid.mesh_routing.mesh_router import MeshRouter
 from nereid.mesh_routing.route import Route
@@ -266,8 +267,8 @@ class _Call:
     def buffered_bytes(self) -> int:
         return int("scheduler" in self._wire.blocked)
 
-    def get(self, _: str) -> str:
-        return _DOMAIN
+    def get(self, key: str) -> str | None:
+        return _DOMAIN if key == SHM_NAMESPACE_KEY else None
 
     def accept(self) -> None:
         self._wire.to_gateway.send("it is open")

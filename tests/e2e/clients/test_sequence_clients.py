@@ -145,6 +145,9 @@ def test_a_client_at_another_address_takes_turns_with_one_that_starts_many(mesh:
             end = {"sequence_id": which, "sequence_end": True}
             assert post_from(mesh, other, model, 1, end) == 6
         assert one.result() == 7
+    # Of those that waited the first has had a turn as well.
+    for which in (*range(3, 10), 5000):
+        post_from(mesh, other, model, 1, {"sequence_id": which, "sequence_end": True})
     until(lambda: not pending(mesh, model), "nothing waits")
 
 

@@ -108,6 +108,8 @@ def test_texts_of_models_are_never_markup(watched: Watched, site: FactsServer) -
 def test_a_name_that_is_markup_is_found_by_its_name(watched: Watched, site: FactsServer) -> None:
     go(watched.page, site, "models")
     watched.page.get_by_role("link", name=HOSTILE, exact=True).click()
+    # The view changes once the browser says that the address has.
+    watched.page.locator("main .view.model").wait_for()
     assert watched.page.locator("h1").inner_text() == HOSTILE
     assert "READY on demand" in watched.page.locator(".heading").inner_text()
 

@@ -31,6 +31,7 @@ _ALLOWED_S, _ALLOWED_NIGHTLY_S = 0.5, 0.1
 # Other tests run beside these in the ordinary suite: what counts is one attempt in peace, beside a
 # baseline that was measured just before it.
 _ATTEMPTS = 3
+_BUSY = ("status 503", "grpc 14")
 _BASELINE_S = 2
 FLAGS = (
     # Control as open as it is by default.
@@ -158,13 +159,18 @@ def _check_others_go_on(besieged: Siege, mesh: Mesh, quiet_s: float, attack: Att
     for _ in range(_ATTEMPTS):
         reports.append(besieged.attack(attack))
         assert reports[-1].others.wrong == []
-        if _is_harmless(reports[-1], quiet_s):
+        if _is_harmless(reports[-1], quiet_s) and not _comes_too_early(attack, reports[-1]):
             break
         quiet_s = _measure_quiet_s(besieged)
     else:
         pytest.fail(f"others waited beside {quiet_s:.3f} s: {[str(each) for each in reports]}")
     _check(attack, reports[-1])
     _check_log(mesh.log)
+
+
+def _comes_too_early(attack: Attack, report: Report) -> bool:
+    """Whether it is asked to come again, as the attack before it still has the memory."""
+    return report.outcome in _BUSY and not attack.expected.fullmatch(report.outcome)
 
 
 @pytest.mark.nightly

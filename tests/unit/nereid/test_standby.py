@@ -75,7 +75,7 @@ def test_it_ends_when_nobody_will_need_it() -> None:
 
 def test_it_ends_rather_than_to_lose_a_file_of_its_own(file: int) -> None:
     standby = StandbySocket()
-    with start(standby, "[os.open('/dev/null', 0) for _ in range(200)]") as process:
+    with start(standby, f"[os.open('/dev/null', 0) for _ in range({file + 1})]") as process:
         activate(standby, [], file)
         _, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1
