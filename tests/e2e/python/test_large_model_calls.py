@@ -63,14 +63,15 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
 
 def test_both_ways_are_through_shared_memory(mesh: Mesh) -> None:
     worker = int(say(mesh, "pid", "caller"))
-    for _ in range(5):
+    for _ in range(20):
         # A response is held in place, and given back when the model lets go of it.
         assert say(mesh, f"mapped {LARGE}", "caller") == "1 0"
     # Its requests lay in the same segment one after the other.
     assert segments_of(worker) == 1
     (executor,) = mesh.children("nereid.services.executor")
-    # The first response was copied there, and segments were allocated for the following ones.
-    assert 1 <= segments_of(executor) <= 3
+    # The first response was copied there, and segments were allocated for the following ones: more
+    # than one, as the release of the last may still be on its way.
+    assert 1 <= segments_of(executor) <= 6
 
 
 def test_nothing_is_mapped_for_a_request(mesh: Mesh) -> None:
