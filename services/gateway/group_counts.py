@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nereid.gateway_group import GatewayGroup
 
 _PATH: Final = SCHEDULER + "Counts"
-# Of another gateway, which asks the schedulers first.
+# For another gateway's response; it asks the schedulers first.
 _TIMEOUT_S: Final = 2.5
 
 

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 # What a scheduler has counted since the last look is lost if it is killed.
 _INTERVAL_S: Final = 2.0
-# Many models that are all used cost a scheduler more: it spends 2 % of its time at most.
+# A pause lasts this many times as long as the look before it, so that a scheduler with many busy
+# models spends at most 2 % of its time on looks.
 _PAUSES: Final = 49
-# It waits longer where a scheduler hangs.
+# A look takes long where a scheduler hangs: no pause is longer than this.
 _LONGEST_PAUSE_S: Final = 5.0
 _ATTEMPTS: Final = 4
 _METHOD: Final = "Counts"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nereid.services.scheduler.models.queued_requests import QueuedRequests
     from nereid.services.scheduler.observability.metrics import SchedulerMetrics
 
-# As long ago all callers have asked: they pause for half of it at most.
+# Every caller asks at least once within this time: it pauses for half of it at most.
 _KNOWN_NS: Final = 10_000_000_000
 
 

@@ -104,8 +104,12 @@ class LoopDriver:
     def run(self, work: Callable[[], None], received: queue.SimpleQueue[T]) -> T:
         """Have the loop call work, and wait for what comes into the queue.
 
-        Who puts it there, on the loop, calls stop(). Raises ClosedError, and what a callback of the
-        loop raises in this thread, such as the exception of a signal handler.
+        Whoever puts it there, on the loop, calls stop().
+
+        Raises:
+            ClosedError: the loop has ended.
+            BaseException: what a callback of the loop has raised in this thread, such as the
+                exception of a signal handler.
         """
         # Within another loop none can be run.
         elsewhere = asyncio._get_running_loop() is not None  # noqa: SLF001 - does not raise
