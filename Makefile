@@ -43,19 +43,19 @@ unit: dev  ## Seconds: unit tests, no sockets, no other processes.
 
 # State machines and parsers that hold no I/O, and the tests that reach every branch of them.
 PURE := $(addprefix nereid.mesh_routing., mesh_router notice_merge route routing_table) nereid.model_config \
-	nereid.rpc.http2 $(addprefix nereid.services.scheduler., batching executors.instance_batches executors.router executors.placement \
+	nereid.rpc.http2 $(addprefix nereid_scheduler., batching executors.instance_batches executors.router executors.placement \
 	rate_limiting ensembles.graph ensembles.sequence_place models.lifecycle models.reload_plan models.dependencies reconciler.desired_models reconciler.next_action \
 	requests.nested_calls requests.response_order residency.budgets residency.policy residency.popularity residency.sizes caching.single_flight shards.membership shards.member_changes shards.ownership \
-	shards.merged_responses state.records) nereid.services.executor.instances.model_claims nereid.services.executor.batch.received_batches \
-	nereid.core.retry_after nereid.services.gateway.pending_shares nereid.rpc.net.shared_accepts \
-	$(addprefix nereid.object_store., cache_plan credentials listing urls) nereid.perf.questions
-PURE_TESTS := $(addprefix tests/unit/nereid/, mesh_routing model_config rpc) $(addprefix tests/unit/services/scheduler/, \
+	shards.merged_responses state.records) nereid_executor.instances.claims.model_claims nereid_executor.batch.lifecycle.received_batches \
+	nereid.core.retry_after nereid_gateway.core.pending_shares nereid.rpc.net.limits.shared_accepts \
+	$(addprefix nereid.object_store., cache_plan credentials listing urls) nereid_perf.questions
+PURE_TESTS := $(addprefix tests/unit/nereid/, mesh_routing model_config rpc) $(addprefix tests/unit/nereid_scheduler/, \
 	batching executors models rate_limiting reconciler requests residency shards ensembles/test_graph.py ensembles/test_sequence_place.py \
-	caching/test_single_flight.py state/test_records.py) tests/unit/services/executor/instances/test_model_claims.py \
-	tests/unit/services/executor/batch/test_received_batches.py \
-	tests/unit/nereid/core/test_retry_after.py tests/unit/services/gateway/test_pending_shares.py \
+	caching/test_single_flight.py state/test_records.py) tests/unit/nereid_executor/instances/claims/test_model_claims.py \
+	tests/unit/nereid_executor/batch/lifecycle/test_received_batches.py \
+	tests/unit/nereid/core/test_retry_after.py tests/unit/nereid_gateway/core/test_pending_shares.py \
 	$(addprefix tests/unit/nereid/object_store/test_, cache_plan.py credentials.py listing.py urls.py) \
-	tests/unit/nereid/perf/questions
+	tests/unit/nereid_perf/questions
 
 coverage: dev  ## Branch coverage of the pure cores; fails below the recorded floor.
 	$(PYTEST) -q -n 2 $(PURE_TESTS) --cov-config=pyproject.toml $(addprefix --cov=,$(PURE)) --cov-branch \

@@ -140,7 +140,7 @@ def start(stack: ExitStack, work: Path, models: Path, store: str, gateways: int)
     mesh.gateways.append(wire.Address(first, second))
     for index in range(3, len(ports), 3):
         http_port, grpc_port, metrics_port = ports[index : index + 3]
-        argv = [sys.executable, "-m", "nereid.services.gateway", f"--http-port={http_port}"]
+        argv = [sys.executable, "-m", "nereid_gateway", f"--http-port={http_port}"]
         argv += [f"--grpc-port={grpc_port}", f"--metrics-port={metrics_port}"]
         argv.append(f"--scheduler-address=127.0.0.1:{scheduler}")
         run(process.Command(argv, work / f"gateway-{index}.log"))
@@ -192,7 +192,7 @@ def by_process(mesh: Mesh, store: str, arguments: argparse.Namespace) -> None:
         ]
         print(_line(f"{store} {number} gateway(s) c={concurrency} each, hit", samples))
         cpu_us = middle(samples).cpu_us
-        gateway_us = cpu_us["nereid.services.gateway"]
+        gateway_us = cpu_us["nereid_gateway"]
         feeds = [
             f"one {name} keeps up with"
             f" {gateway_us / cpu_us[f'nereid.services.{name}']:.1f} gateways"

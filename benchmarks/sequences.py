@@ -13,15 +13,15 @@ import statistics
 import time
 from pathlib import Path
 
-from nereid.core.codecs import RequestCodec, ResponseCodec
-from nereid.core.messages import FromScheduler, InferRequest, ToScheduler
+from nereid.core.wire.codecs import RequestCodec, ResponseCodec
+from nereid.core.wire.messages import FromScheduler, InferRequest, ToScheduler
 from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
-from nereid.services.scheduler.executors.remote_instance import RemoteInstance
-from nereid.services.scheduler.models.model_version import ModelVersion
-from nereid.services.scheduler.models.version_context import VersionContext
+from nereid_scheduler.core.instances.remote_instance import RemoteInstance
+from nereid_scheduler.versions.model_version import ModelVersion
+from nereid_scheduler.versions.version_context import VersionContext
 
 BURST = 64
 CONFIG = """

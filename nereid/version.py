@@ -8,7 +8,7 @@ from pathlib import Path
 _DISTRIBUTION = "nereid-mesh"
 _PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 # Of those that pyproject.toml lists to be compiled.
-_COMPILED_MODULE = "nereid.core.varint"
+_COMPILED_MODULE = "nereid.core.wire.varint"
 
 
 def is_compiled() -> bool:

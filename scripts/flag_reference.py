@@ -10,13 +10,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from nereid.cli.serve.settings import ServeSettings
-from nereid.cli.serve.triton_flags import TritonFlags
 from nereid.config.flags import DeclaredFlag, declared_flags, flags_by_topic
-from nereid.services.cache.settings import CacheSettings
-from nereid.services.executor.settings import ExecutorSettings
-from nereid.services.gateway.settings import GatewaySettings
-from nereid.services.scheduler.settings import Settings as SchedulerSettings
+from nereid_cache.settings import CacheSettings
+from nereid_executor.settings import ExecutorSettings
+from nereid_gateway.settings import GatewaySettings
+from nereid_mesh.serve.settings import ServeSettings
+from nereid_mesh.serve.triton_flags import TritonFlags
+from nereid_scheduler.settings import Settings as SchedulerSettings
 from scripts.reference_page import table, write_or_check
 
 _SERVICES = {
@@ -34,7 +34,7 @@ _INTRODUCTION = """\
 <!-- Written by scripts/flag_reference.py from the settings classes. -->
 
 `nereid serve` takes all of these; a service that is started alone (`python -m
-nereid.services.gateway`) takes those of its column. Each has an environment variable, that of
+nereid_gateway`) takes those of its column. Each has an environment variable, that of
 `--http-port` being `NEREID_HTTP_PORT`. A flag wins over its variable, and the last of equal flags
 counts, unless it may be repeated: then the values add up, and are separated by `;` in the variable.
 `nereid serve` chooses the addresses between its own services itself.

@@ -11,13 +11,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from nereid.services.gateway.http.routes import HTTP, METRICS, RULES, SAGEMAKER, VERTEX_AI
+from nereid_gateway.core.routes import HTTP, METRICS, RULES, SAGEMAKER, VERTEX_AI
 from scripts.reference_page import table, write_or_check
 
 _INTRODUCTION = """\
 # Routes of the HTTP ports
 
-<!-- Written by scripts/route_reference.py from services/gateway/http/routes.py. -->
+<!-- Written by scripts/route_reference.py from services/gateway/nereid_gateway/core/routes.py. -->
 
 The API is what a key of [`--auth-config`](../operators/authentication.md) has a right for and what
 `--http-restricted-api` restricts; a route without one says nothing of the server. Control routes

@@ -19,11 +19,11 @@ from benchmarks.models import registry
 from benchmarks.models.workload import Workload
 from benchmarks.peers import environment, nereid
 from benchmarks.process import ServerProcess, free_ports
-from nereid.analyze.job import Job
-from nereid.analyze.space.model_settings import defaults_of, is_ensemble
-from nereid.analyze.target.measured_models import MeasuredModels, MeasuredTarget
-from nereid.perf.endpoint import Endpoint
-from nereid.perf.server import Server, ServerError
+from nereid_analyze.job import Job
+from nereid_analyze.space.model_settings import defaults_of, is_ensemble
+from nereid_analyze.target.measured_models import MeasuredModels, MeasuredTarget
+from nereid_perf.endpoint import Endpoint
+from nereid_perf.server import Server, ServerError
 
 _ROOT = Path(__file__).resolve().parents[2]
 _READY_S = 60.0

@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from nereid.analyze.checkpoint import Checkpoint
-from nereid.analyze.estimate.capacity import filling_concurrency
-from nereid.analyze.job import Job, search_of
-from nereid.analyze.search.adaptive import AdaptiveResult
-from nereid.analyze.search.finals import Finalist, run_finals
-from nereid.analyze.search.inner import Evaluation, InnerRules, evaluate
-from nereid.analyze.search.trial import Sample, Search, Trial, resolve
-from nereid.analyze.space.candidate import Candidate
-from nereid.analyze.target.measured_models import MeasuredModels
-from nereid.perf.measurement import Measurement
+from nereid_analyze.checkpoint import Checkpoint
+from nereid_analyze.estimate.capacity import filling_concurrency
+from nereid_analyze.job import Job, search_of
+from nereid_analyze.search.adaptive import AdaptiveResult
+from nereid_analyze.search.finals import Finalist, run_finals
+from nereid_analyze.search.inner import Evaluation, InnerRules, evaluate
+from nereid_analyze.search.trial import Sample, Search, Trial, resolve
+from nereid_analyze.space.candidate import Candidate
+from nereid_analyze.target.measured_models import MeasuredModels
+from nereid_perf.measurement import Measurement
 
 _T = TypeVar("_T")
 

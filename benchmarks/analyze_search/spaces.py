@@ -2,8 +2,8 @@
 
 from benchmarks import resnet50
 from benchmarks.models import mlp
-from nereid.analyze.space.candidate import DELAY, INSTANCES, MAX_BATCH, Setting
-from nereid.analyze.space.space import Space
+from nereid_analyze.space.candidate import DELAY, INSTANCES, MAX_BATCH, Setting
+from nereid_analyze.space.space import Space
 
 _DELAYS_US = (0, 500, 2000)
 _THREADS = "parameters.intra_op_thread_count"

@@ -14,19 +14,19 @@ from benchmarks.simulation.mesh import (
     head_of,
     model_text,
 )
-from nereid.core.messages import InferRequest
+from nereid.core.wire.messages import InferRequest
 from nereid.observability.metrics_page import Page
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.executors.sessions import Session
-from nereid.services.scheduler.models.queue_limits import QueueLimits
-from nereid.services.scheduler.observability.latencies import MetricsConfig
-from nereid.services.scheduler.observability.metrics import SchedulerMetrics
-from nereid.services.scheduler.repository.repositories import Repositories
+from nereid_scheduler.control.repository.repositories import Repositories
+from nereid_scheduler.core.measurements.latencies import MetricsConfig
+from nereid_scheduler.pages.metrics import SchedulerMetrics
+from nereid_scheduler.placement.executors.sessions import Session
+from nereid_scheduler.versions.queue_limits import QueueLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from nereid.core.messages import InferResponse
+    from nereid.core.wire.messages import InferResponse
 
 MODEL = "m0"
 

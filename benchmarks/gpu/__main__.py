@@ -23,9 +23,9 @@ from benchmarks.failure import BenchError
 from benchmarks.gpu.host_model import load_on_host
 from benchmarks.gpu.models import GpuModel, models
 from nereid.backends import InstanceSpec
-from nereid.services.executor import devices
-from nereid.services.executor.backends.device_io.device_model import DeviceModel, parts_of
-from nereid.services.executor.backends.onnx import backend
+from nereid_executor.backends.device_io.device_model import DeviceModel, parts_of
+from nereid_executor.backends.onnx import backend
+from nereid_executor.core import devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,11 +9,11 @@ import onnxruntime as ort
 
 from benchmarks.gpu.host_device import HostDevice
 from nereid.backends import InstanceSpec
-from nereid.services.executor.backends.device_io.device_model import DeviceModel, make_streams
-from nereid.services.executor.backends.onnx import backend
-from nereid.services.executor.backends.onnx.device_model import make_model
-from nereid.services.executor.backends.onnx.device_session import OrtDeviceSession
-from nereid.services.executor.backends.onnx.device_settings import device_io_settings
+from nereid_executor.backends.device_io.device_model import DeviceModel, make_streams
+from nereid_executor.backends.onnx import backend
+from nereid_executor.backends.onnx.device_model import make_model
+from nereid_executor.backends.onnx.device_session import OrtDeviceSession
+from nereid_executor.backends.onnx.device_settings import device_io_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

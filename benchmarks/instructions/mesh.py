@@ -8,12 +8,12 @@ from pathlib import Path
 
 from benchmarks import process, wire
 from benchmarks.models import mlp
-from nereid.cli.serve.planning import plan_mesh
+from nereid_mesh.serve.planning import plan_mesh
 
 # Counted processes are up to a hundred times as slow: none shall be taken for dead.
 _PATIENCE = "--mesh-silence-secs=1200"
 _READY_S = 600.0
-_NAMES = {"nereid.cli.serve.joined": "joined", "nereid.services.executor": "executor"}
+_NAMES = {"nereid_mesh.serve.joined": "joined", "nereid_executor": "executor"}
 
 Wrap = Callable[[str, Sequence[str]], Sequence[str]]
 

@@ -17,14 +17,14 @@ from benchmarks.simulation.mesh import (
     head_of,
     model_text,
 )
-from nereid.core.messages import InferRequest
+from nereid.core.wire.messages import InferRequest
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.executors.sessions import Session
+from nereid_scheduler.placement.executors.sessions import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nereid.core.messages import InferResponse
+    from nereid.core.wire.messages import InferResponse
 
 MODEL = "m0"
 INSTANCES = 2

@@ -18,8 +18,8 @@ from benchmarks.models.workload import Workload
 from benchmarks.peers import mlserver, native, nereid
 from benchmarks.peers.start import Options, install, start
 from benchmarks.process import ServerProcess, free_ports
-from nereid.perf.endpoint import Endpoint
-from nereid.perf.server import Server, ServerError
+from nereid_perf.endpoint import Endpoint
+from nereid_perf.server import Server, ServerError
 
 MOCK = "mock"
 OURS = "nereid"

@@ -17,9 +17,9 @@ from benchmarks.real_models.used import Used
 # Nereid's processes that do not run models.
 _OTHERS = (
     "nereid",
-    "nereid.cli.serve.joined",
-    "nereid.services.gateway",
-    "nereid.services.scheduler",
+    "nereid_mesh.serve.joined",
+    "nereid_gateway",
+    "nereid_scheduler",
 )
 
 

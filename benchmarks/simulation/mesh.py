@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Protocol
 
 from google.protobuf import text_format
 
-from nereid.core.messages import InferRequest, InferResponse
+from nereid.core.wire.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.executors.sessions import PlacedInstance, Session
-from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
-from nereid.services.scheduler.models.config_completion import CompletionRules
-from nereid.services.scheduler.models.load_rules import LoadRules
-from nereid.services.scheduler.models.loader import Loader
-from nereid.services.scheduler.models.queue_limits import QueueLimits
-from nereid.services.scheduler.rate_limiting.rate_limiter import RateLimiter
-from nereid.services.scheduler.rate_limiting.resources import Resources
-from nereid.services.scheduler.requests.admission import Admission
-from nereid.services.scheduler.requests.gateway_session import GatewaySession
-from nereid.services.scheduler.requests.load_queue import LoadQueue
-from nereid.services.scheduler.shards.ownership import owner_of
+from nereid_scheduler.admission.admission import Admission
+from nereid_scheduler.admission.gateway_session import GatewaySession
+from nereid_scheduler.batching.rate_limiting.rate_limiter import RateLimiter
+from nereid_scheduler.control.shards.members.ownership import owner_of
+from nereid_scheduler.core.requests.load_queue import LoadQueue
+from nereid_scheduler.core.resources import Resources
+from nereid_scheduler.placement.executors.sessions import PlacedInstance, Session
+from nereid_scheduler.placement.loads.load_rules import LoadRules
+from nereid_scheduler.placement.loads.loader import Loader
+from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
+from nereid_scheduler.placement.models.config_completion import CompletionRules
+from nereid_scheduler.versions.queue_limits import QueueLimits
 
 if TYPE_CHECKING:
     from nereid.rpc import Status
-    from nereid.services.scheduler.executors.remote_instance import RemoteInstance
+    from nereid_scheduler.core.instances.remote_instance import RemoteInstance
 
 _CONFIG = """
 backend: "python"

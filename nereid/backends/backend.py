@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from nereid.backends.description import ModelDescription
     from nereid.backends.mesh import MeshClient
     from nereid.backends.request_model import RequestModel
-    from nereid.core.tensors import Array
+    from nereid.core.tensors.tensors import Array
     from nereid.pb import model_config_pb2
 
 

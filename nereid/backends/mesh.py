@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.errors import NereidError
-    from nereid.core.messages import InferRequest, InferResponse
+    from nereid.core.wire.messages import InferRequest, InferResponse
 
 RequestControl = Literal["cancel", "pause", "resume"]
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from nereid.backends.description import ModelDescription
-    from nereid.core.tensors import Array
+    from nereid.core.tensors.tensors import Array
 
 
 class TensorParts(NamedTuple):

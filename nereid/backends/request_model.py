@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from threading import Event
 
-    from nereid.core.classification import Classification
-    from nereid.core.messages import ErrorStatus, Parameter
+    from nereid.core.tensors.classification import Classification
+    from nereid.core.wire.messages import ErrorStatus, Parameter
     from nereid.shm.reference import SharedMemory
 
 

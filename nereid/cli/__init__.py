@@ -6,20 +6,23 @@ import importlib
 import sys
 
 _COMMANDS = {
-    "serve": ("nereid.cli.serve.command", "start a whole mesh on this machine"),
-    "check": ("nereid.cli.check.command", "say what is wrong with a model repository"),
+    "serve": ("nereid_mesh.serve.command", "start a whole mesh on this machine"),
+    "check": ("nereid_mesh.check.command", "say what is wrong with a model repository"),
     "explain": (
-        "nereid.cli.explain.command",
+        "nereid_explain.command",
         "say why a model of a running mesh is not ready, or does not batch",
     ),
     "timeline": (
-        "nereid.cli.timeline.command",
+        "nereid_timeline.command",
         "say where the last seconds of a running mesh went, and write them as a trace",
     ),
-    "perf": ("nereid.perf.command", "measure any KServe v2 server"),
-    "analyze": ("nereid.analyze.command", "find a model's best settings by measuring"),
-    "api-key": ("nereid.cli.api_key", "make an API key for --auth-config"),
-    "mesh-token": ("nereid.cli.mesh_token", "make the secret that the services of a mesh share"),
+    "perf": ("nereid_perf.command", "measure any KServe v2 server"),
+    "analyze": ("nereid_analyze.command", "find a model's best settings by measuring"),
+    "api-key": ("nereid_mesh.credentials.api_key", "make an API key for --auth-config"),
+    "mesh-token": (
+        "nereid_mesh.credentials.mesh_token",
+        "make the secret that the services of a mesh share",
+    ),
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.shapes import VARIABLE, format_shape
+from nereid.core.tensors.shapes import VARIABLE, format_shape
 from nereid.facts.findings import Finding, Severity
 from nereid.model_config.padding import read_padding
 from nereid.model_config.validation.execution import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nereid import rpc
-from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.methods import INFER_PATH, MODEL_CALLS_KEY, SHM_NAMESPACE_KEY
+from nereid.core.wire.codecs import RequestCodec, ResponseCodec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

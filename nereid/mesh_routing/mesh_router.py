@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
-from nereid.control_calls import UNREACHABLE, unreachable
-from nereid.core.bounded_cache import BoundedCache
+from nereid.bounded_cache import BoundedCache
 from nereid.core.errors import Unavailable
-from nereid.core.messages import CachedModels, Ownership
 from nereid.core.retry_after import DEFAULT_MS
+from nereid.core.wire.messages import CachedModels, Ownership
+from nereid.mesh_routing.control_calls import UNREACHABLE, unreachable
 from nereid.mesh_routing.notice_merge import NoticeMerge
+from nereid.mesh_routing.pending_requests import PendingRequests
 from nereid.mesh_routing.route import Route
 from nereid.mesh_routing.routing_table import RoutingTable
 from nereid.pb import kserve_pb2
-from nereid.pending_requests import PendingRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.errors import NereidError
-    from nereid.core.messages import InferRequest, Notice
+    from nereid.core.wire.messages import InferRequest, Notice
+    from nereid.mesh_routing.pending_requests import OnEnd, PendingRequest, TensorSharing
     from nereid.mesh_routing.route import Clock, Schedulers, Timer
-    from nereid.pending_requests import OnEnd, PendingRequest, TensorSharing
 
 _log = logging.getLogger(__name__)
 

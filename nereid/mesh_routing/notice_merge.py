@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from nereid.core.messages import CachedModels, LastCounts, LogRules, TraceRules
+from nereid.core.wire.messages import CachedModels, LastCounts, LogRules, TraceRules
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from nereid.core.messages import Notice
+    from nereid.core.wire.messages import Notice
 
 Key = TypeVar("Key", bound="Hashable")
 

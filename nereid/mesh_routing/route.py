@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nereid.core.messages import FromScheduler, ToScheduler
+    from nereid.core.wire.messages import FromScheduler, ToScheduler
     from nereid.rpc import Channel
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
-    from nereid.core.messages import Ownership
+    from nereid.core.wire.messages import Ownership
 
 Key = TypeVar("Key", bound="Hashable")
 

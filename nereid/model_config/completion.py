@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-from nereid.core.datatypes import CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
 from nereid.core.known_backends import ENSEMBLE_PLATFORM
-from nereid.core.shapes import VARIABLE
+from nereid.core.tensors.datatypes import CONFIG_NUMBER
+from nereid.core.tensors.shapes import VARIABLE
 from nereid.model_config.backend_choice import fill_backend
 from nereid.model_config.validation.model import validate_config, validate_scheduling
 from nereid.model_config.validation.model_file import check_completed

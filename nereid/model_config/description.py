@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nereid.backends.description import ModelDescription, TensorDescription
-from nereid.core.datatypes import CONFIG_NUMBER, NAME_OF_CONFIG_NUMBER
+from nereid.core.tensors.datatypes import CONFIG_NUMBER, NAME_OF_CONFIG_NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
+from nereid.core.tensors.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.model_config.padding import read_padding
 from nereid.model_config.validation.execution import (
     admission_target_ms,

@@ -18,9 +18,9 @@ from bisect import bisect_left
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
-from nereid.core.shapes import VARIABLE
+from nereid.core.tensors.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
+from nereid.core.tensors.shapes import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

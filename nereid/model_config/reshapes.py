@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from nereid.core.shapes import VARIABLE, substitute
+from nereid.core.tensors.shapes import VARIABLE, substitute
 
 if TYPE_CHECKING:
     from nereid.pb import model_config_pb2

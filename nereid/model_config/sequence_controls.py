@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
+from nereid.core.tensors.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:

@@ -18,9 +18,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
-from nereid.object_store.cache_plan import CacheContent, CachedObject, CachedTree, plan_eviction
 from nereid.object_store.errors import CacheFullError, DamagedObjectError, StoreError
 from nereid.object_store.file_locks import locked, try_lock, wait_for_lock
+from nereid.object_store.plans.cache_plan import (
+    CacheContent,
+    CachedObject,
+    CachedTree,
+    plan_eviction,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

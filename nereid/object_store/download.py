@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from nereid.object_store.file_systems import Chunk
-    from nereid.object_store.listing import StoredObject
+    from nereid.object_store.plans.listing import StoredObject
 
 _HASH_BYTES: Final = 1 << 20
 _BACKOFF: Final = BackoffOptions(first_s=0.2, factor=2)

@@ -15,21 +15,21 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from nereid.object_store.credentials import CredentialError, access_to
 from nereid.object_store.errors import (
     AccessRefusedError,
     MissingObjectError,
     ObjectChangedError,
     StoreError,
 )
-from nereid.object_store.listing import StoredObject
-from nereid.object_store.urls import AZURE, GCS, S3
+from nereid.object_store.plans.credentials import CredentialError, access_to
+from nereid.object_store.plans.listing import StoredObject
+from nereid.object_store.plans.urls import AZURE, GCS, S3
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nereid.object_store.credentials import StoreAccess
-    from nereid.object_store.urls import StoreUrl
+    from nereid.object_store.plans.credentials import StoreAccess
+    from nereid.object_store.plans.urls import StoreUrl
 
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
 # Begin tags of objects that have none: their MD5, or a date.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from nereid.config.flags import Topic, flag, integer
-from nereid.object_store.credentials import VARIABLES
+from nereid.object_store.plans.credentials import VARIABLES
 
 
 @dataclass(frozen=True, kw_only=True)

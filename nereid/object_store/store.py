@@ -6,17 +6,17 @@ import logging
 import threading
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from nereid.core.model_folders import may_be_model
+from nereid.core.files.model_folders import may_be_model
 from nereid.object_store.errors import AccessRefusedError
 from nereid.object_store.file_systems import open_files, store_error
-from nereid.object_store.listing import ModelListing, is_plain_key, split_into_models
+from nereid.object_store.plans.listing import ModelListing, is_plain_key, split_into_models
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nereid.object_store.file_systems import Chunk, StoreFiles
-    from nereid.object_store.listing import StoredObject
-    from nereid.object_store.urls import StoreUrl
+    from nereid.object_store.plans.listing import StoredObject
+    from nereid.object_store.plans.urls import StoreUrl
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -36,7 +36,7 @@ class ObjectStore:
         environ: Mapping[str, str],
         open_files: Callable[[StoreUrl, Mapping[str, str]], StoreFiles] = open_files,
     ) -> None:
-        """environ: has the credentials, as nereid.object_store.credentials reads them."""
+        """environ: has the credentials, as nereid.object_store.plans.credentials reads them."""
         self.url = url
         self._environ = environ
         self._open_files = open_files

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from nereid.object_store.cache import HostCache
-from nereid.object_store.credentials import MOUNT_DIRECTORIES
 from nereid.object_store.download import Downloader, SourceFile
 from nereid.object_store.errors import MissingObjectError, ObjectChangedError
+from nereid.object_store.plans.credentials import MOUNT_DIRECTORIES
+from nereid.object_store.plans.urls import parse_store_url
 from nereid.object_store.store import ObjectStore
-from nereid.object_store.urls import parse_store_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nereid.object_store.cache import TreeLease
-    from nereid.object_store.urls import StoreUrl
+    from nereid.object_store.plans.urls import StoreUrl
 
 _log = logging.getLogger(__name__)
 

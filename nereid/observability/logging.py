@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from nereid.config.flags import Topic, boolean, choice, flag, integer
-from nereid.core.messages import LogRules
 from nereid.core.terminal import escape_controls
-from nereid.core.trace_context import TRACE_ID
+from nereid.core.wire.messages import LogRules
+from nereid.core.wire.trace_context import TRACE_ID
 from nereid.observability.repeat_limit import RepeatLimit
 
 if TYPE_CHECKING:

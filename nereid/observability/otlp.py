@@ -24,7 +24,7 @@ from opentelemetry.trace import Link, SpanContext, TraceFlags, TraceState
 from opentelemetry.trace import SpanKind as OtelSpanKind
 from opentelemetry.trace.status import Status, StatusCode
 
-from nereid.core.trace_context import TRACE_STATE
+from nereid.core.wire.trace_context import TRACE_STATE
 from nereid.observability.otlp_http import HttpSpanExporter
 from nereid.observability.tracing import SpanKind
 from nereid.version import version

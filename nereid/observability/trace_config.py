@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from nereid.config.flags import Topic, boolean, flag, integer
-from nereid.core.messages import TraceRule
+from nereid.core.wire.messages import TraceRule
 from nereid.observability.otel_variables import with_variables
 
 if TYPE_CHECKING:

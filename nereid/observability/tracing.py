@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
-from nereid.core.messages import TracedTensor
-from nereid.core.trace_context import CONTEXT_BYTES, TRACE_ID, TRACE_STATE, with_flags
+from nereid.core.wire.messages import TracedTensor
+from nereid.core.wire.trace_context import CONTEXT_BYTES, TRACE_ID, TRACE_STATE, with_flags
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nereid.core.messages import TraceRule
+    from nereid.core.wire.messages import TraceRule
 
     _TensorMetadata = Iterable[
         kserve_pb2.ModelInferRequest.InferInputTensor

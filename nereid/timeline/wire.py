@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, get_type_hints
 
 from google.protobuf.message import DecodeError
 
-from nereid.core.varint import encode_varint
+from nereid.core.wire.varint import encode_varint
 from nereid.pb import nereid_pb2 as pb
 from nereid.timeline.records import (
     BatchRecord,

@@ -18,12 +18,12 @@ from google.protobuf import text_format
 from onnx import helper
 
 from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec, Model, RequestModel
-from nereid.core.datatypes import NAMES, SIZE_BYTES
 from nereid.core.errors import InvalidArgument, NereidError, NotFound
+from nereid.core.tensors.datatypes import NAMES, SIZE_BYTES
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.backends.registry import BackendRegistry
-from nereid.services.executor.batch.batch_runner import BatchRunner
+from nereid_executor.backends.registry import BackendRegistry
+from nereid_executor.batch.batch_runner import BatchRunner
 from tests.support.models import openvino_models, torch_models
 from tests.support.models.onnx_models import head, member, response_of, value, write
 

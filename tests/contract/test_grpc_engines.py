@@ -16,8 +16,8 @@ import grpc.aio
 import pytest
 
 from nereid.rpc import Call, RpcError, ServerOptions, SocketChannel, Status
-from nereid.rpc.grpc.grpcio_engine import GrpcioServer
 from nereid.rpc.grpc.server import Server
+from nereid.rpc.grpcio_engine import GrpcioServer
 from nereid.rpc.net.address import client_of, host_and_port
 from nereid.rpc.net.tls_files import Tls, TlsFiles
 from tests.support.peers.certificates import Authority

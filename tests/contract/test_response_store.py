@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
-from nereid.core.cache_messages import CacheLookup, CacheStore, LookupResult
-from nereid.services.cache.cache_config import LocalConfig, RedisConfig
-from nereid.services.cache.service import make_store
-from nereid.services.cache.store import ResponseStore
+from nereid.core.wire.cache_messages import CacheLookup, CacheStore, LookupResult
+from nereid_cache.cache_config import LocalConfig, RedisConfig
+from nereid_cache.service import make_store
+from nereid_cache.store import ResponseStore
 from tests.support.peers.redis_server import RedisServer, redis_server
 from tests.support.peers.response_stores import (
     LIMIT_S,

@@ -15,10 +15,10 @@ import pytest
 
 from nereid.config.settings_reader import read_settings
 from nereid.mesh_auth.tokens import MeshToken
-from nereid.services.cache.settings import CacheSettings
-from nereid.services.executor.settings import ExecutorSettings
-from nereid.services.gateway.settings import GatewaySettings
-from nereid.services.scheduler.settings import Settings as SchedulerSettings
+from nereid_cache.settings import CacheSettings
+from nereid_executor.settings import ExecutorSettings
+from nereid_gateway.settings import GatewaySettings
+from nereid_scheduler.settings import Settings as SchedulerSettings
 from tests.support.chart.objects import Container, component, containers
 from tests.support.chart.pod import ROLES, Pod, arguments
 from tests.support.chart.rendering import ROOT, Object, render

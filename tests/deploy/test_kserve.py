@@ -16,7 +16,7 @@ import tritonclient.grpc as grpcclient
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
-from nereid.cli.serve.planning import plan_mesh
+from nereid_mesh.serve.planning import plan_mesh
 from tests.support.mesh.mesh import Mesh, free_port, until
 from tests.support.models.onnx_models import identity, identity_config
 

@@ -91,16 +91,16 @@ def _lost_count(module):
     module.ModelStatistics.record_batch = record_batch
 
 
-_WORKER = "nereid.services.executor.backends.python.worker_site.nereid_worker."
-_BATCH = "nereid.services.executor.batch."
+_WORKER = "nereid_executor.backends.python.worker_site.nereid_worker."
+_BATCH = "nereid_executor.batch."
 _DEFECTS = {
     "a buffer that is not written": (_BATCH + "lone_runs", _not_written),
     "one element late": (_BATCH + "arrays", _shifted),
     "a stale head": (_BATCH + "arrays", _stale_head),
     "two members swapped": (_BATCH + "arrays", _swapped),
     "a kept array changed": (_WORKER + "pb_utils.tensors", _kept_array_changed),
-    "a view freed": ("nereid.services.executor.shared_tensors", _view_freed),
-    "a wrong endianness": ("nereid.services.gateway.http.json.tensor_data", _wrong_endianness),
-    "a count lost": ("nereid.services.scheduler.observability.statistics", _lost_count),
+    "a view freed": ("nereid_executor.core.shared_tensors", _view_freed),
+    "a wrong endianness": ("nereid_gateway.fronts.http.json.tensor_data", _wrong_endianness),
+    "a count lost": ("nereid_scheduler.core.measurements.statistics", _lost_count),
 }
 HOOKS = dict([_DEFECTS[os.environ["PLANTED_DEFECT"]]])

@@ -7,7 +7,7 @@ from typing import Any
 
 import hpack
 
-from nereid.core.bounded_cache import BoundedCache
+from nereid.bounded_cache import BoundedCache
 from nereid.rpc.grpc.handlers import Route
 from nereid.rpc.grpc.request_headers import RequestHeaders, RequestHeadersReader, parse_headers
 from nereid.rpc.http2.frames import Code, Http2ConnectionError, Http2StreamError

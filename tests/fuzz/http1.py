@@ -6,12 +6,12 @@ import asyncio
 import atexit
 from typing import TYPE_CHECKING, Any
 
-from nereid.services.gateway.http.server.connection import HttpConnection
-from nereid.services.gateway.http.server.limits import HttpLimits
+from nereid_gateway.server.connection import HttpConnection
+from nereid_gateway.server.limits import HttpLimits
 from tests.support.gateway.http_site import ConnectionLog
 
 if TYPE_CHECKING:
-    from nereid.services.gateway.http.server.call import HttpCall
+    from nereid_gateway.server.call import HttpCall
 
 LONGEST_BYTES = 2048
 _LIMITS = HttpLimits(max_body_bytes=600, max_chunks=20, max_pipelined=3, linger_s=0)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nereid.core.codecs import RequestCodec
 from nereid.core.errors import Internal
-from nereid.core.messages import InferRequest, InferResponse
+from nereid.core.wire.codecs import RequestCodec
+from nereid.core.wire.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.grpc.infer_codec import GrpcDecoder, encode
+from nereid_gateway.fronts.grpc.infer_codec import GrpcDecoder, encode
 from tests.fuzz.shown import shown
 
 LONGEST_BYTES = 4096

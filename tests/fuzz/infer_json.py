@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from nereid.core.bounded_cache import BoundedCache
-from nereid.core.codecs import RequestCodec
+from nereid.bounded_cache import BoundedCache
 from nereid.core.errors import NereidError
-from nereid.core.messages import InferRequest
+from nereid.core.wire.codecs import RequestCodec
+from nereid.core.wire.messages import InferRequest
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.http.endpoints.infer_request import InferRequestDecoder, header_length
+from nereid_gateway.fronts.http.inference.infer_request import InferRequestDecoder, header_length
 from tests.fuzz.shown import shown
 
 LONGEST_BYTES = 4096

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from nereid.services.gateway.http.routes import RULES, SAGEMAKER, VERTEX_AI, resolve
-from nereid.services.gateway.http.server.call import HttpCall
-from nereid.services.gateway.managed.archives import Archives
-from nereid.services.gateway.managed.calls import ManagedCall
-from nereid.services.gateway.managed.default_model import DefaultModel
-from nereid.services.gateway.managed.multi_model import MultiModel
-from nereid.services.gateway.managed.port import ManagedPort, Platform
-from nereid.services.gateway.managed.sagemaker import SageMaker
-from nereid.services.gateway.managed.vertex_ai import VertexAi
+from nereid_gateway.core.routes import RULES, SAGEMAKER, VERTEX_AI, resolve
+from nereid_gateway.extras.managed.archives import Archives
+from nereid_gateway.extras.managed.default_model import DefaultModel
+from nereid_gateway.extras.managed.multi_model import MultiModel
+from nereid_gateway.extras.managed.port import ManagedPort, Platform
+from nereid_gateway.extras.managed.sagemaker import SageMaker
+from nereid_gateway.extras.managed.server.calls import ManagedCall
+from nereid_gateway.extras.managed.vertex_ai import VertexAi
+from nereid_gateway.server.call import HttpCall
 
 LONGEST_BYTES = 1024
 _NOWHERE = Path("/nowhere/nereid")

@@ -9,16 +9,16 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from nereid.backends import ModelDescription
-from nereid.core.cache_messages import CacheReplyCodec, CacheRequestCodec
-from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import NereidError
-from nereid.core.messages import CachedModels, Cancel, ErrorStatus, InferRequest, InferResponse
+from nereid.core.wire.cache_messages import CacheReplyCodec, CacheRequestCodec
+from nereid.core.wire.codecs import RequestCodec, ResponseCodec
+from nereid.core.wire.messages import CachedModels, Cancel, ErrorStatus, InferRequest, InferResponse
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.arrays import gather_members, split_outputs, stack_inputs
-from nereid.services.executor.batch.batch_reader import BatchRequest, parse_batch, read_batch
-from nereid.services.executor.batch.mixed_shapes import MixedShapes
-from nereid.services.executor.batch.request_plan import Planner, signature_of
 from nereid.shm.reference import SharedMemory
+from nereid_executor.batch.arrays import gather_members, split_outputs, stack_inputs
+from nereid_executor.batch.batch_reader import BatchRequest, parse_batch, read_batch
+from nereid_executor.batch.mixed_shapes import MixedShapes
+from nereid_executor.batch.request_plan import Planner, signature_of
 from tests.support.models.onnx_models import config, head, member
 
 LONGEST_BYTES = 4096

@@ -5,8 +5,8 @@ refused.
 from __future__ import annotations
 
 from nereid.core.errors import InvalidArgument
-from nereid.services.gateway.http.query import Query
-from nereid.services.gateway.http.routes import RULES, RouteKind, model_target, resolve
+from nereid_gateway.core.routes import RULES, RouteKind, model_target, resolve
+from nereid_gateway.server.query import Query
 
 LONGEST_BYTES = 512
 _MAX_S = 1_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nereid.core.messages import InferRequest
+    from nereid.core.wire.messages import InferRequest
 
 _REPORTED = ("head", "payloads", "request_id", "priority", "timeout_us", "error_status")
 

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nereid.core.cache_messages import LookupResult
-from nereid.core.digest import DIGEST_BYTES
-from nereid.core.messages import InferRequest, InferResponse
+from nereid.core.tensors.digest import DIGEST_BYTES
+from nereid.core.wire.cache_messages import LookupResult
+from nereid.core.wire.messages import InferRequest, InferResponse
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.cache.memory_store import MemoryStore
-from nereid.services.cache.service import CacheService
-from nereid.services.scheduler.caching.cache_client import CacheClient
-from nereid.services.scheduler.caching.response_cache import ResponseCache
-from nereid.services.scheduler.caching.single_flight import Flight, SingleFlight
-from nereid.services.scheduler.executors.remote_instance import RemoteInstance
-from nereid.services.scheduler.models.model_version import ModelVersion
-from nereid.services.scheduler.models.queue_limits import QueueLimits
-from nereid.services.scheduler.models.version_context import VersionContext
-from nereid.services.scheduler.requests.entry import RESPONDED, Entry
+from nereid_cache.memory_store import MemoryStore
+from nereid_cache.service import CacheService
+from nereid_scheduler.core.instances.remote_instance import RemoteInstance
+from nereid_scheduler.core.requests.entry import RESPONDED, Entry
+from nereid_scheduler.core.requests.single_flight import Flight, SingleFlight
+from nereid_scheduler.versions.caching.cache_client import CacheClient
+from nereid_scheduler.versions.caching.response_cache import ResponseCache
+from nereid_scheduler.versions.model_version import ModelVersion
+from nereid_scheduler.versions.queue_limits import QueueLimits
+from nereid_scheduler.versions.version_context import VersionContext
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop

@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nereid.backends import Response
-from nereid.core.codecs import RequestCodec, ResponseCodec
-from nereid.core.messages import CachedModels, FlowControl, InferRequest, InferResponse
+from nereid.core.wire.codecs import RequestCodec, ResponseCodec
+from nereid.core.wire.messages import CachedModels, FlowControl, InferRequest, InferResponse
 from nereid.mesh_routing.access import OneScheduler
 from nereid.mesh_routing.mesh_router import MeshRouter
+from nereid.mesh_routing.pending_requests import PendingRequests
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.pending_requests import PendingRequests
 from nereid.rpc import Handlers, LocalChannel, Status
-from nereid.services.executor.batch.open_batches import OpenBatch, OpenBatches
-from nereid.services.executor.batch.received_batches import COMPLETE
-from nereid.services.gateway.grpc.infer_stream import InferStreams, _InferStream
-from nereid.services.gateway.response_timings import TimedRequests
-from nereid.services.gateway.tensor_memory import TensorMemory
-from nereid.services.scheduler.executors.remote_instance import RemoteInstance
-from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
-from nereid.services.scheduler.models.lifecycle import LoadStatus
-from nereid.services.scheduler.models.model_version import ModelVersion
-from nereid.services.scheduler.models.version_context import VersionContext
-from nereid.services.scheduler.requests.admission import Admission
-from nereid.services.scheduler.requests.gateway_session import GatewaySession
-from nereid.services.scheduler.requests.load_queue import LoadQueue
 from nereid.version import is_compiled
+from nereid_executor.batch.lifecycle.received_batches import COMPLETE
+from nereid_executor.batch.open_batches import OpenBatch, OpenBatches
+from nereid_gateway.core.response_timings import TimedRequests
+from nereid_gateway.core.tensors.tensor_memory import TensorMemory
+from nereid_gateway.fronts.grpc.infer_stream import InferStreams, _InferStream
+from nereid_scheduler.admission.admission import Admission
+from nereid_scheduler.admission.gateway_session import GatewaySession
+from nereid_scheduler.core.instances.remote_instance import RemoteInstance
+from nereid_scheduler.core.models.lifecycle import LoadStatus
+from nereid_scheduler.core.requests.load_queue import LoadQueue
+from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
+from nereid_scheduler.versions.model_version import ModelVersion
+from nereid_scheduler.versions.version_context import VersionContext
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop

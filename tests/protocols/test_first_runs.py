@@ -17,30 +17,30 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import Aborted
-from nereid.core.messages import CachedModels, InferRequest, InferResponse, Ownership
+from nereid.core.wire.codecs import RequestCodec, ResponseCodec
+from nereid.core.wire.messages import CachedModels, InferRequest, InferResponse, Ownership
 from nereid.mesh_routing.mesh_router import MeshRouter
 from nereid.model_config import parse_config
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.instances.begun_reports import BegunReport, BegunReports
-from nereid.services.executor.instances.model_claims import Grant, ModelClaims, Rank
-from nereid.services.executor.recent_runs import RecentRuns
-from nereid.services.gateway.tensor_memory import TensorMemory
-from nereid.services.scheduler.executors.remote_instance import RemoteInstance
-from nereid.services.scheduler.executors.sessions import Session
-from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
-from nereid.services.scheduler.models.lifecycle import LoadStatus
-from nereid.services.scheduler.models.model_version import ModelVersion
-from nereid.services.scheduler.models.queue_limits import QueueLimits
-from nereid.services.scheduler.models.version_context import VersionContext
-from nereid.services.scheduler.requests.admission import Admission
-from nereid.services.scheduler.requests.first_runs import FirstRuns
-from nereid.services.scheduler.requests.gateway_session import GatewaySession
-from nereid.services.scheduler.requests.load_queue import LoadQueue
-from nereid.services.scheduler.requests.orphaned_requests import OrphanedRequest
-from nereid.services.scheduler.requests.recalls import Recalls
 from nereid.version import is_compiled
+from nereid_executor.core.recent_runs import RecentRuns
+from nereid_executor.instances.claims.begun_reports import BegunReport, BegunReports
+from nereid_executor.instances.claims.model_claims import Grant, ModelClaims, Rank
+from nereid_gateway.core.tensors.tensor_memory import TensorMemory
+from nereid_scheduler.admission.admission import Admission
+from nereid_scheduler.admission.gateway_session import GatewaySession
+from nereid_scheduler.admission.orphaned_requests import OrphanedRequest
+from nereid_scheduler.core.instances.remote_instance import RemoteInstance
+from nereid_scheduler.core.models.lifecycle import LoadStatus
+from nereid_scheduler.core.requests.load_queue import LoadQueue
+from nereid_scheduler.placement.executors.sessions import Session
+from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
+from nereid_scheduler.versions.model_version import ModelVersion
+from nereid_scheduler.versions.queue_limits import QueueLimits
+from nereid_scheduler.versions.reruns.first_runs import FirstRuns
+from nereid_scheduler.versions.reruns.recalls import Recalls
+from nereid_scheduler.versions.version_context import VersionContext
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 
     from nereid.model_config import ModelConfig
     from nereid.pb import model_config_pb2
-    from nereid.services.executor.recent_runs import OnRecalled
-    from nereid.services.scheduler.requests.entry import Entry
-    from nereid.services.scheduler.requests.recalls import Decision
+    from nereid_executor.core.recent_runs import OnRecalled
+    from nereid_scheduler.core.requests.entry import Entry
+    from nereid_scheduler.versions.reruns.recalls import Decision
 
 _MODEL: Final = "m"
 _TENSORS: Final = """

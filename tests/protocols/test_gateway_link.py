@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nereid.core.bounded_cache import BoundedCache
-from nereid.core.codecs import RequestCodec, ResponseCodec
+from nereid.bounded_cache import BoundedCache
 from nereid.core.errors import Unavailable
-from nereid.core.messages import (
+from nereid.core.methods import SHM_NAMESPACE_KEY
+from nereid.core.wire.codecs import RequestCodec, ResponseCodec
+from nereid.core.wire.messages import (
     CachedModels,
     Cancel,
     ErrorStatus,
@@ -28,25 +29,24 @@ from nereid.core.messages import (
     Release,
     moved_response,
 )
-from nereid.core.methods import SHM_NAMESPACE_KEY
 from nereid.mesh_routing.access import dial_scheduler
 from nereid.mesh_routing.mesh_router import MeshRouter
+from nereid.mesh_routing.pending_requests import PendingRequests
 from nereid.mesh_routing.route import Route
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.pending_requests import PendingRequests
-from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
-from nereid.services.scheduler.models.lifecycle import LoadStatus
-from nereid.services.scheduler.requests.admission import Admission, stopping_response
-from nereid.services.scheduler.requests.entry import EXECUTING, QUEUED, RESPONDED, Entry
-from nereid.services.scheduler.requests.gateway_links import GatewayLinks
-from nereid.services.scheduler.requests.gateway_session import GatewaySession
-from nereid.services.scheduler.requests.load_queue import LoadQueue
-from nereid.services.scheduler.requests.orphaned_requests import OrphanedRequests
-from nereid.services.scheduler.requests.segment_owners import SegmentOwners
-from nereid.services.scheduler.requests.validation import Validator
 from nereid.shm.mappings import SegmentLostError
 from nereid.shm.reference import SharedMemory
+from nereid_scheduler.admission.admission import Admission, stopping_response
+from nereid_scheduler.admission.gateway_links import GatewayLinks
+from nereid_scheduler.admission.gateway_session import GatewaySession
+from nereid_scheduler.admission.orphaned_requests import OrphanedRequests
+from nereid_scheduler.core.models.lifecycle import LoadStatus
+from nereid_scheduler.core.requests.entry import EXECUTING, QUEUED, RESPONDED, Entry
+from nereid_scheduler.core.requests.load_queue import LoadQueue
+from nereid_scheduler.core.requests.segment_owners import SegmentOwners
+from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
+from nereid_scheduler.versions.validation.request_validation import Validator
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop

@@ -18,27 +18,27 @@ import pytest
 
 from nereid.backends import Response
 from nereid.core.errors import Internal, ProtocolError
-from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
+from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.model_config import parse_config
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.open_batches import OpenBatch, OpenBatches
-from nereid.services.executor.batch.received_batches import (
+from nereid_executor.batch.lifecycle.received_batches import (
     COMPLETE,
     EXECUTING,
     ReceivedBatch,
     ReceivedBatches,
 )
-from nereid.services.scheduler.executors.crash_recovery import CrashRecovery
-from nereid.services.scheduler.executors.instance_batches import WAITING, SentBatch
-from nereid.services.scheduler.executors.pace import Pace
-from nereid.services.scheduler.executors.placement import Slot
-from nereid.services.scheduler.executors.remote_instance import CrashReport, RemoteInstance
-from nereid.services.scheduler.executors.sessions import PlacedInstance, Session
-from nereid.services.scheduler.models.catalogue import ServedVersion
-from nereid.services.scheduler.models.model_version import ModelVersion
-from nereid.services.scheduler.models.queue_limits import QueueLimits
-from nereid.services.scheduler.models.version_context import VersionContext
+from nereid_executor.batch.open_batches import OpenBatch, OpenBatches
+from nereid_scheduler.core.instances.instance_batches import WAITING, SentBatch
+from nereid_scheduler.core.instances.instance_places import Slot
+from nereid_scheduler.core.instances.pace import Pace
+from nereid_scheduler.core.instances.remote_instance import CrashReport, RemoteInstance
+from nereid_scheduler.placement.executors.crash_recovery import CrashRecovery
+from nereid_scheduler.placement.executors.sessions import PlacedInstance, Session
+from nereid_scheduler.placement.models.catalogue import ServedVersion
+from nereid_scheduler.versions.model_version import ModelVersion
+from nereid_scheduler.versions.queue_limits import QueueLimits
+from nereid_scheduler.versions.version_context import VersionContext
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.virtual_loop import VirtualLoop
 from tests.support.forms import pure_only

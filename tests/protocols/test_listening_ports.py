@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nereid.rpc.net.connection_counts import ConnectionCounts
-from nereid.rpc.net.shared_accepts import (
+from nereid.rpc.net.limits.connection_counts import ConnectionCounts
+from nereid.rpc.net.limits.shared_accepts import (
     COUNT_BYTES,
     AcceptTurns,
     ConnectionShare,

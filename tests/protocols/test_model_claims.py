@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import pytest
 
-from nereid.services.executor.instances.model_claims import Grant, ModelClaims, Rank
+from nereid_executor.instances.claims.model_claims import Grant, ModelClaims, Rank
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 
 if TYPE_CHECKING:

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from nereid.config.recovery import DEFAULT_TIMES
-from nereid.core.messages import Ownership
+from nereid.core.wire.messages import Ownership
 from nereid.mesh_routing.routing_table import RoutingTable
 from nereid.pb import model_config_pb2
-from nereid.services.executor.instances.model_claims import ModelClaims, Rank
-from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
-from nereid.services.scheduler.models.lifecycle import LoadStatus
-from nereid.services.scheduler.reconciler.desired_models import DesiredModel, DesiredModels, Why
-from nereid.services.scheduler.repository.found_model import FoundModel
-from nereid.services.scheduler.shards.member_changes import Due, MemberChanges
-from nereid.services.scheduler.shards.membership import Change, Membership, Peer
-from nereid.services.scheduler.shards.model_moves import ModelMoves
-from nereid.services.scheduler.shards.ownership import OwnedModels, owner_of
 from nereid.version import is_compiled
+from nereid_executor.instances.claims.model_claims import ModelClaims, Rank
+from nereid_scheduler.control.shards.members.member_changes import Due, MemberChanges
+from nereid_scheduler.control.shards.members.membership import Change, Membership, Peer
+from nereid_scheduler.control.shards.members.ownership import OwnedModels, owner_of
+from nereid_scheduler.control.shards.model_moves import ModelMoves
+from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels, Why
+from nereid_scheduler.core.models.found_model import FoundModel
+from nereid_scheduler.core.models.lifecycle import LoadStatus
+from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop
@@ -35,7 +35,7 @@ from tests.protocols.virtual_loop import VirtualLoop
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
-    from nereid.services.executor.instances.model_claims import Grant
+    from nereid_executor.instances.claims.model_claims import Grant
 
 # Of two members the one owns the first of these and the other one the second.
 _MODELS = ("m1", "m2")

@@ -14,29 +14,29 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import Unavailable
-from nereid.core.messages import CachedModels, InferRequest, InferResponse
+from nereid.core.wire.codecs import RequestCodec, ResponseCodec
+from nereid.core.wire.messages import CachedModels, InferRequest, InferResponse
 from nereid.mesh_routing.access import OneScheduler
 from nereid.mesh_routing.mesh_router import MeshRouter
+from nereid.mesh_routing.pending_requests import PendingRequests
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.pending_requests import PendingRequests
 from nereid.rpc import Handlers, LocalChannel
-from nereid.services.executor.backends.python.direct.output_segments import OutputSegments
-from nereid.services.executor.shared_tensors import OutputLender, SharedTensors
-from nereid.services.gateway.tensor_memory import TensorMemory
-from nereid.services.scheduler.executors.remote_instance import RemoteInstance
-from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
-from nereid.services.scheduler.models.lifecycle import LoadStatus
-from nereid.services.scheduler.models.model_version import ModelVersion
-from nereid.services.scheduler.models.version_context import VersionContext
-from nereid.services.scheduler.requests.admission import Admission
-from nereid.services.scheduler.requests.gateway_session import GatewaySession
-from nereid.services.scheduler.requests.load_queue import LoadQueue
-from nereid.services.scheduler.requests.segment_owners import SegmentOwners
 from nereid.shm.segments import SHM_THRESHOLD_BYTES, SegmentPool
 from nereid.version import is_compiled
+from nereid_executor.backends.python.direct.output_segments import OutputSegments
+from nereid_executor.core.shared_tensors import OutputLender, SharedTensors
+from nereid_gateway.core.tensors.tensor_memory import TensorMemory
+from nereid_scheduler.admission.admission import Admission
+from nereid_scheduler.admission.gateway_session import GatewaySession
+from nereid_scheduler.core.instances.remote_instance import RemoteInstance
+from nereid_scheduler.core.models.lifecycle import LoadStatus
+from nereid_scheduler.core.requests.load_queue import LoadQueue
+from nereid_scheduler.core.requests.segment_owners import SegmentOwners
+from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
+from nereid_scheduler.versions.model_version import ModelVersion
+from nereid_scheduler.versions.version_context import VersionContext
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop

@@ -16,20 +16,20 @@ import numpy as np
 import pytest
 
 from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec
-from nereid.core.cache_messages import CacheLookup
 from nereid.core.errors import NereidError
-from nereid.core.messages import InferRequest, InferResponse, error_status_of
+from nereid.core.wire.cache_messages import CacheLookup
+from nereid.core.wire.messages import InferRequest, InferResponse, error_status_of
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.cache.memory_store import MemoryStore
-from nereid.services.executor.batch.batch_runner import BatchRunner
-from nereid.services.scheduler.batching.sequences.moves import Moves
-from nereid.services.scheduler.batching.sequences.recovery import Recovery, Restore
-from nereid.services.scheduler.caching.cache_client import CacheClient
-from nereid.services.scheduler.executors.remote_instance import RemoteInstance
-from nereid.services.scheduler.models.model_version import ModelVersion
-from nereid.services.scheduler.models.state_transfers import _BASE, StateTransfers
-from nereid.services.scheduler.models.version_context import VersionContext
 from nereid.version import is_compiled
+from nereid_cache.memory_store import MemoryStore
+from nereid_executor.batch.batch_runner import BatchRunner
+from nereid_scheduler.batching.sequences.moves import Moves
+from nereid_scheduler.core.instances.remote_instance import RemoteInstance
+from nereid_scheduler.core.requests.recovery import Recovery, Restore
+from nereid_scheduler.versions.caching.cache_client import CacheClient
+from nereid_scheduler.versions.model_version import ModelVersion
+from nereid_scheduler.versions.state_transfers import _BASE, StateTransfers
+from nereid_scheduler.versions.version_context import VersionContext
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop

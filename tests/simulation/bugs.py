@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from nereid.core.messages import InferRequest
-from nereid.services.executor.batch.received_batches import ReceivedBatch, ReceivedBatches
-from nereid.services.executor.instances.model_claims import ModelClaims
-from nereid.services.scheduler.state.file_store import FileStore
+from nereid.core.wire.messages import InferRequest
+from nereid_executor.batch.lifecycle.received_batches import ReceivedBatch, ReceivedBatches
+from nereid_executor.instances.claims.model_claims import ModelClaims
+from nereid_scheduler.control.state.file_store import FileStore
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Hashable, Mapping
 
-    from nereid.services.executor.instances.model_claims import Grant, Rank
-    from nereid.services.scheduler.state.file_store import CallQueue
-    from nereid.services.scheduler.state.files import StateFiles
+    from nereid_executor.instances.claims.model_claims import Grant, Rank
+    from nereid_scheduler.control.state.file_store import CallQueue
+    from nereid_scheduler.control.state.files import StateFiles
 
 NAMES = (
     "responds-twice",

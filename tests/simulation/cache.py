@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid.services.cache.memory_store import MemoryStore
-from nereid.services.cache.service import CacheService
+from nereid_cache.memory_store import MemoryStore
+from nereid_cache.service import CacheService
 from tests.simulation.schedulers import CACHE
 
 if TYPE_CHECKING:

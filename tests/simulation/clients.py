@@ -14,7 +14,7 @@ from tests.torment.history import Outcome, Request, Result, Step
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nereid.core.messages import InferResponse
+    from nereid.core.wire.messages import InferResponse
     from tests.simulation.gateways import Gateway, GatewayHost
     from tests.simulation.models import SimulatedModel
     from tests.simulation.surroundings import Surroundings

@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Any, cast
 
 from nereid.config.recovery import DEFAULT_TIMES
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.instances.descriptions import Descriptions
-from nereid.services.executor.instances.instance import InstanceContext
-from nereid.services.executor.instances.kept_instances import KeptInstances
-from nereid.services.executor.instances.load_slots import LoadSlots
-from nereid.services.executor.instances.model_files import read_model_files
-from nereid.services.executor.instances.session_instances import ExecutorInstances
-from nereid.services.executor.instances.tenure import SchedulerEndpoint
-from nereid.services.executor.recent_runs import RecentRuns
-from nereid.services.executor.scheduler_sessions import SchedulerSessions
-from nereid.services.executor.session import SessionContext
-from nereid.services.executor.settings import ExecutorSettings
-from nereid.services.executor.shared_tensors import SharedTensors
+from nereid_executor.core.files.model_files import read_model_files
+from nereid_executor.core.recent_runs import RecentRuns
+from nereid_executor.core.shared_tensors import SharedTensors
+from nereid_executor.instances.descriptions import Descriptions
+from nereid_executor.instances.instance import InstanceContext
+from nereid_executor.instances.kept_instances import KeptInstances
+from nereid_executor.instances.load_slots import LoadSlots
+from nereid_executor.instances.session_instances import ExecutorInstances
+from nereid_executor.instances.tenure import SchedulerEndpoint
+from nereid_executor.session.scheduler_sessions import SchedulerSessions
+from nereid_executor.session.session import SessionContext
+from nereid_executor.settings import ExecutorSettings
 from tests.simulation.instance import SimulatedInstance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nereid.backends import InstanceSpec
-    from nereid.services.executor.instances.instance import Instance
-    from nereid.services.executor.instances.tenure import Tenure
+    from nereid_executor.instances.instance import Instance
+    from nereid_executor.instances.tenure import Tenure
     from tests.simulation.models import SimulatedModel
     from tests.simulation.processes import Process
     from tests.simulation.surroundings import Surroundings

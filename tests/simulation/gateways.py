@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from nereid.config.recovery import DEFAULT_TIMES
 from nereid.mesh_routing.access import OneScheduler, dial_scheduler
 from nereid.mesh_routing.scheduler_channels import SchedulerChannels
-from nereid.rpc.net.budget import BudgetLimits, ByteBudget
+from nereid.rpc.net.limits.budget import BudgetLimits, ByteBudget
 from nereid.rpc.net.scheduler_addresses import AddressSpec
-from nereid.services.gateway.control import Control
-from nereid.services.gateway.tensor_memory import TensorMemory
-from nereid.services.gateway.upstream import Limits, Upstream
+from nereid_gateway.core.tensors.tensor_memory import TensorMemory
+from nereid_gateway.plane.control.control import Control
+from nereid_gateway.plane.upstream import Limits, Upstream
 from tests.simulation.network import Wire
 from tests.simulation.processes import Process
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from nereid.core.messages import InferRequest, InferResponse
+    from nereid.core.wire.messages import InferRequest, InferResponse
     from nereid.mesh_routing.route import MeshAccess
     from nereid.rpc import Channel
-    from nereid.services.gateway.infer_step import RequestHandle
+    from nereid_gateway.core.infer_step import RequestHandle
     from tests.simulation.surroundings import Surroundings
 
 _MOST_PENDING = 4096

@@ -1,4 +1,4 @@
-"""A simulated instance: what nereid.services.executor.instances.instance does, by timers.
+"""A simulated instance: what nereid_executor.instances.instance does, by timers.
 
 It stands between the executor's real sessions, which load, adopt and stop it, and a stream to the
 scheduler. The product's own machines decide which batches it begins, which scheduler it serves,
@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import Internal, ProtocolError, Unavailable
-from nereid.core.messages import ErrorStatus, error_status_of
 from nereid.core.methods import (
     CRASH_REPORTS_KEY,
     EXECUTE_PATH,
@@ -21,12 +20,13 @@ from nereid.core.methods import (
     STATES_KEY,
     WITHDRAWALS_KEY,
 )
+from nereid.core.wire.messages import ErrorStatus, error_status_of
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.received_batches import ReceivedBatch, ReceivedBatches
-from nereid.services.executor.instances.instance import REFUSALS
-from nereid.services.executor.instances.instance_state import TRANSITIONS, InstanceState
-from nereid.services.executor.instances.model_files import read_model_files
-from nereid.services.executor.instances.tenure import Tenures
+from nereid_executor.batch.lifecycle.received_batches import ReceivedBatch, ReceivedBatches
+from nereid_executor.core.files.model_files import read_model_files
+from nereid_executor.instances.instance import REFUSALS
+from nereid_executor.instances.instance_state import TRANSITIONS, InstanceState
+from nereid_executor.instances.tenure import Tenures
 from tests.simulation.models import number_of
 from tests.simulation.repository import version_at
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nereid.backends import InstanceSpec
-    from nereid.services.executor.instances.instance import InstanceContext
-    from nereid.services.executor.instances.model_files import ModelFiles
-    from nereid.services.executor.instances.tenure import Tenure
+    from nereid_executor.core.files.model_files import ModelFiles
+    from nereid_executor.instances.instance import InstanceContext
+    from nereid_executor.instances.tenure import Tenure
     from tests.simulation.channel import Stream
     from tests.simulation.models import SimulatedModel
     from tests.simulation.processes import Process

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nereid.pb import kserve_pb2
-from nereid.services.scheduler.state.files import StateFiles
+from nereid_scheduler.control.state.files import StateFiles
 from tests.simulation.bugs import Bugs
 from tests.simulation.cache import CacheHost
 from tests.simulation.clients import Clients

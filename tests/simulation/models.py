@@ -12,18 +12,18 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.codecs import read_parameters, write_error
 from nereid.core.errors import NereidError
-from nereid.core.messages import error_status_of
 from nereid.core.methods import CONTROLS_KEY, CRASH_REPORTS_KEY, WITHDRAWALS_KEY
+from nereid.core.wire.codecs import read_parameters, write_error
+from nereid.core.wire.messages import error_status_of
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.sequence_states import SequenceStates, has_flag, state_specs
+from nereid_executor.batch.sequence_states import SequenceStates, has_flag, state_specs
 from tests.torment import contract
 
 if TYPE_CHECKING:
     from nereid.backends import InstanceSpec
-    from nereid.services.executor.batch.sequence_states import StateSpec
+    from nereid_executor.batch.sequence_states import StateSpec
 
 _CONFIG = """
 backend: "python"

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from nereid.config.recovery import DEFAULT_TIMES
 from nereid.rpc import BackoffOptions
-from nereid.services.scheduler.service import SchedulerService
-from nereid.services.scheduler.settings import Settings
-from nereid.services.scheduler.state.state import SchedulerState
+from nereid_scheduler.control.state.state import SchedulerState
+from nereid_scheduler.service import SchedulerService
+from nereid_scheduler.settings import Settings
 
 if TYPE_CHECKING:
     import asyncio
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nereid.rpc import Channel, Handlers
-    from nereid.services.scheduler.state.files import StateFiles
+    from nereid_scheduler.control.state.files import StateFiles
     from tests.simulation.processes import Process
     from tests.simulation.surroundings import Surroundings
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from hdrh.histogram import HdrHistogram
 
-from nereid.perf.measurement import (
+from nereid_perf.measurement import (
     ClientCost,
     Latencies,
     LoadLevel,

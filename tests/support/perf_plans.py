@@ -8,9 +8,9 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2
 
-from nereid.perf.inputs.plan import InputPlan, ModelPlan
-from nereid.perf.inputs.signature import ModelSignature, TensorSpec
-from nereid.perf.request import Request
+from nereid_perf.inputs.plan import InputPlan, ModelPlan
+from nereid_perf.inputs.signature import ModelSignature, TensorSpec
+from nereid_perf.request import Request
 
 
 def signature(*inputs: TensorSpec, **more: Any) -> ModelSignature:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from nereid.perf.measurement import ClientCost, LoadLevel, Measurement
-from nereid.perf.output.result import FoundRate, Machine, MeasuredServer, Result
-from nereid.perf.questions.comparison import compare_results
+from nereid_perf.measurement import ClientCost, LoadLevel, Measurement
+from nereid_perf.output.result import FoundRate, Machine, MeasuredServer, Result
+from nereid_perf.questions.comparison import compare_results
 from tests.support.measurements import measured, split
 
 _MACHINE = Machine("bench-1", "Linux 6.1", "A processor of some make", 16, 64 << 30, "3.11.7")

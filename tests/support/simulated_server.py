@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nereid.analyze.search.trial import CandidateError, Trial
-from nereid.analyze.space.candidate import DELAY, INSTANCES, MAX_BATCH, Candidate, Setting
-from nereid.analyze.space.defaults import ModelDefaults
-from nereid.analyze.space.space import Space
-from nereid.perf.histograms import histogram_of
-from nereid.perf.measurement import ClientCost, Latencies, LoadLevel, Measurement, ServerSplit
+from nereid_analyze.search.trial import CandidateError, Trial
+from nereid_analyze.space.candidate import DELAY, INSTANCES, MAX_BATCH, Candidate, Setting
+from nereid_analyze.space.defaults import ModelDefaults
+from nereid_analyze.space.space import Space
+from nereid_perf.measurement import ClientCost, Latencies, LoadLevel, Measurement, ServerSplit
+from nereid_perf.windows.histograms import histogram_of
 
 THREADS = "parameters.intra_op_thread_count"
 _CLIENT = ClientCost(cpu_us=20, busy=0.2, delayed=0, is_bottleneck=False)

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     Disrupt = Callable[[Mesh, random.Random], Awaitable[None]]
 
 _EXECUTORS: Final = 2
-_EXECUTOR: Final = "nereid.services.executor"
+_EXECUTOR: Final = "nereid_executor"
 _SCHEDULERS: Final = 2
-_SCHEDULER: Final = "nereid.services.scheduler"
+_SCHEDULER: Final = "nereid_scheduler"
 # As the campaign calls them.
 _KINDS: Final = {
     "executor": ("kill-executor",),

@@ -11,8 +11,8 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER, SIZE_BYTES
 from nereid.core.errors import InvalidArgument
+from nereid.core.tensors.datatypes import NAME_OF_CONFIG_NUMBER, SIZE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

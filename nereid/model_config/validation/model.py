@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
 from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS
+from nereid.core.tensors.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.model_config.padding import read_padding
 from nereid.model_config.validation.costs import validate_costs
 from nereid.model_config.validation.ensemble import validate_ensemble

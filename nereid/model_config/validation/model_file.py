@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
-from nereid.core.shapes import VARIABLE, format_shape, shape_fits
+from nereid.core.tensors.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
+from nereid.core.tensors.shapes import VARIABLE, format_shape, shape_fits
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
+from nereid.core.tensors.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
 from nereid.core.known_backends import TENSORRT_PLATFORM
-from nereid.core.shapes import VARIABLE
+from nereid.core.tensors.datatypes import NAME_OF_CONFIG_NUMBER
+from nereid.core.tensors.shapes import VARIABLE
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:

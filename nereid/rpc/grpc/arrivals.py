@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Generic
 
 from nereid.rpc.grpc.messages import M, PartialMessage
-from nereid.rpc.net.stall_detection import ProgressWatch, UploadWatch
+from nereid.rpc.net.limits.stall_detection import ProgressWatch, UploadWatch
 
 if TYPE_CHECKING:
     from nereid.rpc.http2.limits import Limits

@@ -15,7 +15,7 @@ from nereid.rpc.grpc.status import RpcError, Status
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from nereid.rpc.net.budget import Account
+    from nereid.rpc.net.limits.budget import Account
 
 log = logging.getLogger("nereid.rpc")
 

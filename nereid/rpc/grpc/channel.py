@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nereid.core.bounded_cache import BoundedCache
+from nereid.bounded_cache import BoundedCache
 from nereid.rpc.grpc.client_connection import ClientConnection, ClientStream, request_block
 from nereid.rpc.grpc.metadata import encode_metadata
 from nereid.rpc.grpc.status import NotConnectedError, NotProcessedError, RpcError, Status

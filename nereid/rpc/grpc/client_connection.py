@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from nereid.core.bounded_cache import BoundedCache
+from nereid.bounded_cache import BoundedCache
 from nereid.rpc.grpc.messages import MessageReader, MessageStream, send_message
 from nereid.rpc.grpc.metadata import (
     decode_message,

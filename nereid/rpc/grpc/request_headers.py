@@ -12,7 +12,7 @@ import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from nereid.core.bounded_cache import BoundedCache
+from nereid.bounded_cache import BoundedCache
 from nereid.rpc.grpc.compression import ACCEPTED, ENCODINGS, reply_encoding
 from nereid.rpc.grpc.metadata import (
     Metadata,

@@ -18,14 +18,14 @@ from nereid.rpc.http2.keepalive import TIMERS
 from nereid.rpc.http2.limits import Limits
 from nereid.rpc.http2.protocol import Http2Protocol
 from nereid.rpc.net.address import host_of, is_local, text_of
-from nereid.rpc.net.connection_counts import ConnectionCounts
+from nereid.rpc.net.limits.connection_counts import ConnectionCounts
+from nereid.rpc.net.limits.stall_detection import IdleWatch, StallWatch
 from nereid.rpc.net.listener import Listener, listen
-from nereid.rpc.net.stall_detection import IdleWatch, StallWatch
 from nereid.rpc.net.tls_files import certificate_names
 
 if TYPE_CHECKING:
     from nereid.rpc.grpc.handlers import Handlers
-    from nereid.rpc.net.budget import ByteBudget
+    from nereid.rpc.net.limits.budget import ByteBudget
     from nereid.rpc.net.shared_ports import InheritedPort
     from nereid.rpc.net.tls_files import Tls
     from nereid.rpc.net.zlib_queue import ZlibQueue

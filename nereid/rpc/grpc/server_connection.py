@@ -11,7 +11,7 @@ from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from nereid.core.bounded_cache import BoundedCache
+from nereid.bounded_cache import BoundedCache
 from nereid.rpc.grpc.arrivals import Arrivals
 from nereid.rpc.grpc.call import CALL_SLOTS, fail_with, log
 from nereid.rpc.grpc.compression import begin_deflation, compress
@@ -51,8 +51,8 @@ from nereid.rpc.http2.stream import (
     Stream,
 )
 from nereid.rpc.net.address import client_of
-from nereid.rpc.net.budget import OverBudgetError
-from nereid.rpc.net.stall_detection import StallWatch
+from nereid.rpc.net.limits.budget import OverBudgetError
+from nereid.rpc.net.limits.stall_detection import StallWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -63,9 +63,9 @@ if TYPE_CHECKING:
     from nereid.rpc.grpc.messages import AllocateBuffer, MessageBuffer, PartialMessage
     from nereid.rpc.http2.header_decoder import Field
     from nereid.rpc.http2.limits import Limits
-    from nereid.rpc.net.budget import Account, ByteBudget
     from nereid.rpc.net.deflation import Deflation
     from nereid.rpc.net.inflation import Inflation
+    from nereid.rpc.net.limits.budget import Account, ByteBudget
 
     WriteThrough = Callable[[Callable[[bytes], None], bytes], None]
 

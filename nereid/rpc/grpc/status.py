@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nereid.rpc.net.budget import OverBudgetError
+    from nereid.rpc.net.limits.budget import OverBudgetError
 
 
 class Status(IntEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nereid.rpc.net.stall_detection import NO_UPLOAD_LIMITS, UploadLimits
+from nereid.rpc.net.limits.stall_detection import NO_UPLOAD_LIMITS, UploadLimits
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.rpc.net.direct_writes import descriptor_of, write_at_once
+from nereid.rpc.writes.direct_writes import descriptor_of, write_at_once
 
 if TYPE_CHECKING:
     import asyncio

@@ -11,13 +11,13 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.rpc.net.fair_queue import FairQueue
+from nereid.rpc.net.limits.fair_queue import FairQueue
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from nereid.rpc.net.fair_queue import Ticket
+    from nereid.rpc.net.limits.fair_queue import Ticket
     from nereid.rpc.net.tls_files import Tls
 
 # A turn that has taken so long takes no more messages.

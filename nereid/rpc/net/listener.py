@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Final
 from nereid.rpc.net.address import client_of, text_of, unix_path
 from nereid.rpc.net.binding import BACKLOG, UnixClaim, bind_all_tcp, bind_unix
 from nereid.rpc.net.handshakes import HandshakeTurns, accept_tls
-from nereid.rpc.net.shared_accepts import AcceptTurns, Turn
+from nereid.rpc.net.limits.shared_accepts import AcceptTurns, Turn
 from nereid.rpc.net.tls_files import reason
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from nereid.rpc.net.connection_counts import ConnectionCounts
-    from nereid.rpc.net.shared_accepts import ConnectionShare
+    from nereid.rpc.net.limits.connection_counts import ConnectionCounts
+    from nereid.rpc.net.limits.shared_accepts import ConnectionShare
     from nereid.rpc.net.shared_ports import InheritedPort
     from nereid.rpc.net.tls_files import Tls
 

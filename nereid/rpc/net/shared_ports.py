@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nereid.rpc.net.address import text_of, unix_path
 from nereid.rpc.net.binding import BACKLOG, UnixClaim, bind_all_tcp, bind_unix
-from nereid.rpc.net.shared_accepts import COUNT_BYTES, ConnectionShare, GroupCounts, refuse
+from nereid.rpc.net.limits.shared_accepts import COUNT_BYTES, ConnectionShare, GroupCounts, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

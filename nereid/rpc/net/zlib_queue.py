@@ -8,7 +8,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from nereid.rpc.net.fair_queue import FairQueue
+from nereid.rpc.net.limits.fair_queue import FairQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable

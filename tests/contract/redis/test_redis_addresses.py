@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.cache_messages import CacheStore
-from nereid.services.cache.cache_config import RedisConfig
+from nereid.core.wire.cache_messages import CacheStore
+from nereid_cache.cache_config import RedisConfig
 from tests.support.mesh.mesh import free_port
 from tests.support.peers.redis_server import Sentinel, redis_server, running
 from tests.support.peers.response_stores import (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.cache_messages import (
+from nereid.core.wire.cache_messages import (
     CacheLookup,
     CacheReply,
     CacheRequest,
@@ -21,9 +21,9 @@ from nereid.core.cache_messages import (
     LookupResult,
 )
 from nereid.rpc import Link, memory_links
-from nereid.services.cache.cache_config import RedisConfig
-from nereid.services.cache.service import CacheService, make_store
-from nereid.services.cache.store import ResponseStore
+from nereid_cache.cache_config import RedisConfig
+from nereid_cache.service import CacheService, make_store
+from nereid_cache.store import ResponseStore
 from tests.support.mesh.mesh import free_port
 from tests.support.peers.redis_server import RedisServer, Sentinel, redis_server, running
 from tests.support.peers.response_stores import (

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.cache_messages import CacheLookup, CacheStore, LookupResult
-from nereid.services.cache.cache_config import RedisConfig
-from nereid.services.cache.redis_client import make_client
-from nereid.services.cache.redis_store import RedisOptions, RedisStore
+from nereid.core.wire.cache_messages import CacheLookup, CacheStore, LookupResult
+from nereid_cache.cache_config import RedisConfig
+from nereid_cache.redis_client import make_client
+from nereid_cache.redis_store import RedisOptions, RedisStore
 from tests.support.peers.redis_server import RedisServer, redis_server
 from tests.support.peers.response_stores import (
     SLACK_S,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.cache_messages import CacheStore
-from nereid.services.cache.cache_config import RedisConfig, parse_cache_config
+from nereid.core.wire.cache_messages import CacheStore
+from nereid_cache.cache_config import RedisConfig, parse_cache_config
 from tests.support.mesh.mesh import free_port
 from tests.support.peers.certificates import Authority
 from tests.support.peers.redis_server import RedisServer, Sentinel, running, tls_binary

@@ -135,7 +135,7 @@ def test_a_step_shares_responses_with_clients(it: Mesh, size: int) -> None:
 
 @contextlib.contextmanager
 def cache_service(address: str, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
-    argv = [sys.executable, "-m", "nereid.services.cache", f"--cache-listen={address}", *flags]
+    argv = [sys.executable, "-m", "nereid_cache", f"--cache-listen={address}", *flags]
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield process

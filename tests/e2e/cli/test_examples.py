@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from examples.zoo import references
-from nereid.cli.serve.greeting import greet
+from nereid_mesh.serve.greeting import greet
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.mesh.nvidia_clients import connected
 

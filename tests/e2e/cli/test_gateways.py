@@ -31,7 +31,7 @@ pytestmark = [
     ),
 ]
 
-_GATEWAY = "nereid.services.gateway"
+_GATEWAY = "nereid_gateway"
 _PROTOCOLS = ("http", "grpc")
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 
@@ -110,7 +110,7 @@ def test_a_region_is_in_use_wherever_a_request_names_it(mesh: Mesh) -> None:
     with shared_memory_objects() as objects, spread_clients(mesh, "grpc") as clients:
         key = objects.make(X.tobytes())
         clients[0].register_system_shared_memory("busy", key, X.nbytes)
-        with mesh.held("nereid.services.executor"):
+        with mesh.held("nereid_executor"):
             clients[0].async_infer("identity_fp32", [tensor], lambda **_: done.set())
             until(lambda: in_flight(mesh) == 1, "the request to be in flight")
             for client in clients:

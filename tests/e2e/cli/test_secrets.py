@@ -66,7 +66,7 @@ def test_children_show_no_secret(
         until(lambda: infer(mesh) == 200, "the model")
         family = descendants(mesh.process.pid)
         names = [name_of(each) for each in family]
-        for wanted in ("services.executor", "python/direct"):
+        for wanted in ("nereid_executor", "python/direct"):
             assert any(wanted in name for name in names), names
         for process in family:
             assert not [each for each in SECRETS if each in shown(process)], name_of(process)

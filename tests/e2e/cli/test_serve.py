@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from tritonclient import http as httpclient
 
-from nereid.cli.serve.settings import COMMON_FLAGS
-from nereid.core.temporary_directories import OVERRIDE, SERVE
+from nereid.core.files.temporary_directories import OVERRIDE, SERVE
 from nereid.version import is_compiled
+from nereid_mesh.serve.settings import COMMON_FLAGS
 from tests.support.mesh.mesh import Mesh, free_port, running, until
 from tests.support.models.e2e_models import save_scaler
 from tests.support.models.scaler import CONFIG
@@ -113,7 +113,7 @@ def test_a_start_script_for_triton(repository: Path, tmp_path: Path) -> None:
             assert client.get_log_settings()["log_file"] == str(log_file)
         assert "nv_cache_num_entries 0" in mesh.metrics()
         until(
-            lambda: {" nereid.services.executor", " nereid.services.gateway"} <= _loggers(log_file),
+            lambda: {" nereid_executor", " nereid_gateway"} <= _loggers(log_file),
             "lines",
         )
         form = "compiled" if is_compiled() else "pure"
@@ -142,7 +142,7 @@ def _loggers(log: Path) -> set[str]:
 
 
 def test_the_children_may_open_all_the_files_that_the_system_allows(mesh: Mesh) -> None:
-    (pid,) = mesh.children("nereid.cli.serve.joined")
+    (pid,) = mesh.children("nereid_mesh.serve.joined")
     limits = Path(f"/proc/{pid}/limits").read_text()
     line = next(line for line in limits.splitlines() if line.startswith("Max open files"))
     soft, hard = line.split()[3:5]

@@ -15,7 +15,7 @@ from tests.support.mesh.mesh import Mesh, ask, free_port, running, until
 from tests.support.models.e2e_models import save_scaler
 from tests.support.models.scaler import CONFIG
 
-JOINED = "nereid.cli.serve.joined"
+JOINED = "nereid_mesh.serve.joined"
 INPUT = {"name": "INPUT0", "shape": [1, 8], "datatype": "FP32"}
 
 

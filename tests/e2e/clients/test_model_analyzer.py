@@ -73,7 +73,7 @@ def executed_together(mesh: Mesh, client: InferenceServerClient) -> int:
     """How many executions it takes to serve requests that came while the instances were busy."""
     got: queue.Queue[Any] = queue.Queue()
     before = executions(client)
-    with mesh.held("nereid.services.executor"):
+    with mesh.held("nereid_executor"):
         for _ in range(REQUESTS):
             client.async_infer(MODEL, [tensor(1)], lambda result, error: got.put((result, error)))
         until(

@@ -14,4 +14,4 @@ def _leave_out(module):
     module.OutputLender.lend = lend_shorter
 
 
-HOOKS = {"nereid.services.executor.shared_tensors": _leave_out}
+HOOKS = {"nereid_executor.core.shared_tensors": _leave_out}

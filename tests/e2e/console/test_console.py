@@ -20,7 +20,7 @@ import pytest
 from google.protobuf import json_format
 
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.auth.api_key import make_key
+from nereid_gateway.guards.auth.api_key import make_key
 from tests.support.console.browser import opened, violations
 from tests.support.gateway.auth_config import HEALTH_FOR_ALL, key_entry
 from tests.support.mesh.mesh import Mesh, running, until
@@ -227,7 +227,7 @@ def test_an_executor_that_ends_disappears(browser: Browser, tmp_path: Path) -> N
         # Who would start it again at once.
         os.kill(mesh.process.pid, signal.SIGSTOP)
         try:
-            os.kill(mesh.children("nereid.services.executor")[0], signal.SIGKILL)
+            os.kill(mesh.children("nereid_executor")[0], signal.SIGKILL)
             until(lambda: names.count() == 1, "one executor")
         finally:
             os.kill(mesh.process.pid, signal.SIGCONT)
@@ -248,7 +248,7 @@ def test_a_scheduler_is_taken_over(browser: Browser, tmp_path: Path) -> None:
         until(lambda: page.locator("main section").count() == 2, "two schedulers")
         owned = page.locator("main section .names li")
         until(lambda: owned.count() == 6, "the models of both")
-        pid = mesh.children("nereid.services.scheduler")[0]
+        pid = mesh.children("nereid_scheduler")[0]
         os.kill(pid, signal.SIGSTOP)
         try:
             bad = page.locator("main section", has=page.locator(".badge.bad"))
@@ -416,7 +416,7 @@ def test_a_model_is_unloaded_and_loaded(page: Page, mesh: Mesh) -> None:
 
 
 def test_an_executor_is_drained_and_comes_back(page: Page, mesh: Mesh) -> None:
-    module = "nereid.services.executor"
+    module = "nereid_executor"
     (before,) = mesh.own_processes(module)
     go(page, mesh, "#/executors")
     page.get_by_role("button", name="Drain executor-0", exact=True).click()

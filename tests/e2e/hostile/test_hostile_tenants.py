@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.auth.api_key import digest_of, make_key
+from nereid_gateway.guards.auth.api_key import digest_of, make_key
 from tests.support.hostile.raw_clients import HttpClient, post
 from tests.support.mesh.mesh import Mesh, ask, until
 from tests.support.models.e2e_models import save_echo

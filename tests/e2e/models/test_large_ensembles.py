@@ -87,7 +87,7 @@ def test_requests_that_are_given_up_leave_no_memory_behind(models: Path, tmp_pat
     with running(models, tmp_path / "log", BRIEFLY) as mesh:
         give_up_requests(mesh, "fork", 40)
         # What the steps have made; requests' own segments are the same for all models.
-        await_no_segments(mesh, ("nereid.services.executor",))
+        await_no_segments(mesh, ("nereid_executor",))
 
 
 def test_executors_that_die_lose_no_large_request(models: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from nereid.cli.explain import command as explain
+from nereid_explain import command as explain
 from tests.support.mesh.mesh import Mesh, running, until
 
 pytestmark = pytest.mark.slow

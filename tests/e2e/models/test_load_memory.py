@@ -26,7 +26,7 @@ def test_failed_loads_leave_no_files_in_memory(tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository")
     flags = "--model-control-mode=explicit", "--load-model=*"
     with running(repository, tmp_path / "log", *flags) as mesh:
-        (pid,) = mesh.children("nereid.cli.serve.joined")
+        (pid,) = mesh.children("nereid_mesh.serve.joined")
 
         def resident_mib() -> int:
             (line,) = [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from nereid.services.executor.batch.lone_runs import FEWEST
+from nereid_executor.batch.lone_runs import FEWEST
 from tests.support.mesh.mesh import Mesh, running
 from tests.support.models.onnx_models import value, with_external_weights, write
 

@@ -166,7 +166,7 @@ def has_instances(mesh: Mesh, count: int) -> bool:
 
 
 def test_an_unload_gives_memory_back(mesh: Mesh, repository: Path) -> None:
-    (executor,) = mesh.children("nereid.services.executor")
+    (executor,) = mesh.children("nereid_executor")
     size_bytes = 200 << 20
     save_heavy(repository, "heavy", size_bytes)
 

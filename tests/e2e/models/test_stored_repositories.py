@@ -88,9 +88,9 @@ def test_missing_permission_leaves_the_old_version(
 
 def test_an_executor_that_restarts_needs_no_store(mesh: Mesh, s3: S3Server) -> None:
     factor = scaled(mesh)
-    killed = mesh.kill("nereid.services.executor")
+    killed = mesh.kill("nereid_executor")
     s3.fail = lambda _: BROKEN
-    until(lambda: killed not in mesh.children("nereid.services.executor"), "the end")
+    until(lambda: killed not in mesh.children("nereid_executor"), "the end")
     # The request waits for the next executor, which has the files from the host's cache.
     assert scaled(mesh) == factor
     s3.fail = lambda _: None
@@ -139,7 +139,7 @@ def test_a_signal_ends_a_start_that_waits_for_a_store(tmp_path: Path) -> None:
         where = f"http://127.0.0.1:{silent.getsockname()[1]}"
         process = subprocess.Popen(
             (
-                *(sys.executable, "-m", "nereid.services.scheduler"),
+                *(sys.executable, "-m", "nereid_scheduler"),
                 f"--model-repository=s3://{where}/bucket/models",
                 f"--scheduler-address=unix:{tmp_path / 'socket'}",
             ),

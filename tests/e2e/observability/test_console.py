@@ -14,9 +14,9 @@ from urllib.parse import quote
 import pytest
 import tritonclient.http as http_client
 
-from nereid.cli.explain import command as explain
 from nereid.facts.document import Document
-from nereid.services.gateway.auth.api_key import make_key
+from nereid_explain import command as explain
+from nereid_gateway.guards.auth.api_key import make_key
 from tests.support.console.console_client import console, fetch
 from tests.support.console.typed_documents import check
 from tests.support.gateway.auth_config import key_entry

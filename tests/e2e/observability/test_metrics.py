@@ -41,20 +41,20 @@ def test_scheduler_executor_and_cache_have_endpoints_of_their_own(tmp_path: Path
     cache = ["--cache-config=local,size=1048576", f"--cache-listen=unix:{tmp_path}/cache"]
     commands = (
         [
-            "nereid.services.scheduler",
+            "nereid_scheduler",
             f"--model-repository={repository}",
             f"--metrics-port={ports[0]}",
             "--metrics-config=summary_latencies=true",
             address,
         ],
         [
-            "nereid.services.executor",
+            "nereid_executor",
             "--gpus=none",
             f"--metrics-port={ports[1]}",
             "--metrics-interval-ms=50",
             address,
         ],
-        ["nereid.services.cache", *cache, f"--metrics-port={ports[2]}"],
+        ["nereid_cache", *cache, f"--metrics-port={ports[2]}"],
     )
     processes = [subprocess.Popen([sys.executable, "-m", *argv]) for argv in commands]
     try:

@@ -247,7 +247,7 @@ def test_a_request_that_runs_again_says_so(tmp_path: Path) -> None:
         with ThreadPoolExecutor(1) as thread:
             responded = thread.submit(over_grpc, mesh, request, ASKED)
             until(charges.exists, "the request to begin")
-            mesh.kill("nereid.services.executor")
+            mesh.kill("nereid_executor")
             timings = Timings(responded.result()[1]["server-timing"])
         assert timings.text["attempt"] == "2"
         # What the lost attempt took counts as queued.

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from nereid.services.scheduler.shards.ownership import owner_of
+from nereid_scheduler.control.shards.members.ownership import owner_of
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.models.e2e_models import save_scaler
 
 pytestmark = pytest.mark.slow
 
-SCHEDULER = "nereid.services.scheduler"
+SCHEDULER = "nereid_scheduler"
 NAMES = ("scheduler-0", "scheduler-1")
 _CLIENTS = 4
 _CONFIG = """
@@ -226,8 +226,8 @@ def test_a_scheduler_that_is_killed(tmp_path: Path) -> None:
         end_without_loss(mesh, watch, mesh.children(SCHEDULER)[0])
         # The next gateway has it from the scheduler.
         shown = watch.successes()
-        pid = mesh.kill("nereid.services.gateway")
-        until(lambda: pid not in mesh.children("nereid.services.gateway"), "its end")
+        pid = mesh.kill("nereid_gateway")
+        until(lambda: pid not in mesh.children("nereid_gateway"), "its end")
         until(lambda: responds(mesh), "the next gateway")
         after = Watch(mesh)
         until(lambda: after.look().keys() >= {f"stats/{each}/version" for each in _MODELS}, "all")

@@ -19,7 +19,7 @@ from tests.support.peers.perfetto_traces import query
 
 pytestmark = pytest.mark.slow
 
-_EXECUTOR = "nereid.services.executor"
+_EXECUTOR = "nereid_executor"
 # As long as its input says.
 _SLEEPER = """
 import time

@@ -32,7 +32,7 @@ from tests.support.models.e2e_models import save_echo
 
 pytestmark = pytest.mark.slow
 
-EXECUTOR = "nereid.services.executor"
+EXECUTOR = "nereid_executor"
 DELAY_MS = 30
 R = TypeVar("R")
 

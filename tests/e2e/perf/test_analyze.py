@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from nereid.perf.endpoint import Endpoint
-from nereid.perf.server import Server
+from nereid_perf.endpoint import Endpoint
+from nereid_perf.server import Server
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.models import e2e_models
 

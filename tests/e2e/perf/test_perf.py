@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from nereid.perf.distribution import mean_us
-from nereid.perf.endpoint import Endpoint, Protocol, TlsSettings
-from nereid.perf.output.result_file import read_result
-from nereid.perf.server import NotSupportedError, Server, ServerError
+from nereid_perf.distribution import mean_us
+from nereid_perf.endpoint import Endpoint, Protocol, TlsSettings
+from nereid_perf.output.result_file import read_result
+from nereid_perf.server import NotSupportedError, Server, ServerError
 from tests.support.mesh.mesh import Mesh, free_port, running, until
 from tests.support.models import python_models
 from tests.support.peers.certificates import Authority
@@ -217,7 +217,7 @@ def test_the_highest_rate_under_an_objective(mesh: Mesh, slo: str, is_met: bool)
 
 def test_what_was_measured_before_an_error_is_kept(tmp_path: Path) -> None:
     """The server ends after its first level."""
-    mock = [sys.executable, "-m", "nereid.perf.mock", "--http-port=0", "--grpc-port=-1"]
+    mock = [sys.executable, "-m", "nereid_perf.mock", "--http-port=0", "--grpc-port=-1"]
     result = tmp_path / "result.json"
     with subprocess.Popen(mock, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

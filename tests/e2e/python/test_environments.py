@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.temporary_directories import PYTHON_ENV
+from nereid.core.files.temporary_directories import PYTHON_ENV
 from tests.support.mesh.commands import refusal, say
 from tests.support.mesh.mesh import running, until
 from tests.support.models import python_models
@@ -91,7 +91,7 @@ def test_what_a_killed_executor_unpacked_is_removed_by_the_next(tmp_path: Path) 
     (directory / "1" / "model.py").write_text(SOURCE)
     with running(repository, tmp_path / "log") as mesh:
         left = Path(say(mesh, "x").split()[1]).parent
-        mesh.kill("nereid.services.executor")
+        mesh.kill("nereid_executor")
         assert Path(say(mesh, "x").split()[1]).parent != left
         until(lambda: not left.exists(), "what it left to be removed")
 

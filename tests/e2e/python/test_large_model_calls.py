@@ -22,7 +22,7 @@ from tests.support.models import python_models
 
 pytestmark = pytest.mark.slow
 
-SERVICES = ("nereid.cli.serve.joined", "nereid.services.executor")
+SERVICES = ("nereid_mesh.serve.joined", "nereid_executor")
 # Past a segment's idle time, and a good deal more for a busy machine.
 IDLE_S = 90.0
 # Elements of four bytes: so many are mapped, and so many copied.
@@ -48,7 +48,7 @@ def segments_of(pid: int) -> int:
 
 def segments(mesh: Mesh) -> int:
     pids = [pid for module in SERVICES for pid in mesh.children(module)]
-    for executor in mesh.children("nereid.services.executor"):
+    for executor in mesh.children("nereid_executor"):
         with contextlib.suppress(OSError):
             pids += workers(executor)
     return sum(map(segments_of, pids))
@@ -68,7 +68,7 @@ def test_both_ways_are_through_shared_memory(mesh: Mesh) -> None:
         assert say(mesh, f"mapped {LARGE}", "caller") == "1 0"
     # Its requests lay in the same segment one after the other.
     assert segments_of(worker) == 1
-    (executor,) = mesh.children("nereid.services.executor")
+    (executor,) = mesh.children("nereid_executor")
     # The first response was copied there, and segments were allocated for the following ones: more
     # than one, as the release of the last may still be on its way.
     assert 1 <= segments_of(executor) <= 6
@@ -151,7 +151,7 @@ def kill_a_worker(mesh: Mesh, chance: random.Random) -> None:
     others = len(mesh.index()) - 1
     until(lambda: instances(mesh) == 2 * (3 + others), "all instances")
     living = []
-    for executor in mesh.children("nereid.services.executor"):
+    for executor in mesh.children("nereid_executor"):
         # It may just have gone.
         with contextlib.suppress(OSError):
             living += [pid for pid in workers(executor) if alive(pid)]
@@ -171,13 +171,13 @@ def test_processes_that_are_killed_leave_no_memory_behind(tmp_path: Path, kills:
             clients.await_right(10)
             for turn in range(kills):
                 if turn % 4 == 3:
-                    mesh.kill("nereid.services.executor")
+                    mesh.kill("nereid_executor")
                 else:
                     kill_a_worker(mesh, chance)
                 clients.await_right(chance.randrange(1, 8))
         finally:
             clients.end()
         assert not clients.wrong
-        until(lambda: len(mesh.children("nereid.services.executor")) == 2, "another executor")
+        until(lambda: len(mesh.children("nereid_executor")) == 2, "another executor")
         assert say(mesh, f"large {LARGE}", "caller") == "True"
         until(lambda: not segments(mesh), "segments to go", IDLE_S)

@@ -137,7 +137,7 @@ def kill_worker(model: str) -> Callable[[Mesh], None]:
 
 
 def kill_scheduler(mesh: Mesh) -> None:
-    mesh.kill("nereid.services.scheduler")
+    mesh.kill("nereid_scheduler")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def execute(self, requests):
-        print("WARNING nereid.services.gateway: forged \x1b[31m\u202e")
+        print("WARNING nereid_gateway: forged \x1b[31m\u202e")
         print("the other stream", file=sys.stderr)
         return [pb_utils.InferenceResponse([]) for _ in requests]
 """
@@ -36,5 +36,5 @@ def test_prints_are_lines_of_their_instance(tmp_path: Path) -> None:
         mesh.get("/v2/models/printing/infer", "POST", body)
         until(lambda: "the other stream" in mesh.log.read_text(), "what it prints")
         lines = mesh.log.read_text().splitlines()
-    assert r"printing_0: WARNING nereid.services.gateway: forged \x1b[31m\u202e" in lines
+    assert r"printing_0: WARNING nereid_gateway: forged \x1b[31m\u202e" in lines
     assert "printing_0: the other stream" in lines

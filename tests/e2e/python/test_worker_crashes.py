@@ -95,7 +95,7 @@ def test_workers_killed_at_random_under_load(tmp_path: Path, kills: int) -> None
     python_models.save(tmp_path / "repository", "talk", config)
     chance = random.Random(4)
     with running(tmp_path / "repository", tmp_path / "log") as mesh:
-        (executor,) = mesh.children("nereid.services.executor")
+        (executor,) = mesh.children("nereid_executor")
         clients = Clients(mesh)
         for thread in clients.threads:
             thread.start()
@@ -137,7 +137,7 @@ def test_workers_die_with_a_killed_executor_and_what_they_did_is_done_again(tmp_
     place = tmp_path / "place"
     place.mkdir()
     with running(tmp_path / "repository", tmp_path / "log") as mesh, ThreadPoolExecutor(1) as pool:
-        (executor,) = mesh.own_processes("nereid.services.executor")
+        (executor,) = mesh.own_processes("nereid_executor")
         pid = int(say(mesh, "pid"))
         met = pool.submit(say, mesh, f"meet {place}")
         until((place / f"{pid}.begun").exists, "the request to be under way")

@@ -93,7 +93,7 @@ def test_a_killed_scheduler_lets_the_run_complete(
     with running(tmp_path / "models", tmp_path / "log", *flags, executors=executors) as mesh:
 
         def kill() -> None:
-            mesh.kill("nereid.services.scheduler")
+            mesh.kill("nereid_scheduler")
 
         assert asyncio.run(charge_meanwhile(mesh, account, kill)) == "right"
         assert account.lines == ["begin a", "end a"]
@@ -111,7 +111,7 @@ def test_a_killed_executor_fails_a_request_that_may_have_run(tmp_path: Path, kin
     with running(tmp_path / "models", tmp_path / "log", executors=2) as mesh:
 
         def kill() -> None:
-            for pid in mesh.children("nereid.services.executor"):
+            for pid in mesh.children("nereid_executor"):
                 os.kill(pid, signal.SIGKILL)
 
         outcome = asyncio.run(charge_meanwhile(mesh, account, kill))
@@ -127,7 +127,7 @@ def test_a_request_whose_run_is_lost_with_the_scheduler_fails(tmp_path: Path) ->
     with running(tmp_path / "models", tmp_path / "log", "--join=none") as mesh:
 
         def kill() -> None:
-            for module in ("nereid.services.scheduler", "nereid.services.executor"):
+            for module in ("nereid_scheduler", "nereid_executor"):
                 mesh.kill(module)
 
         outcome = asyncio.run(charge_meanwhile(mesh, account, kill))
@@ -142,7 +142,7 @@ def test_a_gateway_that_was_cut_off_gets_the_response_of_the_run(tmp_path: Path)
     with running(tmp_path / "models", tmp_path / "log", *flags, executors=2) as mesh:
 
         def cut_off() -> None:
-            with mesh.held("nereid.services.gateway"):
+            with mesh.held("nereid_gateway"):
                 until(lambda: account.count("end"), "the end of the run")
 
         outcome = asyncio.run(charge_meanwhile(mesh, account, cut_off))

@@ -18,7 +18,7 @@ from tests.support.models.e2e_models import make_repository
 
 pytestmark = pytest.mark.slow
 
-JOINED = "nereid.cli.serve.joined"
+JOINED = "nereid_mesh.serve.joined"
 # So that no machine is too slow for the event loop to execute what is small.
 PATIENT = "--inline-execution-us=100000"
 
@@ -83,7 +83,7 @@ def switches(pid: int) -> dict[int, int]:
 
 def test_one_process_serves_everything_but_python_models(mesh: Mesh) -> None:
     (pid,) = mesh.children(JOINED)
-    assert mesh.children("nereid.services.executor") == [pid]
+    assert mesh.children("nereid_executor") == [pid]
     before = mesh.counts("doubler")
     with httpclient.InferenceServerClient(mesh.http) as client:
         for value in range(20):

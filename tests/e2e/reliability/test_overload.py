@@ -14,8 +14,8 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
-from nereid.cli.explain import command as explain
 from nereid.pb import kserve_pb2
+from nereid_explain import command as explain
 from tests.support.mesh.mesh import Mesh, running, until
 
 pytestmark = pytest.mark.slow

@@ -132,11 +132,11 @@ def _is_lost(error: InferenceServerException) -> bool:
 @pytest.mark.parametrize(
     ("flags", "module"),
     [
-        ((), "nereid.cli.serve.joined"),
-        pytest.param(("--join=all",), "nereid.cli.serve.joined", marks=pytest.mark.nightly),
-        pytest.param(("--join=none",), "nereid.services.gateway", marks=pytest.mark.nightly),
-        pytest.param(("--gateways=2",), "nereid.services.gateway", marks=pytest.mark.nightly),
-        pytest.param(("--standby",), "nereid.cli.serve.joined", marks=pytest.mark.nightly),
+        ((), "nereid_mesh.serve.joined"),
+        pytest.param(("--join=all",), "nereid_mesh.serve.joined", marks=pytest.mark.nightly),
+        pytest.param(("--join=none",), "nereid_gateway", marks=pytest.mark.nightly),
+        pytest.param(("--gateways=2",), "nereid_gateway", marks=pytest.mark.nightly),
+        pytest.param(("--standby",), "nereid_mesh.serve.joined", marks=pytest.mark.nightly),
     ],
     ids=["joined", "with-executor", "gateway", "gateways", "standby"],
 )
@@ -175,17 +175,17 @@ def test_executors_are_drained_by_calls_and_no_call_fails(
         Load(mesh.http, mesh.grpc) as load,
         busy(mesh.http),
     ):
-        first = mesh.own_processes("nereid.services.executor")
+        first = mesh.own_processes("nereid_executor")
         for number in range(2):
             load.await_more()
             path = f"/v2/nereid/executors/executor-{number}/drain"
             # The second is the last one of its models until the first is back.
             until(lambda: mesh.get(path, "POST") == (200, b""), "its drain")  # noqa: B023
-            ended = f"nereid.services.executor {number} ended (exit code 0)"
+            ended = f"nereid_executor {number} ended (exit code 0)"
             until(lambda: ended in log.read_text(), "its end")  # noqa: B023
             load.await_more()
         until(
-            lambda: len(set(mesh.children("nereid.services.executor")) - set(first)) == 2,
+            lambda: len(set(mesh.children("nereid_executor")) - set(first)) == 2,
             "both anew",
         )
         load.await_more()

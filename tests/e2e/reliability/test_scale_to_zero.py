@@ -54,7 +54,7 @@ def waiting(mesh: Mesh) -> float:
 def test_requests_wait_for_the_first_executor_and_outlive_the_last(tmp_path: Path) -> None:
     save_multiplier(tmp_path / "models", MODEL, 3, 'backend: "onnxruntime"')
     join = f"--scheduler-address=unix:{tmp_path}/join"
-    command = [sys.executable, "-m", "nereid.services.executor", "--gpus=none", join]
+    command = [sys.executable, "-m", "nereid_executor", "--gpus=none", join]
     mesh = Mesh(tmp_path / "models", tmp_path / "log", "--executors=0", join)
     stop = Event()
 

@@ -17,13 +17,13 @@ import pytest
 import tritonclient.grpc.aio as grpcclient
 from tritonclient.utils import InferenceServerException
 
-from nereid.services.scheduler.shards.ownership import owner_of
+from nereid_scheduler.control.shards.members.ownership import owner_of
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.models.e2e_models import save_scaler
 
 pytestmark = pytest.mark.slow
 
-SCHEDULER = "nereid.services.scheduler"
+SCHEDULER = "nereid_scheduler"
 NAMES = ("scheduler-0", "scheduler-1")
 CLIENTS = 16
 RESPONSE_S = 60.0

@@ -24,7 +24,7 @@ from tests.support.models import onnx_models, python_models
 
 pytestmark = pytest.mark.slow
 
-EXECUTOR = "nereid.services.executor"
+EXECUTOR = "nereid_executor"
 SEQUENCES, LENGTH = 200, 6
 INPUTS, HIDDEN = 3, 4
 CONFIG = """
@@ -254,7 +254,7 @@ def test_sequences_of_a_lost_scheduler_are_started_again(world: World) -> None:
 
     with tritonclient.grpc.InferenceServerClient(world.gateways[1]) as client:
         infer(sequence_start=True)
-        world.mesh.kill("nereid.cli.serve.joined")
+        world.mesh.kill("nereid_mesh.serve.joined")
         with pytest.raises(InferenceServerException, match="must specify the START flag"):
             infer()
         np.testing.assert_allclose(infer(sequence_start=True), world.expected[0, 0], rtol=1e-4)

@@ -21,7 +21,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from nereid.core import temporary_directories
+from nereid.core.files import temporary_directories
 from nereid.mesh_auth.tokens import new_token
 from tests.support.mesh.mesh import START_S, Mesh, ask, running, until
 from tests.support.models import accumulators
@@ -31,7 +31,7 @@ from tests.support.peers.redis_server import redis_server
 
 pytestmark = pytest.mark.slow
 
-MODULES = {"scheduler": "nereid.cli.serve.joined", "none": "nereid.services.scheduler"}
+MODULES = {"scheduler": "nereid_mesh.serve.joined", "none": "nereid_scheduler"}
 OVERRIDE = {
     "backend": "onnxruntime",
     "max_batch_size": 5,
@@ -172,7 +172,7 @@ def finish_a_load_whose_scheduler_dies(
 ) -> None:
     """The gateway calls the next scheduler again."""
     with ThreadPoolExecutor(1) as pool:
-        with mesh.held("nereid.services.executor"):
+        with mesh.held("nereid_executor"):
             load = pool.submit(client.load_model, "flagged")
             until(lambda: mesh.index()["flagged"].get("state") == "LOADING", "the load to begin")
             mesh.kill(MODULES["none"])

@@ -41,12 +41,12 @@ QUIET_START_S = 4.0
 MODELS = ("plain", "cached", "identity")
 OUTCOMES = {"right", "StatusCode.UNAVAILABLE", "StatusCode.DEADLINE_EXCEEDED"}
 MESH_PROCESSES = {
-    "joined": ("scheduler", "nereid.cli.serve.joined"),
-    "gateway": ("none", "nereid.services.gateway"),
-    "scheduler": ("none", "nereid.services.scheduler"),
-    "cache": ("none", "nereid.services.cache"),
-    "executor": ("none", "nereid.services.executor"),
-    "joined's executor": ("scheduler", "nereid.services.executor"),
+    "joined": ("scheduler", "nereid_mesh.serve.joined"),
+    "gateway": ("none", "nereid_gateway"),
+    "scheduler": ("none", "nereid_scheduler"),
+    "cache": ("none", "nereid_cache"),
+    "executor": ("none", "nereid_executor"),
+    "joined's executor": ("scheduler", "nereid_executor"),
 }
 
 
@@ -147,7 +147,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 def workers(mesh: Mesh) -> list[int]:
     """The processes of Python models."""
-    (executor,) = mesh.children("nereid.services.executor")
+    (executor,) = mesh.children("nereid_executor")
     children = Path(f"/proc/{executor}/task/{executor}/children").parent.parent.glob("*/children")
     return [int(pid) for each in children for pid in each.read_text().split()]
 
@@ -187,7 +187,7 @@ def run_round(mesh: Mesh, module: str, limit_s: float) -> Load:
         return mesh.children(module)
 
     async def stop(_load: Load) -> None:
-        probed = module not in ("nereid.cli.serve.joined", "nereid.services.gateway")
+        probed = module not in ("nereid_mesh.serve.joined", "nereid_gateway")
         (pid,) = find()
         await asyncio.to_thread(
             stop_and_await_restart, mesh, pid, find, probed=probed, limit_s=limit_s
@@ -233,7 +233,7 @@ def test_a_stopped_scheduler_is_noticed_without_a_watchdog(
     with running(repository, tmp_path / "log", *flags, *quick) as mesh:
 
         async def stop(load: Load) -> None:
-            (pid,) = mesh.children("nereid.services.scheduler")
+            (pid,) = mesh.children("nereid_scheduler")
             with stopped(pid):
                 refused = load.outcomes["StatusCode.UNAVAILABLE"]
                 await waiting.until(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from nereid.core.bounded_cache import BoundedCache
+from nereid.bounded_cache import BoundedCache
 from nereid.core.errors import NereidError
-from nereid.core.varint import encode_varint
+from nereid.core.wire.varint import encode_varint
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.grpc.infer_codec import GrpcDecoder
-from nereid.services.gateway.http.endpoints import generate_schema
-from nereid.services.gateway.http.endpoints.infer_request import InferRequestDecoder
-from nereid.services.gateway.http.json import parser
-from nereid.services.scheduler.repository.override_json import parse_object
+from nereid_gateway.fronts.grpc.infer_codec import GrpcDecoder
+from nereid_gateway.fronts.http.endpoints import generate_schema
+from nereid_gateway.fronts.http.inference.infer_request import InferRequestDecoder
+from nereid_gateway.fronts.http.json import parser
+from nereid_scheduler.core.models.override_json import parse_object
 from tests.fuzz import infer_grpc, infer_json
 from tests.fuzz.cost.growing import Growing, Target
 

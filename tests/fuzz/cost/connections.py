@@ -10,8 +10,8 @@ from typing import Any
 
 import hpack
 
-from nereid.core.bounded_cache import BoundedCache
-from nereid.core.messages import InferRequest
+from nereid.bounded_cache import BoundedCache
+from nereid.core.wire.messages import InferRequest
 from nereid.rpc.grpc.compression import begin_inflation, inflate, inflated_message
 from nereid.rpc.grpc.request_headers import RequestHeadersReader
 from nereid.rpc.grpc.status import RpcError
@@ -19,9 +19,9 @@ from nereid.rpc.http2.frames import Http2ConnectionError, Http2StreamError
 from nereid.rpc.http2.header_decoder import HeaderDecoder
 from nereid.rpc.http2.limits import Limits
 from nereid.rpc.net.inflation import InflatedTooLargeError, Inflation, InflationLimits
-from nereid.services.gateway.http.server.connection import HttpConnection
-from nereid.services.gateway.http.server.limits import HttpLimits
-from nereid.services.gateway.policy.header_forwarding import HeaderForwarding
+from nereid_gateway.server.connection import HttpConnection
+from nereid_gateway.server.header_forwarding import HeaderForwarding
+from nereid_gateway.server.limits import HttpLimits
 from tests.fuzz import http1
 from tests.fuzz.cost.growing import Growing, Target
 from tests.support.gateway.http_site import ConnectionLog

@@ -6,14 +6,14 @@ from contextlib import suppress
 
 from google.protobuf.message import DecodeError
 
-from nereid.core.cache_messages import CacheReplyCodec, CacheRequestCodec
-from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import NereidError
-from nereid.core.varint import encode_varint
+from nereid.core.wire.cache_messages import CacheReplyCodec, CacheRequestCodec
+from nereid.core.wire.codecs import RequestCodec, ResponseCodec
+from nereid.core.wire.varint import encode_varint
 from nereid.model_config import config_json, freeze_config, parse_config, validate_config
-from nereid.services.gateway.grpc import wire_format
-from nereid.services.gateway.http.endpoints import shared_memory
-from nereid.services.gateway.http.json import parser
+from nereid_gateway.fronts.grpc import wire_format
+from nereid_gateway.fronts.http.endpoints import shared_memory
+from nereid_gateway.fronts.http.json import parser
 from tests.fuzz import config_text, mesh_frames
 from tests.fuzz.cost.growing import Growing, Target
 

@@ -16,23 +16,23 @@ from typing import Any
 import hpack
 
 from nereid.core.errors import NereidError
-from nereid.core.tensors import NUMPY_TYPE
+from nereid.core.tensors.tensors import NUMPY_TYPE
 from nereid.model_config import config_json, freeze_config, validate_config
 from nereid.model_config.validation.costs import MAX_WARMUP_BYTES
 from nereid.pb import kserve_pb2
 from nereid.rpc.http2.limits import Limits
-from nereid.services.executor.warmup import read_samples
-from nereid.services.gateway.http import content_coding
-from nereid.services.gateway.http.endpoints import (
+from nereid_executor.batch.warmup import read_samples
+from nereid_gateway.fronts.http.endpoints import (
     generate_schema,
-    infer_response,
     repository,
     shared_memory,
     trace_and_log,
 )
-from nereid.services.gateway.http.endpoints.infer_request import ResponseForm
-from nereid.services.scheduler.batching.batcher import make_batcher
-from nereid.services.scheduler.repository.overrides import parse_override
+from nereid_gateway.fronts.http.inference import infer_response
+from nereid_gateway.fronts.http.inference.infer_request import ResponseForm
+from nereid_gateway.server import content_coding
+from nereid_scheduler.batching.batcher import make_batcher
+from nereid_scheduler.core.models.overrides import parse_override
 from tests.fuzz.cost.growing import Growing, Target
 from tests.support.rpc.connection_harness import ServerHarness
 from tests.support.rpc.http2_frames import (

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from nereid.cli.check import command
+from nereid_mesh.check import command
 
 pytestmark = pytest.mark.slow
 

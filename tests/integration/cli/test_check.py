@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nereid.cli.check import command
+from nereid_mesh.check import command
 from tests.support.models.e2e_models import make_repository
 
 pytestmark = pytest.mark.slow

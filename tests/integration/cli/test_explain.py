@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from nereid.cli.explain import command
+from nereid_explain import command
 
 pytestmark = pytest.mark.slow
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from nereid.cli.serve.child_process import StandbyProcess
-from nereid.cli.serve.plan import ChildSpec, SupervisionRules
-from nereid.cli.serve.planned_mesh import match_standbys
-from nereid.cli.serve.supervisor import Supervisor
+from nereid_mesh.serve.child_process import StandbyProcess
+from nereid_mesh.serve.plan import ChildSpec, SupervisionRules
+from nereid_mesh.serve.planned_mesh import match_standbys
+from nereid_mesh.serve.supervisor import Supervisor
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -128,7 +128,7 @@ async def test_a_child_that_drains_until_the_limit_may_still_finish(
     journal: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Two seconds are not enough where the machine itself stands still.
-    monkeypatch.setattr("nereid.cli.serve.supervisor._FINAL_RESPONSES_S", float(LIMIT_S))
+    monkeypatch.setattr("nereid_mesh.serve.supervisor._FINAL_RESPONSES_S", float(LIMIT_S))
     async with running(Supervisor([child(SLOW, "slow", journal)], rules(1.0))):
         await lines(journal, 1)
     assert journal.read_text().split() == ["started", "ended"]
@@ -144,7 +144,7 @@ async def test_a_second_signal_does_not_wait(journal: Path) -> None:
 # As a service does, until it is stopped; the restarted one writes the second line.
 BEATING = """
 import asyncio, os, sys
-from nereid.liveness import start_heartbeat
+from nereid.process.liveness import start_heartbeat
 async def main():
     start_heartbeat(os.environ)
     open(sys.argv[2], "a").write(f"{os.getpid()}\\n")
@@ -173,7 +173,7 @@ async def test_a_child_that_hangs_is_killed_and_restarted(journal: Path) -> None
 # Writes its process id when it has started, and a line when it is needed.
 STANDING_BY = """
 import os, sys, threading
-from nereid.standby import stand_by
+from nereid.process.standby import stand_by
 def note(text):
     with open(sys.argv[2], "a") as file:
         file.write(f"{os.getpid()} {text}\\n")
@@ -203,8 +203,9 @@ async def test_a_standby_takes_over_and_gets_a_standby_itself(journal: Path) -> 
 
 
 # Its name is its process id.
-EARLY = "import os; from nereid.standby import stand_by; stand_by(os.environ)\n" + ORDERLY.replace(
-    "name, path = sys.argv[1:]", "name, path = os.getpid(), sys.argv[2]"
+EARLY = (
+    "import os; from nereid.process.standby import stand_by; stand_by(os.environ)\n"
+    + ORDERLY.replace("name, path = sys.argv[1:]", "name, path = os.getpid(), sys.argv[2]")
 )
 UNLIKELY = "import threading; threading.Event().wait()"
 

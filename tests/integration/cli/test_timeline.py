@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nereid.cli.timeline import command
 from nereid.timeline import PATH
+from nereid_timeline import command
 from tests.support.peers.perfetto_traces import trace_of
 from tests.support.scripted_timeline import MS, Load, S, scripted
 from tests.support.timeline_files import write_timeline

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from nereid.observability.metrics_page import Page
-from nereid.services.executor.service import ExecutorService
+from nereid_executor.service import ExecutorService
 from tests.support.executor.executor_site import running
 from tests.support.executor.executor_world import WAIT_S, request
 from tests.support.waiting import until

@@ -1,4 +1,4 @@
-"""`python -m nereid.services.executor` as a process: its signals and its exit codes."""
+"""`python -m nereid_executor` as a process: its signals and its exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 @asynccontextmanager
 async def process(*flags: str) -> AsyncIterator[Process]:
     started = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "nereid.services.executor", *flags, stderr=PIPE
+        sys.executable, "-m", "nereid_executor", *flags, stderr=PIPE
     )
     try:
         yield started
@@ -118,9 +118,6 @@ async def test_a_bad_flag_is_one_line_and_exit_code_2() -> None:
         _, text = await asyncio.wait_for(started.communicate(), WAIT_S)
         assert started.returncode == 2
         assert sorted(text.decode().splitlines()) == [
-            (
-                "nereid.services.executor: --gpus: 'x': expected all, none, or GPUs' numbers"
-                " such as 0,2"
-            ),
-            "nereid.services.executor: unknown argument '--what'",
+            ("nereid_executor: --gpus: 'x': expected all, none, or GPUs' numbers such as 0,2"),
+            "nereid_executor: unknown argument '--what'",
         ]

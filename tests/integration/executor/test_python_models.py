@@ -16,9 +16,9 @@ from nereid.core.errors import Internal
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
-from nereid.services.executor.backends.registry import BackendRegistry
-from nereid.services.executor.service import ExecutorService
-from nereid.services.executor.settings import ExecutorSettings
+from nereid_executor.backends.registry import BackendRegistry
+from nereid_executor.service import ExecutorService
+from nereid_executor.settings import ExecutorSettings
 from tests.support.executor.executor_world import WAIT_S, InstanceStream, JoinStream, Scheduler
 from tests.support.models import python_models
 from tests.support.models.onnx_models import head, member, response_of

@@ -14,9 +14,9 @@ from nereid.core.errors import INTERNAL_MESSAGE
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
-from nereid.services.executor.backends.registry import BackendRegistry
-from nereid.services.executor.service import ExecutorService
-from nereid.services.executor.settings import ExecutorSettings, PathMapping
+from nereid_executor.backends.registry import BackendRegistry
+from nereid_executor.service import ExecutorService
+from nereid_executor.settings import ExecutorSettings, PathMapping
 from tests.support.executor import gated_backend
 from tests.support.executor.executor_site import IDENTITY, World, running
 from tests.support.executor.executor_world import WAIT_S, InstanceStream, Scheduler, request

@@ -15,9 +15,9 @@ import pytest
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
-from nereid.services.executor.backends.registry import BUILT_IN, BackendRegistry
-from nereid.services.executor.service import ExecutorService
-from nereid.services.executor.settings import ExecutorSettings
+from nereid_executor.backends.registry import BUILT_IN, BackendRegistry
+from nereid_executor.service import ExecutorService
+from nereid_executor.settings import ExecutorSettings
 from tests.support.executor import gated_backend
 from tests.support.executor.executor_site import GATED
 from tests.support.executor.executor_world import (

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from nereid.services.gateway.auth.api_key import make_key
+from nereid_gateway.guards.auth.api_key import make_key
 from tests.support.gateway import gateway_streams
 from tests.support.gateway.auth_config import HEALTH_FOR_ALL, key_entry
 from tests.support.gateway.gateway_http import BODY, INFER, At, ask, connect

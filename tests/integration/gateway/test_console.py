@@ -14,16 +14,16 @@ import pytest
 from nereid.core.errors import Unavailable
 from nereid.facts.document import Document, Permissions
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.gateway.auth.grant import Grant, Permission
-from nereid.services.gateway.console.endpoints import ConsoleEndpoints
-from nereid.services.gateway.console.hub import Console, ConsoleHub
-from nereid.services.gateway.console.look import Observer
-from nereid.services.gateway.console.queries import View
-from nereid.services.gateway.console.slow_requests import SlowRequests
-from nereid.services.gateway.console.static_files import read_files
-from nereid.services.gateway.http.routes import resolve
-from nereid.services.gateway.http.server.call import HttpCall
-from nereid.services.gateway.policy.call_policy import CallPolicy
+from nereid_gateway.core.access.grant import Grant, Permission
+from nereid_gateway.core.routes import resolve
+from nereid_gateway.extras.console.endpoints import ConsoleEndpoints
+from nereid_gateway.extras.console.hub import Console, ConsoleHub
+from nereid_gateway.extras.console.look import Observer
+from nereid_gateway.extras.console.queries import View
+from nereid_gateway.extras.console.static_files import read_files
+from nereid_gateway.guards.policy.call_policy import CallPolicy
+from nereid_gateway.plane.slow_requests import SlowRequests
+from nereid_gateway.server.call import HttpCall
 from tests.support.console.patches import patched
 from tests.support.console.typed_documents import check
 from tests.support.gateway.gateway_http import ask

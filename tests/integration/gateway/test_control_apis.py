@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from nereid.services.gateway import exposure
-from nereid.services.gateway.settings import GatewaySettings, read
+from nereid_gateway.extras import exposure
+from nereid_gateway.settings import GatewaySettings, read
 from tests.support.gateway.gateway_http import ask
 from tests.support.gateway.gateway_site import gateway_site
 

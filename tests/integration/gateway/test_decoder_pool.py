@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nereid.core.errors import Internal, InvalidArgument, NotFound, Unavailable
-from nereid.services.gateway.decoding.pool import DecoderPool, PoolLimits
+from nereid_gateway.plane.decoding.pool import DecoderPool, PoolLimits
 from tests.support.gateway import decoder_jobs
 from tests.support.mesh.mesh import until
 
@@ -280,7 +280,7 @@ async def test_jobs_that_are_left_fail_when_the_pool_closes(fifo: Path) -> None:
 
 _PARENT = """
 import asyncio, sys
-from nereid.services.gateway.decoding.pool import DecoderPool, PoolLimits
+from nereid_gateway.plane.decoding.pool import DecoderPool, PoolLimits
 from tests.support.gateway import decoder_jobs
 
 async def main():

@@ -8,7 +8,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from nereid.core.messages import ErrorStatus, InferRequest, InferResponse
+from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from tests.support.gateway.gateway_http import ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site

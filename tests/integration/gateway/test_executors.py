@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid.services.gateway.auth.api_key import make_key
+from nereid_gateway.guards.auth.api_key import make_key
 from tests.support.gateway.auth_config import HEALTH_FOR_ALL, key_entry
 from tests.support.gateway.gateway_http import ask
 from tests.support.gateway.gateway_site import gateway_site

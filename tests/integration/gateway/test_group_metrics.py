@@ -9,7 +9,7 @@ import pytest
 
 from nereid.observability.metrics import GATEWAY_LINKED
 from nereid.observability.metrics_page import Page
-from nereid.services.gateway.group_metrics import GroupMetrics
+from nereid_gateway.plane.control.group_metrics import GroupMetrics
 
 
 def write(page: Page) -> None:
@@ -24,7 +24,7 @@ def members(page: bytes) -> set[str]:
 async def test_a_gateway_that_is_missing_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "nereid.services.gateway.group_metrics")
+    caplog.set_level(logging.INFO, "nereid_gateway.plane.control.group_metrics")
     first = GroupMetrics(0, 2, tmp_path, write)
     await first.start()
     for _ in range(2):

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from nereid.services.gateway.http.routes import RouteKind
+from nereid_gateway.core.routes import RouteKind
 from tests.support.gateway.gateway_http import BODY, INFER, INPUT, At, ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 

@@ -12,9 +12,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from nereid.core.byte_elements import join_bytes
+from nereid.core.tensors.byte_elements import join_bytes
 from nereid.pb import kserve_pb2
-from nereid.services.gateway.decoding.limits import LARGE_BYTES, SMALL_BYTES
+from nereid_gateway.plane.decoding.limits import LARGE_BYTES, SMALL_BYTES
 from tests.support.gateway import decoder_jobs
 from tests.support.gateway.gateway_http import INFER, ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from nereid.services.gateway.decoding.pool import DecoderPool
+    from nereid_gateway.plane.decoding.pool import DecoderPool
 
 COUNT = LARGE_BYTES
 FLOATS = [0.5] * COUNT

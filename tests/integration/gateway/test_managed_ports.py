@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from nereid.core.messages import ErrorStatus, InferResponse
-from nereid.service_process import StartError
-from nereid.services.gateway.auth.api_key import make_key
+from nereid.core.wire.messages import ErrorStatus, InferResponse
+from nereid.process.service_process import StartError
+from nereid_gateway.guards.auth.api_key import make_key
 from tests.support.gateway.auth_config import HEALTH_FOR_ALL, key_entry
 from tests.support.gateway.gateway_http import (
     BODY,

@@ -20,7 +20,7 @@ from nereid.observability.metrics import FIRST_RESPONSE, SUCCESS
 from nereid.observability.metrics_page import Exemplar, Histogram, Page
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Handlers, LocalChannel, RpcError, Status, memory_links
-from nereid.services.gateway.service import GatewayService, joined
+from nereid_gateway.service import GatewayService, joined
 from tests.support.gateway import gateway_http
 from tests.support.gateway import gateway_site as site
 from tests.support.gateway.gateway_http import Response
@@ -202,7 +202,7 @@ async def test_a_change_of_what_the_page_lacks_is_logged_once(
         return found
 
     site.serve_metrics_page(monkeypatch, metrics)
-    caplog.set_level(logging.INFO, "nereid.services.gateway.metrics")
+    caplog.set_level(logging.INFO, "nereid_gateway.extras.metrics")
     lacks = ["the metrics page lacks the scheduler's series: not now"]
     async with gateway_site() as gateway:
         for is_there, expected in (

@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from nereid.mesh_routing.access import OneScheduler, dial_scheduler
 from nereid.rpc import SocketChannel
-from nereid.services.gateway.service import GatewayService
+from nereid_gateway.service import GatewayService
 from tests.support.gateway.gateway_site import GatewaySite, settings
 from tests.support.gateway.scheduler_server import SchedulerServer, post
 
@@ -79,7 +79,7 @@ async def run(*argv: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "nereid.services.gateway",
+        "nereid_gateway",
         "--http-address=127.0.0.1",
         "--grpc-address=127.0.0.1",
         "--metrics-port=0",

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from nereid.services.gateway.auth.api_key import make_key
-from nereid.services.gateway.http.browser_origins import FORGED
-from nereid.services.gateway.http.routes import (
+from nereid_gateway.core.access.api_groups import APIS
+from nereid_gateway.core.routes import (
     HTTP,
     METRICS,
     RULES,
@@ -23,7 +22,8 @@ from nereid.services.gateway.http.routes import (
     VERTEX_AI,
     RouteRule,
 )
-from nereid.services.gateway.policy.api_groups import APIS
+from nereid_gateway.guards.auth.api_key import make_key
+from nereid_gateway.server.browser_origins import FORGED
 from tests.support.gateway.auth_config import key_entry
 from tests.support.gateway.gateway_http import At, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site

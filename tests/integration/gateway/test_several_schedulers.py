@@ -9,11 +9,11 @@ from pathlib import Path
 
 import tritonclient.http.aio
 
-from nereid.core.messages import CachedModels, Ownership
+from nereid.core.wire.messages import CachedModels, Ownership
 from nereid.mesh_routing.scheduler_channels import SchedulerChannels
 from nereid.rpc import SocketChannel
 from nereid.rpc.net.scheduler_addresses import parse_addresses
-from nereid.services.gateway.service import GatewayService
+from nereid_gateway.service import GatewayService
 from tests.support.gateway.gateway_site import settings
 from tests.support.gateway.scheduler_server import SchedulerServer, post
 

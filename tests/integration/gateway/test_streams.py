@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from nereid.services.gateway.grpc import infer_stream
+from nereid_gateway.fronts.grpc import infer_stream
 from tests.support.gateway.gateway_site import GatewaySite
 from tests.support.gateway.gateway_streams import opened, read_replies, request, write
 

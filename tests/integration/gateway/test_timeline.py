@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from nereid.services.gateway.auth.api_key import make_key
 from nereid.timeline import PATH
 from nereid.timeline.records import GatewayRequest
 from nereid.timeline.wire import read_timeline
+from nereid_gateway.guards.auth.api_key import make_key
 from tests.support.gateway.auth_config import HEALTH_FOR_ALL, key_entry
 from tests.support.gateway.gateway_http import BODY, INFER
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site

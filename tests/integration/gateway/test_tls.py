@@ -19,7 +19,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from nereid.services.gateway.settings import GatewaySettings
+from nereid_gateway.settings import GatewaySettings
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 from tests.support.peers.certificates import Authority, Identity
 

@@ -19,9 +19,9 @@ from nereid.object_store.errors import (
     ObjectChangedError,
     StoreError,
 )
+from nereid.object_store.plans.urls import parse_store_url
 from nereid.object_store.store import ObjectStore
 from nereid.object_store.stores import CachePlace, ModelStores
-from nereid.object_store.urls import parse_store_url
 from tests.support.mesh.mesh import free_port, until
 from tests.support.object_stores.s3_server import BROKEN, PAGE, REFUSED, error_reply, s3_server
 

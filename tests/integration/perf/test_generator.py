@@ -12,26 +12,26 @@ from time import monotonic_ns
 import numpy as np
 import pytest
 
-from nereid.perf.endpoint import Endpoint
-from nereid.perf.inputs.plan import InputPlan
-from nereid.perf.inputs.source import make_source
-from nereid.perf.load.arrivals import Steady, arrivals, repeated_intervals
-from nereid.perf.load.concurrency import Constant
-from nereid.perf.mock.model import MockModel
-from nereid.perf.mock.server import MockServer
-from nereid.perf.mock.service_times import ServiceTimes, Stalls
-from nereid.perf.plan import Plan, Workload
-from nereid.perf.request import Request, RequestSource
-from nereid.perf.wire.client import PendingRequest, WireClient
-from nereid.perf.wire.clients import new_client
-from nereid.perf.workers.generator import (
+from nereid_perf.endpoint import Endpoint
+from nereid_perf.inputs.plan import InputPlan
+from nereid_perf.inputs.source import make_source
+from nereid_perf.load.arrivals import Steady, arrivals, repeated_intervals
+from nereid_perf.load.concurrency import Constant
+from nereid_perf.mock.model import MockModel
+from nereid_perf.mock.server import MockServer
+from nereid_perf.mock.service_times import ServiceTimes, Stalls
+from nereid_perf.plan import Plan, Workload
+from nereid_perf.request import Request, RequestSource
+from nereid_perf.wire.client import PendingRequest, WireClient
+from nereid_perf.wire.clients import new_client
+from nereid_perf.workers.generator import (
     ClosedLoop,
     Generator,
     GeneratorOptions,
     OpenLoop,
     TraceLoop,
 )
-from nereid.perf.workers.rows import CANCELLED, FAILED, OK, RowWriter, rows_of
+from nereid_perf.workers.rows import CANCELLED, FAILED, OK, RowWriter, rows_of
 
 _MS = 1_000_000
 _BODY = b'{"inputs":[]}'

@@ -13,12 +13,12 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from nereid.perf.inputs.plan import InputPlan, ModelPlan, ShapeOption
-from nereid.perf.inputs.regions import shared_regions
-from nereid.perf.inputs.replay import ReplaySource
-from nereid.perf.inputs.resolution import new_region_prefix, resolve_plan
-from nereid.perf.inputs.source import make_regions, make_source
-from nereid.perf.request import Request
+from nereid_perf.inputs.plan import InputPlan, ModelPlan, ShapeOption
+from nereid_perf.inputs.regions import shared_regions
+from nereid_perf.inputs.replay import ReplaySource
+from nereid_perf.inputs.resolution import new_region_prefix, resolve_plan
+from nereid_perf.inputs.source import make_regions, make_source
+from nereid_perf.request import Request
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.models import accumulators
 from tests.support.models.e2e_models import save_echo

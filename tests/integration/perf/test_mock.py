@@ -10,11 +10,11 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
-from nereid.perf.endpoint import Endpoint, Protocol
-from nereid.perf.mock.model import MockModel
-from nereid.perf.mock.server import MockServer
-from nereid.perf.mock.service_times import ServiceTimes
-from nereid.perf.server import Server
+from nereid_perf.endpoint import Endpoint, Protocol
+from nereid_perf.mock.model import MockModel
+from nereid_perf.mock.server import MockServer
+from nereid_perf.mock.service_times import ServiceTimes
+from nereid_perf.server import Server
 
 _PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
 _MODULES: dict[str, Any] = {"http": tritonclient.http, "grpc": tritonclient.grpc}

@@ -15,16 +15,16 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from nereid.perf.endpoint import Endpoint, Protocol
-from nereid.perf.inputs.plan import InputPlan, ModelPlan
-from nereid.perf.inputs.resolution import resolve_plan
-from nereid.perf.inputs.source import make_source
-from nereid.perf.load.shape import LoadShape
-from nereid.perf.measurement import LoadLevel
-from nereid.perf.plan import Plan, Workload
-from nereid.perf.server import Server
-from nereid.perf.session import Progress, Session, SessionError, WindowSettings
-from nereid.perf.windows.stability import LastThree
+from nereid_perf.endpoint import Endpoint, Protocol
+from nereid_perf.inputs.plan import InputPlan, ModelPlan
+from nereid_perf.inputs.resolution import resolve_plan
+from nereid_perf.inputs.source import make_source
+from nereid_perf.load.shape import LoadShape
+from nereid_perf.measurement import LoadLevel
+from nereid_perf.plan import Plan, Workload
+from nereid_perf.server import Server
+from nereid_perf.session import Progress, Session, SessionError, WindowSettings
+from nereid_perf.windows.stability import LastThree
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ _SHORT = WindowSettings(interval_s=0.2, rule=_ANY)
 @contextmanager
 def _mock(*flags: str) -> Iterator[dict[str, str]]:
     """Its addresses by protocol."""
-    argv = [sys.executable, "-m", "nereid.perf.mock", "--http-port=0", "--grpc-port=0", *flags]
+    argv = [sys.executable, "-m", "nereid_perf.mock", "--http-port=0", "--grpc-port=0", *flags]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         first, second = (process.stdout.readline().split() for _ in range(2))

@@ -11,16 +11,16 @@ from typing import Any, cast
 import pytest
 
 from nereid.pb import kserve_pb2 as pb
-from nereid.perf.endpoint import Endpoint, Protocol, TlsSettings
-from nereid.perf.inputs.plan import InputPlan
-from nereid.perf.inputs.source import make_source
-from nereid.perf.mock.model import FAILURE, MockModel
-from nereid.perf.mock.server import MockServer
-from nereid.perf.mock.service_times import ServiceTimes
-from nereid.perf.plan import Plan, Workload
-from nereid.perf.request import Request
-from nereid.perf.wire.client import PendingRequest, WireClient
-from nereid.perf.wire.clients import new_client
+from nereid_perf.endpoint import Endpoint, Protocol, TlsSettings
+from nereid_perf.inputs.plan import InputPlan
+from nereid_perf.inputs.source import make_source
+from nereid_perf.mock.model import FAILURE, MockModel
+from nereid_perf.mock.server import MockServer
+from nereid_perf.mock.service_times import ServiceTimes
+from nereid_perf.plan import Plan, Workload
+from nereid_perf.request import Request
+from nereid_perf.wire.client import PendingRequest, WireClient
+from nereid_perf.wire.clients import new_client
 from tests.support.peers.certificates import Authority
 
 _MS = 1_000_000

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nereid.rpc.net.connection_counts import ConnectionCounts
+from nereid.rpc.net.limits.connection_counts import ConnectionCounts
+from nereid.rpc.net.limits.shared_accepts import ConnectionShare
 from nereid.rpc.net.listener import Listener, listen
-from nereid.rpc.net.shared_accepts import ConnectionShare
 from nereid.rpc.net.shared_ports import InheritedPort, InheritedPorts, SharedPorts
 from nereid.rpc.net.tls_files import Tls, TlsFiles
 from tests.support.peers.certificates import Authority

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nereid.core.messages import DECOUPLED, ErrorStatus, FlowControl
+from nereid.core.wire.messages import DECOUPLED, ErrorStatus, FlowControl
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
     LIMIT_S,

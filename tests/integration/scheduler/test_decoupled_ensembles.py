@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nereid.core.messages import FlowControl
+from nereid.core.wire.messages import FlowControl
 from nereid.pb import nereid_pb2 as pb
 from tests.support.scheduler.doubler_ensembles import ensemble, step
 from tests.support.scheduler.ensemble_configs import save_ensemble

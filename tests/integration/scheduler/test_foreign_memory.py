@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.messages import Release
+from nereid.core.wire.messages import Release
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Call
-from nereid.services.scheduler.executors.executor_streams import ExecutorStreams
-from nereid.services.scheduler.executors.sessions import Session
 from nereid.shm.segments import SegmentPool
+from nereid_scheduler.placement.executors.sessions import Session
+from nereid_scheduler.placement.loads.executor_streams import ExecutorStreams
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
     LIMIT_S,

@@ -6,14 +6,14 @@ import asyncio
 from typing import Any
 
 from nereid import rpc
-from nereid.core.messages import CachedModels, FromScheduler, InferResponse, ToScheduler
+from nereid.core.wire.messages import CachedModels, FromScheduler, InferResponse, ToScheduler
 from nereid.mesh_routing.access import OneScheduler
 from nereid.mesh_routing.mesh_router import MeshRouter
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
-from nereid.services.gateway.service import joined
-from nereid.services.scheduler.executors.remote_instance import RemoteInstance
-from nereid.services.scheduler.requests.gateway_session import GatewaySession
+from nereid_gateway.service import joined
+from nereid_scheduler.admission.gateway_session import GatewaySession
+from nereid_scheduler.core.instances.remote_instance import RemoteInstance
 from tests.support.mesh.fake_link import UnsharedTensors
 from tests.support.scheduler.admission_world import AdmissionWorld, request
 

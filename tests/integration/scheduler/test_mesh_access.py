@@ -18,10 +18,10 @@ from nereid.mesh_auth.tokens import MeshToken
 from nereid.pb import kserve_pb2 as kserve
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import ChannelOptions, RpcError, SocketChannel, Status
-from nereid.services.cache.service import CacheService, make_store
-from nereid.services.cache.settings import CacheSettings
-from nereid.services.scheduler.service import SchedulerService
-from nereid.services.scheduler.settings import Settings
+from nereid_cache.service import CacheService, make_store
+from nereid_cache.settings import CacheSettings
+from nereid_scheduler.service import SchedulerService
+from nereid_scheduler.settings import Settings
 from tests.support.peers.certificates import Authority
 from tests.support.scheduler.scheduler_world import LIMIT_S
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.residency.budgets import Budget
-from nereid.services.scheduler.settings import Settings
+from nereid_scheduler.core.memory.budgets import Budget
+from nereid_scheduler.settings import Settings
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
     LIMIT_S,

@@ -11,7 +11,7 @@ import pytest
 from nereid.pb import kserve_pb2 as kserve
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError
-from nereid.services.scheduler.residency.budgets import Budget
+from nereid_scheduler.core.memory.budgets import Budget
 from tests.support.scheduler.doubler_ensembles import ensemble, step
 from tests.support.scheduler.ensemble_configs import save_ensemble
 from tests.support.scheduler.scheduler_world import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.messages import CachedModels, InferResponse
+from nereid.core.wire.messages import CachedModels, InferResponse
 from nereid.pb import kserve_pb2 as kserve
 from nereid.rpc import LocalChannel, memory_links
 from tests.support.scheduler.scheduler_world import LIMIT_S, World, numbers_of, request
@@ -40,7 +40,7 @@ async def test_a_gateway_in_the_same_process(mesh: World) -> None:
 
 async def start(*flags: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "nereid.services.scheduler", *flags, stderr=asyncio.subprocess.PIPE
+        sys.executable, "-m", "nereid_scheduler", *flags, stderr=asyncio.subprocess.PIPE
     )
 
 

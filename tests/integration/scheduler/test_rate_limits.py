@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nereid.rpc import RpcError, Status
-from nereid.services.scheduler.rate_limiting.resources import ResourceLimit
+from nereid_scheduler.core.resources import ResourceLimit
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
     add_model,

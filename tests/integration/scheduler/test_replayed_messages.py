@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nereid.core.codecs import RequestCodec
-from nereid.core.messages import InferRequest
 from nereid.core.methods import EXECUTE_PATH, EXECUTOR_KEY, INFER_PATH, INSTANCE_KEY, JOIN_PATH
+from nereid.core.wire.codecs import RequestCodec
+from nereid.core.wire.messages import InferRequest
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid.core.messages import ErrorStatus, InferResponse, MovedResponse
+from nereid.core.wire.messages import ErrorStatus, InferResponse, MovedResponse
 from nereid.pb import nereid_pb2 as pb
 from tests.support.scheduler.scheduler_world import (
     CONFIG,

@@ -10,8 +10,8 @@ from nereid.config.recovery import RecoveryTimes
 from nereid.pb import kserve_pb2 as pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError
-from nereid.services.scheduler.shards.ownership import owner_of
-from nereid.services.scheduler.state.store import StateError
+from nereid_scheduler.control.shards.members.ownership import owner_of
+from nereid_scheduler.control.state.store import StateError
 from tests.support.scheduler.scheduler_world import (
     LIMIT_S,
     add_model,

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from nereid import rpc
-from nereid.core.cache_messages import CacheReply, CacheRequest
-from nereid.core.messages import InferRequest
-from nereid.services.cache.cache_config import RedisConfig
-from nereid.services.cache.service import CacheService, make_store
-from nereid.services.scheduler.caching.cache_client import CacheClient
-from nereid.services.scheduler.caching.cache_keys import CacheKeys
-from nereid.services.scheduler.caching.cache_secrets import cache_secrets, cache_seed
+from nereid.core.wire.cache_messages import CacheReply, CacheRequest
+from nereid.core.wire.messages import InferRequest
+from nereid_cache.cache_config import RedisConfig
+from nereid_cache.service import CacheService, make_store
+from nereid_scheduler.versions.caching.cache_client import CacheClient
+from nereid_scheduler.versions.caching.cache_keys import CacheKeys
+from nereid_scheduler.versions.caching.cache_secrets import cache_secrets, cache_seed
 from tests.support.peers.redis_server import redis_server
 from tests.support.peers.response_stores import LIMIT_S, with_long_timeouts
 from tests.support.scheduler.samples import head_of

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nereid.rpc import RpcError
-from nereid.services.scheduler.state.state import SchedulerState
-from nereid.services.scheduler.state.store import StateError
+from nereid_scheduler.control.state.state import SchedulerState
+from nereid_scheduler.control.state.store import StateError
 from tests.support.scheduler.doubler_ensembles import FOURFOLD, add_ensembles
 from tests.support.scheduler.ensemble_configs import save_ensemble
 from tests.support.scheduler.scheduler_world import (

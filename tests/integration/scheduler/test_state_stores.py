@@ -8,14 +8,19 @@ from pathlib import Path
 import pytest
 
 from nereid.rpc import Handlers, LocalChannel
-from nereid.services.cache.cache_config import LocalConfig, RedisConfig
-from nereid.services.cache.service import CacheService, make_state, make_store
-from nereid.services.scheduler.state.cache_store import CacheStore
-from nereid.services.scheduler.state.file_store import FileStore
-from nereid.services.scheduler.state.files import StateFiles
-from nereid.services.scheduler.state.recorder import StateRecorder
-from nereid.services.scheduler.state.records import Record, encode_record, head_of, record_name
-from nereid.services.scheduler.state.store import StateConflict, StateError, StateStore
+from nereid_cache.cache_config import LocalConfig, RedisConfig
+from nereid_cache.service import CacheService, make_state, make_store
+from nereid_scheduler.control.state.cache_store import CacheStore
+from nereid_scheduler.control.state.file_store import FileStore
+from nereid_scheduler.control.state.files import StateFiles
+from nereid_scheduler.control.state.format.records import (
+    Record,
+    encode_record,
+    head_of,
+    record_name,
+)
+from nereid_scheduler.control.state.recorder import StateRecorder
+from nereid_scheduler.control.state.store import StateConflict, StateError, StateStore
 from tests.support.peers.redis_server import RedisServer, redis_server
 
 NAME = record_name("model/m")

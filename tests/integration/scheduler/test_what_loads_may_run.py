@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nereid.rpc import RpcError, Status
-from nereid.services.scheduler.models.allowed_backends import AllowedBackends
+from nereid_scheduler.core.models.allowed_backends import AllowedBackends
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
     World,

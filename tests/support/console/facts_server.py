@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from nereid.services.gateway.console.static_files import INDEX, package_files, read_files
+from nereid_gateway.extras.console.static_files import INDEX, package_files, read_files
 
 _SAMPLE = Path(__file__).with_name("sample.json")
 _JSON = MappingProxyType({"content-type": "application/json"})

@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nereid.core.codecs import RequestCodec, ResponseCodec
 from nereid.core.errors import Internal
-from nereid.core.messages import CachedModels, ErrorStatus, InferRequest, InferResponse
 from nereid.core.methods import INFER_PATH
+from nereid.core.wire.codecs import RequestCodec, ResponseCodec
+from nereid.core.wire.messages import CachedModels, ErrorStatus, InferRequest, InferResponse
 from nereid.rpc import (
     Call,
     ChannelOptions,
@@ -25,21 +25,21 @@ from nereid.rpc import (
     Status,
     accept_link,
 )
-from nereid.services.executor.backends.python.direct.scheduler_calls import (
+from nereid_executor.backends.python.direct.scheduler_calls import (
     SchedulerCalls,
     SchedulerPath,
 )
-from nereid.services.executor.backends.python.supervisor.model_calls import ModelCalls
-from nereid.services.executor.backends.python.worker_site.nereid_worker.connection import (
+from nereid_executor.backends.python.supervisor.model_calls import ModelCalls
+from nereid_executor.backends.python.worker_site.nereid_worker.connection import (
     executor_connection,
     pending_calls,
     request_segments,
 )
-from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
-from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol.channel import (
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol.channel import (
     Channel,
 )
-from nereid.services.executor.mesh_client import Mesh
+from nereid_executor.core.mesh_client import Mesh
 
 # Only a test that fails waits so long.
 LIMIT_S = 20.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nereid.backends import EMPTY_DESCRIPTION
-from nereid.core.tensors import Array
+from nereid.core.tensors.tensors import Array
 
 
 class Doubler:

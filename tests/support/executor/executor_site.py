@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.backends.registry import BUILT_IN, BackendRegistry, BuiltInBackend
-from nereid.services.executor.service import ExecutorService
-from nereid.services.executor.settings import ExecutorSettings
+from nereid_executor.backends.registry import BUILT_IN, BackendRegistry, BuiltInBackend
+from nereid_executor.service import ExecutorService
+from nereid_executor.settings import ExecutorSettings
 from tests.support.executor.executor_world import WAIT_S, InstanceStream, JoinStream, Scheduler
 from tests.support.models.onnx_models import identity, identity_config
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nereid.backends import InstanceSpec, ModelDescription, TensorDescription
-from nereid.core.tensors import Array
+from nereid.core.tensors.tensors import Array
 from nereid.pb import model_config_pb2
 
 started = threading.Event()

@@ -10,7 +10,7 @@ from google.protobuf import text_format
 from nereid.backends import InstanceSpec
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.batch_runner import BatchRunner
+from nereid_executor.batch.batch_runner import BatchRunner
 
 
 def instance(

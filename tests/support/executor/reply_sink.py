@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from nereid.services.executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 
 
 class ReplySink:

@@ -11,12 +11,12 @@ from google.protobuf import text_format
 
 from nereid.backends import EMPTY_DESCRIPTION, BatchUpdate, Request, Response
 from nereid.core.errors import Internal
-from nereid.core.messages import ErrorStatus
-from nereid.core.tensors import Array
+from nereid.core.tensors.tensors import Array
+from nereid.core.wire.messages import ErrorStatus
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.batch_runner import BatchRunner
-from nereid.services.executor.batch.request_runner import RequestRunner
+from nereid_executor.batch.batch_runner import BatchRunner
+from nereid_executor.batch.request_runner import RequestRunner
 from tests.support.executor.scripted_model import SPEC, Model, begin
 from tests.support.models.onnx_models import head
 

@@ -14,10 +14,10 @@ from google.protobuf import text_format
 
 from nereid.backends import BatchUpdate, InstanceSpec, Request, Response
 from nereid.core.errors import Unavailable
-from nereid.core.messages import ErrorStatus
+from nereid.core.wire.messages import ErrorStatus
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.request_runner import RequestRunner
+from nereid_executor.batch.request_runner import RequestRunner
 
 SPEC = InstanceSpec(
     config=text_format.Parse(

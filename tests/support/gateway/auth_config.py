@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from nereid.services.gateway.auth.api_key import digest_of
+from nereid_gateway.guards.auth.api_key import digest_of
 
 # What clients without credentials may do.
 HEALTH_FOR_ALL = '[anonymous]\nrights = ["health"]\n'

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nereid.core.errors import NotFound
-from nereid.services.gateway.client_shm.regions import ReadInputs, RegionRanges
+from nereid_gateway.plane.client_shm.regions import ReadInputs, RegionRanges
 
 
 async def run_here(

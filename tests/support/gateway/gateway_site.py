@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import InvalidArgument, NereidError, NotFound
-from nereid.core.messages import (
+from nereid.core.wire.messages import (
     CachedModels,
     Cancel,
     ErrorStatus,
@@ -28,8 +28,8 @@ from nereid.mesh_routing.access import OneScheduler
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Call, Handlers, LocalChannel, RpcError, Status, memory_links
-from nereid.services.gateway.service import GatewayService, joined
-from nereid.services.gateway.settings import GatewaySettings
+from nereid_gateway.service import GatewayService, joined
+from nereid_gateway.settings import GatewaySettings
 
 FP32_TYPE = 11
 

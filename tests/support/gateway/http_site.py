@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from nereid.services.gateway.http.server.call import HttpCall
-from nereid.services.gateway.http.server.connection import HttpConnection
-from nereid.services.gateway.http.server.limits import HttpLimits
-from nereid.services.gateway.http.server.server import HttpServer
+from nereid_gateway.server.call import HttpCall
+from nereid_gateway.server.connection import HttpConnection
+from nereid_gateway.server.limits import HttpLimits
+from nereid_gateway.server.server import HttpServer
 
 LIMITS = HttpLimits(
     max_body_bytes=1000,

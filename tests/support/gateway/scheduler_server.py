@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 
-from nereid.core.codecs import RequestCodec, ResponseCodec
-from nereid.core.messages import CachedModels, Notice
 from nereid.core.methods import INFER_PATH
+from nereid.core.wire.codecs import RequestCodec, ResponseCodec
+from nereid.core.wire.messages import CachedModels, Notice
 from nereid.rpc import Call, Handlers, Server, accept_link
 from tests.support.gateway.gateway_site import EchoScheduler
 

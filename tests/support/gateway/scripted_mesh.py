@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Self
 
-from nereid.core.messages import InferRequest, InferResponse
+from nereid.core.wire.messages import InferRequest, InferResponse
 
 
 class ScriptedMesh:

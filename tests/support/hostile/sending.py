@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nereid.core.varint import encode_varint
+from nereid.core.wire.varint import encode_varint
 from nereid.pb import kserve_pb2
 from tests.support.hostile.attack import Client, Prepared, Target
 from tests.support.hostile.raw_clients import FrameWriter, GrpcClient, HttpClient, post

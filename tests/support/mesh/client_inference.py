@@ -104,11 +104,11 @@ def too_slow(client: Client) -> None:
     short = {"http": {"network_timeout": HASTY_S}, "http.aio": {"conn_timeout": HASTY_S}}
     with connected(client.mesh, client.flavour, **short.get(client.flavour, {})) as hasty:
         if client.is_http:
-            with client.mesh.held("nereid.services.executor"), pytest.raises(TimeoutError):
+            with client.mesh.held("nereid_executor"), pytest.raises(TimeoutError):
                 hasty.infer("scaler", {"INPUT0": ONES})
         else:
             with (
-                client.mesh.held("nereid.services.executor"),
+                client.mesh.held("nereid_executor"),
                 pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED"),
             ):
                 hasty.infer("scaler", {"INPUT0": ONES}, client_timeout=HASTY_S)
@@ -128,7 +128,7 @@ def by_future(client: Client) -> None:
         unknown = wide("async_infer", "nobody", wide.inputs({"INPUT0": ONES}))
         with pytest.raises(InferenceServerException, match="'nobody' is not found"):
             unknown.get_result(timeout=LIMIT_S)
-        with client.mesh.held("nereid.services.executor"):
+        with client.mesh.held("nereid_executor"):
             deferred = wide("async_infer", "scaler", wide.inputs({"INPUT0": ONES}))
             with pytest.raises(InferenceServerException, match="failed to obtain"):
                 deferred.get_result(block=False)
@@ -155,7 +155,7 @@ def by_callback(client: Client) -> None:
     assert reported == list(range(20))
     start("nobody", client.inputs({"INPUT0": ONES}))
     assert "'nobody' is not found" in str(got.get(timeout=LIMIT_S)[1])
-    with client.mesh.held("nereid.services.executor"):
+    with client.mesh.held("nereid_executor"):
         start("scaler", client.inputs({"INPUT0": ONES}), client_timeout=HASTY_S)
         assert got.get(timeout=LIMIT_S)[1].status() == "StatusCode.DEADLINE_EXCEEDED"
         start("scaler", client.inputs({"INPUT0": ONES})).cancel()
@@ -199,7 +199,7 @@ def by_stream(client: Client) -> None:
         ask("scaler", client.inputs({"INPUT0": ONES}))
     client("stop_stream", cancel_requests=True)
     begin()
-    with client.mesh.held("nereid.services.executor"):
+    with client.mesh.held("nereid_executor"):
         ask("slow", once)
         client("stop_stream", cancel_requests=True)
         assert "cancel" in str(got.get(timeout=LIMIT_S)[1]).lower()
@@ -231,7 +231,7 @@ def by_async_stream(client: Client) -> None:
     deferred = pytest.raises(
         grpc.aio.AioRpcError, match=r"DEADLINE_EXCEEDED|Internal error from Core"
     )
-    with client.mesh.held("nereid.services.executor"), deferred:
+    with client.mesh.held("nereid_executor"), deferred:
         client.wait(wire_responses(stream_timeout=HASTY_S))
     assert doubled(client) == 2
 
@@ -247,7 +247,7 @@ async def _cancelled(client: Client, tensors: list[Any]) -> None:
     responses = client("stream_infer", two())
     result, _ = await anext(responses)
     assert is_twos(result)
-    with client.mesh.held("nereid.services.executor"):
+    with client.mesh.held("nereid_executor"):
         asked.set()
         assert responses.cancel() is True
         with pytest.raises(asyncio.CancelledError):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from nereid.core.messages import Cancel, InferRequest, Release
+from nereid.core.wire.messages import Cancel, InferRequest, Release
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.messages import FromScheduler, InferResponse, ToScheduler
+    from nereid.core.wire.messages import FromScheduler, InferResponse, ToScheduler
 
 
 class FakeLink:

@@ -16,10 +16,10 @@ from tritonclient.utils import InferenceServerException
 from tests.support.mesh.mesh import Mesh, until
 
 _MODULES = (
-    "nereid.cli.serve.joined",
-    "nereid.services.gateway",
-    "nereid.services.scheduler",
-    "nereid.services.executor",
+    "nereid_mesh.serve.joined",
+    "nereid_gateway",
+    "nereid_scheduler",
+    "nereid_executor",
 )
 # How many numbers an image has.
 IMAGE = 3 * 1024 * 1024
@@ -126,8 +126,8 @@ def kill_executors_under_load(mesh: Mesh, *models: str, kills: int = 4) -> list[
     try:
         for _ in range(kills):
             await_responses()
-            mesh.kill("nereid.services.executor")
-            until(lambda: len(mesh.children("nereid.services.executor")) == 2, "another executor")
+            mesh.kill("nereid_executor")
+            until(lambda: len(mesh.children("nereid_executor")) == 2, "another executor")
         await_responses()
     finally:
         done.set()

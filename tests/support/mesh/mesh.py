@@ -27,7 +27,7 @@ import pytest
 
 from tests.support.mesh.poison import poisoned
 
-_EXECUTOR = "nereid.services.executor"
+_EXECUTOR = "nereid_executor"
 # The process of the gateway has it as an argument if an executor is there as well.
 _WITH_EXECUTOR = b"--with-executor"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from nereid.core.messages import (
+from nereid.core.wire.messages import (
     CachedModels,
     InferRequest,
     InferResponse,
@@ -18,8 +18,8 @@ from tests.support.mesh.fake_link import UnsharedTensors
 from tests.support.mesh.fake_schedulers import FakeClock, FakeSchedulers
 
 if TYPE_CHECKING:
-    from nereid.core.messages import FromScheduler, Notice
-    from nereid.pending_requests import PendingRequest, TensorSharing
+    from nereid.core.wire.messages import FromScheduler, Notice
+    from nereid.mesh_routing.pending_requests import PendingRequest, TensorSharing
 
 LIMIT_S = 30.0
 

@@ -11,7 +11,7 @@ import onnx
 from google.protobuf import text_format
 from onnx import helper, numpy_helper
 
-from nereid.core.classification import Classification, request_classification
+from nereid.core.tensors.classification import Classification, request_classification
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from tests.support.models.onnx_types import ONNX_TYPE

@@ -8,9 +8,9 @@ from typing import Any
 
 from nereid.object_store.errors import ObjectChangedError
 from nereid.object_store.file_systems import Chunk, StoreFiles
-from nereid.object_store.listing import StoredObject
+from nereid.object_store.plans.listing import StoredObject
+from nereid.object_store.plans.urls import StoreUrl, parse_store_url
 from nereid.object_store.store import ObjectStore
-from nereid.object_store.urls import StoreUrl, parse_store_url
 
 
 class MemoryFiles(StoreFiles):

@@ -8,10 +8,10 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
-from nereid.core.cache_messages import CacheLookup, CacheStore, LookupResult
-from nereid.services.cache.cache_config import RedisConfig
-from nereid.services.cache.service import make_store
-from nereid.services.cache.store import ResponseStore
+from nereid.core.wire.cache_messages import CacheLookup, CacheStore, LookupResult
+from nereid_cache.cache_config import RedisConfig
+from nereid_cache.service import make_store
+from nereid_cache.store import ResponseStore
 from tests.support.waiting import until
 
 LIMIT_S = 30.0

@@ -24,8 +24,8 @@ from nereid.rpc.grpc.server_connection import (
 from nereid.rpc.grpc.status import RpcError
 from nereid.rpc.http2.frames import PREFACE, Code
 from nereid.rpc.http2.limits import Limits
-from nereid.rpc.net.budget import ByteBudget
 from nereid.rpc.net.inflation import Inflation
+from nereid.rpc.net.limits.budget import ByteBudget
 from tests.support.rpc.http2_frames import (
     DATA,
     END_HEADERS,

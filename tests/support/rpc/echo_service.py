@@ -19,7 +19,7 @@ from nereid.rpc import (
     SocketChannel,
     Status,
 )
-from nereid.rpc.grpc.grpcio_engine import GrpcioServer
+from nereid.rpc.grpcio_engine import GrpcioServer
 from nereid.rpc.net.tls_files import Tls
 
 # More than any window or buffer takes at once.

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from nereid.core.messages import InferRequest, InferResponse
+from nereid.core.wire.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2, model_config_pb2
-from nereid.services.scheduler.models.catalogue import Catalogue, ServedModel, ServedVersion
-from nereid.services.scheduler.models.lifecycle import LoadStatus
-from nereid.services.scheduler.models.model_version import ModelVersion
-from nereid.services.scheduler.models.queue_limits import QueueLimits
-from nereid.services.scheduler.models.version_context import VersionContext
-from nereid.services.scheduler.observability.request_traces import SpanTraces
-from nereid.services.scheduler.requests.admission import Admission
-from nereid.services.scheduler.requests.gateway_session import GatewaySession
-from nereid.services.scheduler.requests.load_queue import LoadQueue
+from nereid_scheduler.admission.admission import Admission
+from nereid_scheduler.admission.gateway_session import GatewaySession
+from nereid_scheduler.core.models.lifecycle import LoadStatus
+from nereid_scheduler.core.requests.load_queue import LoadQueue
+from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
+from nereid_scheduler.versions.model_version import ModelVersion
+from nereid_scheduler.versions.queue_limits import QueueLimits
+from nereid_scheduler.versions.tracing.request_traces import SpanTraces
+from nereid_scheduler.versions.version_context import VersionContext
 from tests.support.peers.spans import RecordedSpans
 from tests.support.scheduler.samples import model_of
 

@@ -1,7 +1,7 @@
 """Shorthands for the tests of batchers: a configured one, entries in, batches out."""
 
-from nereid.services.scheduler.batching.batcher import Batch, Batcher, make_batcher
-from nereid.services.scheduler.requests.entry import Entry
+from nereid_scheduler.batching.batcher import Batch, Batcher, make_batcher
+from nereid_scheduler.core.requests.entry import Entry
 from tests.support.scheduler.samples import entry_of, model_of
 
 US = 1000

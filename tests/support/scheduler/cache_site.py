@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 
-from nereid.core.cache_messages import (
+from nereid.core.wire.cache_messages import (
     CacheLookup,
     CacheReply,
     CacheRequest,
     CacheStore,
     LookupResult,
 )
-from nereid.services.scheduler.caching.cache_secrets import cache_secrets, cache_seed
-from nereid.services.scheduler.caching.cached_values import ValueSeal
+from nereid_scheduler.versions.caching.cache_secrets import cache_secrets, cache_seed
+from nereid_scheduler.versions.caching.cached_values import ValueSeal
 
 SECRETS = cache_secrets(cache_seed(b"the key of these tests"))
 

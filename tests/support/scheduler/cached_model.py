@@ -3,17 +3,17 @@
 import asyncio
 from typing import Any
 
-from nereid.core.digest import DIGEST_BYTES
-from nereid.core.messages import InferRequest, InferResponse, Payload
+from nereid.core.tensors.digest import DIGEST_BYTES
+from nereid.core.wire.messages import InferRequest, InferResponse, Payload
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.scheduler.caching.cache_client import CacheClient
-from nereid.services.scheduler.executors.remote_instance import RemoteInstance
-from nereid.services.scheduler.models.model_version import ModelVersion
-from nereid.services.scheduler.models.queue_limits import QueueLimits
-from nereid.services.scheduler.models.version_context import VersionContext
-from nereid.services.scheduler.observability.request_traces import SpanTraces
-from nereid.services.scheduler.requests.entry import Entry
 from nereid.shm.reference import SharedMemory
+from nereid_scheduler.core.instances.remote_instance import RemoteInstance
+from nereid_scheduler.core.requests.entry import Entry
+from nereid_scheduler.versions.caching.cache_client import CacheClient
+from nereid_scheduler.versions.model_version import ModelVersion
+from nereid_scheduler.versions.queue_limits import QueueLimits
+from nereid_scheduler.versions.tracing.request_traces import SpanTraces
+from nereid_scheduler.versions.version_context import VersionContext
 from tests.support.peers.spans import RecordedSpans
 from tests.support.scheduler.cache_site import SECRETS, FakeLink
 from tests.support.scheduler.fake_executors import Stream

@@ -5,7 +5,7 @@ responses to batches, and segments that are lent.
 import asyncio
 import os
 
-from nereid.core.messages import InferResponse
+from nereid.core.wire.messages import InferResponse
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 from nereid.shm.segments import SegmentPool

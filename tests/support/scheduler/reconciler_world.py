@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from nereid.core.errors import Internal, NereidError
 from nereid.pb import model_config_pb2
-from nereid.services.scheduler.models.catalogue import Catalogue, FoundName, ServedVersion
-from nereid.services.scheduler.models.lifecycle import LoadStatus, VersionState
-from nereid.services.scheduler.models.load_waiters import LoadWaiters
-from nereid.services.scheduler.reconciler.desired_models import DesiredModels, Why
-from nereid.services.scheduler.reconciler.outcomes import ask_for
-from nereid.services.scheduler.reconciler.reconciler import Reconciler, Sources
-from nereid.services.scheduler.reconciler.rules import ModelControlRules
-from nereid.services.scheduler.repository.found_model import FoundModel
-from nereid.services.scheduler.repository.overrides import Override
-from nereid.services.scheduler.state.model_records import ModelRecord
+from nereid_scheduler.control.outcomes import ask_for
+from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
+from nereid_scheduler.control.rules import ModelControlRules
+from nereid_scheduler.control.state.model_records import ModelRecord
+from nereid_scheduler.core.models.desired_models import DesiredModels, Why
+from nereid_scheduler.core.models.found_model import FoundModel
+from nereid_scheduler.core.models.lifecycle import LoadStatus, VersionState
+from nereid_scheduler.core.models.overrides import Override
+from nereid_scheduler.placement.loads.load_waiters import LoadWaiters
+from nereid_scheduler.placement.models.catalogue import Catalogue, FoundName, ServedVersion
 from tests.support.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
-    from nereid.services.scheduler.reconciler.outcomes import Outcome
+    from nereid_scheduler.control.outcomes import Outcome
 
 
 def found(name: str, *steps: str, error: NereidError | None = None, **rest: Any) -> FoundModel:

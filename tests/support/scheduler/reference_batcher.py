@@ -6,7 +6,7 @@ Keeps nothing between two calls but the entries: each scan starts at the front.
 from dataclasses import dataclass, field
 
 from nereid.model_config import ModelConfig, QueuePolicy
-from nereid.services.scheduler.requests.entry import Entry
+from nereid_scheduler.core.requests.entry import Entry
 
 
 @dataclass

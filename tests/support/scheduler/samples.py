@@ -5,11 +5,11 @@ from functools import cache
 from itertools import count
 from typing import Any
 
-from nereid.core.messages import InferRequest, InferResponse
+from nereid.core.wire.messages import InferRequest, InferResponse
 from nereid.model_config import ModelConfig, complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
-from nereid.services.scheduler.requests.entry import TRANSITIONS, Entry, RequestState, ValidHead
 from nereid.version import is_compiled
+from nereid_scheduler.core.requests.entry import TRANSITIONS, Entry, RequestState, ValidHead
 
 # Name, datatype, shape.
 Tensor = tuple[str, str, Sequence[int]]

@@ -15,16 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from nereid.core.codecs import RequestCodec, ResponseCodec
-from nereid.core.messages import (
-    CachedModels,
-    Cancel,
-    ErrorStatus,
-    FromScheduler,
-    InferRequest,
-    InferResponse,
-    Ownership,
-)
 from nereid.core.methods import (
     CONTROLS_KEY,
     EXECUTE_PATH,
@@ -36,11 +26,21 @@ from nereid.core.methods import (
     READINESS_KEY,
     WITHDRAWALS_KEY,
 )
+from nereid.core.wire.codecs import RequestCodec, ResponseCodec
+from nereid.core.wire.messages import (
+    CachedModels,
+    Cancel,
+    ErrorStatus,
+    FromScheduler,
+    InferRequest,
+    InferResponse,
+    Ownership,
+)
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, SocketChannel, dial_link
-from nereid.services.scheduler.service import SchedulerService
-from nereid.services.scheduler.settings import Settings
+from nereid_scheduler.service import SchedulerService
+from nereid_scheduler.settings import Settings
 
 LIMIT_S = 10.0
 CONFIG = """

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import NereidError
-from nereid.services.scheduler.batching.batcher import make_batcher
-from nereid.services.scheduler.batching.sequences.controls import is_null
-from nereid.services.scheduler.batching.sequences.sequence_batcher import SequenceBatcher
-from nereid.services.scheduler.executors.router import Router
-from nereid.services.scheduler.requests.entry import Batch, Entry, RequestState
+from nereid_scheduler.batching.batcher import make_batcher
+from nereid_scheduler.batching.sequences.controls import is_null
+from nereid_scheduler.batching.sequences.sequence_batcher import SequenceBatcher
+from nereid_scheduler.core.instances.router import Router
+from nereid_scheduler.core.requests.entry import Batch, Entry, RequestState
 from tests.support.scheduler.samples import entry_of, model_of
 
 DIRECT, OLDEST = "direct { }", "oldest { max_candidate_sequences: 2 }"

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from nereid.core.messages import InferResponse, MovedResponse, Ownership
-from nereid.services.scheduler.service import SchedulerService
-from nereid.services.scheduler.settings import Settings
-from nereid.services.scheduler.shards.ownership import owner_of
+from nereid.core.wire.messages import InferResponse, MovedResponse, Ownership
+from nereid_scheduler.control.shards.members.ownership import owner_of
+from nereid_scheduler.service import SchedulerService
+from nereid_scheduler.settings import Settings
 from tests.support.scheduler.scheduler_world import LIMIT_S, Executor, Gateway, World
 from tests.support.waiting import until
 

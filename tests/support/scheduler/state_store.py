@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import Collection, Mapping
 
-from nereid.services.scheduler.state.records import (
+from nereid_scheduler.control.state.format.records import (
     Record,
     decode_record,
     encode_record,
     head_of,
     record_name,
 )
-from nereid.services.scheduler.state.store import StateConflict
+from nereid_scheduler.control.state.store import StateConflict
 
 
 class MemoryStateStore:

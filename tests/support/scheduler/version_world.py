@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from nereid.core.messages import InferRequest, InferResponse
-from nereid.services.scheduler.executors.remote_instance import RemoteInstance
-from nereid.services.scheduler.models.model_version import ModelVersion
-from nereid.services.scheduler.models.queue_limits import QueueLimits
-from nereid.services.scheduler.models.version_context import VersionContext
-from nereid.services.scheduler.requests.entry import Entry
+from nereid.core.wire.messages import InferRequest, InferResponse
+from nereid_scheduler.core.instances.remote_instance import RemoteInstance
+from nereid_scheduler.core.requests.entry import Entry
+from nereid_scheduler.versions.model_version import ModelVersion
+from nereid_scheduler.versions.queue_limits import QueueLimits
+from nereid_scheduler.versions.version_context import VersionContext
 from tests.support.scheduler.fake_executors import Stream
 from tests.support.scheduler.samples import head_of, model_of
 

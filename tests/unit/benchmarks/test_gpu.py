@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.gpu.__main__ import WAYS, main
-from nereid.services.executor.backends.onnx import backend
+from nereid_executor.backends.onnx import backend
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,8 +20,8 @@ def test_parse_stat_survives_any_command_name() -> None:
     ("argv", "name"),
     [
         (
-            ["/v/bin/python3.11", "-m", "nereid.cli.serve.joined", "--x=1"],
-            "nereid.cli.serve.joined",
+            ["/v/bin/python3.11", "-m", "nereid_mesh.serve.joined", "--x=1"],
+            "nereid_mesh.serve.joined",
         ),
         (["/v/bin/python", "/v/bin/nereid", "serve"], "nereid"),
         (["/v/bin/python", "-u", "-X", ""], "python"),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
 
-from nereid.services.executor.backends.python import worker_site
+from nereid_executor.backends.python import worker_site
 
 SITE = Path(worker_site.__file__).parent
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nereid.core.varint import encode_varint
+from nereid.core.wire.varint import encode_varint
 from nereid.pb import kserve_pb2
 from tests.support.hostile.attack import ENDED, SERVED, Attack
 from tests.support.hostile.sending import grpc_body, infer_message, tagged

@@ -69,7 +69,7 @@ def _poison_requests(module):
     module.RequestSegmentPool._acquire = filled
 
 
-_DIRECT = "nereid.services.executor.backends.python."
+_DIRECT = "nereid_executor.backends.python."
 _REQUESTS = "nereid_worker.connection.request_segments"
 HOOKS = {
     "numpy": _poison,

@@ -6,10 +6,10 @@ import pytest
 
 from benchmarks.analyze_search.spaces import SPACES
 from benchmarks.models import ensemble, mlp
-from nereid.analyze.space.candidate import DELAY, INSTANCES, MAX_BATCH
-from nereid.analyze.space.model_settings import defaults_of
 from nereid.model_config import parse_config
 from nereid.model_config.render import message_json
+from nereid_analyze.space.candidate import DELAY, INSTANCES, MAX_BATCH
+from nereid_analyze.space.model_settings import defaults_of
 
 
 def _repository(name: str, directory: Path) -> None:

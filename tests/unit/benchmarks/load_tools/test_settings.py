@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.load_tools.settings import SETTINGS, Setting, Target, flags
-from nereid.perf.run_settings import read_run_settings
+from nereid_perf.run_settings import read_run_settings
 
 _TARGET = Target("any", "127.0.0.1:8000", "127.0.0.1:8001", "mlp", "mlp_sequences")
 

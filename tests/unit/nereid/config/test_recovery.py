@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nereid.config.recovery import RecoverySettings, RecoveryTimes
 from nereid.config.settings_reader import read_settings
 from nereid.rpc import ChannelOptions
-from nereid.services.scheduler.models.readiness import READY_TIMEOUT_S
+from nereid_scheduler.placement.loads.readiness import READY_TIMEOUT_S
 
 
 def settings_of(*argv: str) -> RecoverySettings:

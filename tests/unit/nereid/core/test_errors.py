@@ -3,7 +3,7 @@
 import pytest
 
 from nereid.core import errors
-from nereid.core.messages import ErrorStatus, error_status_of
+from nereid.core.wire.messages import ErrorStatus, error_status_of
 
 
 @pytest.mark.parametrize(

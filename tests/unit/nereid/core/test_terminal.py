@@ -8,30 +8,30 @@ from pathlib import Path
 
 import pytest
 
-from nereid.cli.timeline import command as timeline
 from nereid.core.terminal import escape_controls, log_to_terminal, print_error, print_lines
-from nereid.perf import report
-from nereid.perf.output.result_file import write_result
 from nereid.timeline.records import GatewayRequest, ServiceTimeline, Timeline
+from nereid_perf import report
+from nereid_perf.output.result_file import write_result
+from nereid_timeline import command as timeline
 from tests.support import perf_results
 from tests.support.timeline_files import write_timeline
 
 ROOT = Path(__file__).parents[4]
 TOOLS = (
-    "nereid/cli/check",
-    "nereid/cli/explain",
-    "nereid/cli/timeline",
-    "nereid/perf",
-    "nereid/analyze",
+    "services/mesh/nereid_mesh/check",
+    "tools/nereid_explain",
+    "tools/nereid_timeline",
+    "tools/nereid_perf",
+    "tools/nereid_analyze",
 )
 # They write JSON, usages, or what the tool itself says, and nothing that was read.
 OWN_TEXTS = {
-    ("nereid/cli/check/command.py", "print"),
-    ("nereid/cli/explain/command.py", "print"),
-    ("nereid/cli/timeline/command.py", "print"),
-    ("nereid/perf/mock/command.py", "sys.stdout.write"),
-    ("nereid/perf/subcommands.py", "sys.stderr.write"),
-    ("nereid/perf/subcommands.py", "sys.stdout.write"),
+    ("services/mesh/nereid_mesh/check/command.py", "print"),
+    ("tools/nereid_explain/command.py", "print"),
+    ("tools/nereid_timeline/command.py", "print"),
+    ("tools/nereid_perf/mock/command.py", "sys.stdout.write"),
+    ("tools/nereid_perf/subcommands.py", "sys.stderr.write"),
+    ("tools/nereid_perf/subcommands.py", "sys.stdout.write"),
 }
 HOSTILE = "a\x1b]0;owned\x07\x1b[2Jb\u202ec\nd\x9bm\u2066\r"
 SHOWN = "a\\u001b]0;owned\\u0007\\u001b[2Jb\\u202ec\\nd\\u009bm\\u2066\\r"

@@ -11,10 +11,10 @@ from nereid.mesh_auth.roles import Role
 from nereid.mesh_auth.settings import MeshAccessSettings
 from nereid.mesh_auth.tokens import MeshToken
 from nereid.rpc.net.address import is_local
-from nereid.services.cache.settings import CacheSettings
-from nereid.services.executor.settings import ExecutorSettings
-from nereid.services.gateway.settings import GatewaySettings
-from nereid.services.scheduler.settings import Settings as SchedulerSettings
+from nereid_cache.settings import CacheSettings
+from nereid_executor.settings import ExecutorSettings
+from nereid_gateway.settings import GatewaySettings
+from nereid_scheduler.settings import Settings as SchedulerSettings
 from tests.support.peers.certificates import Authority
 
 TOKEN = "correct horse battery staple"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from nereid.control_calls import UNREACHABLE
 from nereid.core.errors import Unavailable
-from nereid.core.messages import (
+from nereid.core.wire.messages import (
     CachedModels,
     FlowControl,
     InferRequest,
@@ -16,6 +15,7 @@ from nereid.core.messages import (
     Release,
     moved_response,
 )
+from nereid.mesh_routing.control_calls import UNREACHABLE
 from nereid.mesh_routing.mesh_router import NO_OWNER, MeshRouter
 from nereid.shm.mappings import SegmentLostError
 from tests.support.mesh.fake_schedulers import FakeSchedulers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nereid.core.messages import (
+from nereid.core.wire.messages import (
     CachedModels,
     LastCounts,
     LogRules,

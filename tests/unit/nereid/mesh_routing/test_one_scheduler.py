@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from nereid.core.messages import (
+from nereid.core.wire.messages import (
     CachedModels,
     Cancel,
     ErrorStatus,

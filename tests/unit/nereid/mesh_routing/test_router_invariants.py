@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nereid.core.errors import Unavailable
-from nereid.core.messages import Cancel, InferRequest, Ownership
+from nereid.core.wire.messages import Cancel, InferRequest, Ownership
 from tests.support.mesh.router_on_fakes import LIMIT_S, RouterOnFakes
 
 ADDRESSES = ("a", "b", "c")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nereid.core.messages import Ownership
+from nereid.core.wire.messages import Ownership
 from nereid.mesh_routing.routing_table import RoutingTable
 
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nereid.backends import ModelDescription, TensorDescription
-from nereid.core.datatypes import NAMES as NAMES_OF_DATATYPES
 from nereid.core.errors import InvalidArgument
+from nereid.core.tensors.datatypes import NAMES as NAMES_OF_DATATYPES
 from nereid.model_config import (
     complete_config,
     config_json,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from nereid.backends import ModelDescription, TensorDescription
-from nereid.core.datatypes import CONFIG_NUMBER
 from nereid.core.errors import InvalidArgument
+from nereid.core.tensors.datatypes import CONFIG_NUMBER
 from nereid.model_config import (
     CompletionSettings,
     complete_config,

@@ -8,7 +8,7 @@ from google.protobuf import text_format
 from nereid.model_config.reshapes import Reshape, input_reshapes, output_reshapes
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from nereid.services.executor.batch.requests import RequestReader
+from nereid_executor.batch.requests import RequestReader
 
 CONFIG = """
 max_batch_size: 4

@@ -27,9 +27,9 @@ from nereid.object_store.file_systems import (
     require_listing,
     store_error,
 )
-from nereid.object_store.listing import StoredObject
+from nereid.object_store.plans.listing import StoredObject
+from nereid.object_store.plans.urls import parse_store_url
 from nereid.object_store.store import ObjectStore
-from nereid.object_store.urls import parse_store_url
 
 MD5 = "9e107d9d372bb6826bd81d3542a419d6"
 

@@ -45,7 +45,7 @@ def test_counters_end_in_total_as_everywhere() -> None:
 
 def test_no_start_waits_for_the_library() -> None:
     """Importing it takes longer than all of ours that the metrics port needs."""
-    names = "nereid.observability.metrics_endpoint", "nereid.services.gateway.metrics"
+    names = "nereid.observability.metrics_endpoint", "nereid_gateway.extras.metrics"
     code = f"import sys, {', '.join(names)}; print('prometheus_client' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run(

@@ -3,7 +3,7 @@
 import pytest
 
 from nereid.config.settings_reader import read_settings, settings_argv
-from nereid.core.messages import TraceRule
+from nereid.core.wire.messages import TraceRule
 from nereid.observability.trace_config import TraceConfig, TraceSettings, parse_trace_config
 from nereid.observability.tracers import open_tracer
 

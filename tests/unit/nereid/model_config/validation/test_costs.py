@@ -22,11 +22,11 @@ from nereid.model_config import (
 )
 from nereid.model_config.validation import costs
 from nereid.pb import model_config_pb2
-from nereid.services.executor.batch.sequence_states import state_specs
-from nereid.services.executor.warmup import read_samples
-from nereid.services.scheduler.batching.batcher import make_batcher
-from nereid.services.scheduler.executors.router import Router
-from nereid.services.scheduler.models.warmup_validation import check_samples
+from nereid_executor.batch.sequence_states import state_specs
+from nereid_executor.batch.warmup import read_samples
+from nereid_scheduler.batching.batcher import make_batcher
+from nereid_scheduler.core.instances.router import Router
+from nereid_scheduler.versions.validation.warmup_validation import check_samples
 from tests.support.models.config_fields import (
     LARGEST,
     field_of,

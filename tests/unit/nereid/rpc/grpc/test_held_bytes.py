@@ -12,7 +12,7 @@ import pytest
 from nereid.rpc.grpc.status import RpcError, Status
 from nereid.rpc.http2.frames import Code
 from nereid.rpc.http2.limits import Limits
-from nereid.rpc.net.budget import BudgetLimits, ByteBudget
+from nereid.rpc.net.limits.budget import BudgetLimits, ByteBudget
 from tests.support.rpc.connection_harness import ServerHarness, response_of, statuses
 from tests.support.rpc.http2_frames import (
     DATA,

@@ -7,7 +7,7 @@ import gzip
 from nereid.rpc.grpc.status import Status
 from nereid.rpc.http2.frames import Code
 from nereid.rpc.http2.limits import Limits
-from nereid.rpc.net.stall_detection import UploadLimits
+from nereid.rpc.net.limits.stall_detection import UploadLimits
 from tests.support.rpc.connection_harness import ServerHarness
 from tests.support.rpc.http2_frames import (
     DATA,

@@ -5,7 +5,7 @@ from typing import Any
 import hpack
 import pytest
 
-from nereid.core.bounded_cache import BoundedCache
+from nereid.bounded_cache import BoundedCache
 from nereid.rpc.grpc.handlers import Route
 from nereid.rpc.grpc.request_headers import (
     OVERSIZED,

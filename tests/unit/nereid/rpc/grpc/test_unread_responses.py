@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nereid.rpc.http2.frames import Code
 from nereid.rpc.http2.limits import Limits
-from nereid.rpc.net.budget import BudgetLimits, ByteBudget
+from nereid.rpc.net.limits.budget import BudgetLimits, ByteBudget
 from tests.support.rpc.connection_harness import ServerHarness
 from tests.support.rpc.http2_frames import (
     DATA,

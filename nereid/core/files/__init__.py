@@ -1,0 +1,1 @@
+"""Files and directories: what may be read, at which pace, and what is removed at exit."""

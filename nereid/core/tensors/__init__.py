@@ -1,0 +1,1 @@
+"""Datatypes, shapes, and the encoding of tensors as bytes."""

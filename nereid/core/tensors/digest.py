@@ -1,0 +1,86 @@
+"""Digests of requests: the keys of their responses in the cache.
+
+Two requests to one version of a model have equal digests if and only if their inputs and parameters
+are equal, in any order. The requested outputs are not included: only the model's configuration says
+whether those are all. Fields that do not affect the response (id, deadline, priority, trace) are
+left out.
+
+Clients choose what is digested, so that a pair of inputs with one digest would give one client the
+other's response: digests are BLAKE3, keyed by a secret of the mesh, and every part is preceded by
+its length, so that no byte can be moved from one part to another.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from blake3 import blake3
+
+from nereid.pb import kserve_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.core.wire.messages import Parameter
+
+DIGEST_BYTES: Final = 32
+KEY_BYTES: Final = 32
+# Up to this size one call for all payloads, copied together, is cheaper than one call for each.
+_JOINED_BYTES: Final = 8192
+
+
+class Layout(NamedTuple):
+    """The inputs that a head declares; equivalent for heads that differ in their order only."""
+
+    # Has the key and the declared inputs; each request continues a copy of it.
+    hasher: blake3
+    # Indices of the payloads, in the order in which the digest reads them; None: as they are.
+    order: tuple[int, ...] | None
+    inputs: int
+    # The lengths of the parameters' text and of each payload.
+    lengths: struct.Struct
+
+
+def layout_of(head: kserve_pb2.ModelInferRequest, key: bytes) -> Layout:
+    """The layout of the requests with this head; key: KEY_BYTES of secret."""
+    inputs = head.inputs
+    order = tuple(sorted(range(len(inputs)), key=lambda index: inputs[index].name))
+    ordered = kserve_pb2.ModelInferRequest(inputs=[inputs[index] for index in order])
+    text = ordered.SerializeToString(deterministic=True)
+    return Layout(
+        blake3(struct.pack("<Q", len(text)) + text, key=key),
+        None if order == tuple(range(len(inputs))) else order,
+        len(inputs),
+        struct.Struct(f"<{1 + len(inputs)}Q"),
+    )
+
+
+def digest(
+    layout: Layout,
+    parameters: dict[str, Parameter] | None,
+    payloads: Sequence[bytes | memoryview],
+) -> bytes:
+    """The digest, of DIGEST_BYTES; one payload for each of the layout's inputs."""
+    base, order, _, lengths = layout
+    if order is not None:
+        payloads = [payloads[index] for index in order]
+    text = b""
+    if parameters:
+        text = repr(sorted(parameters.items())).encode(errors="surrogatepass")
+    sizes = [*map(len, payloads)]
+    frame = lengths.pack(len(text), *sizes)
+    hasher = base.copy()
+    if sum(sizes) <= _JOINED_BYTES:
+        hasher.update(b"".join((frame, text, *payloads)))
+    else:
+        hasher.update(frame + text)
+        for payload in payloads:
+            hasher.update(payload)
+    return hasher.digest()
+
+
+def digest_of_parts(key: bytes, *parts: bytes) -> bytes:
+    """A keyed digest, of DIGEST_BYTES, of these parts in this order."""
+    framed = [struct.pack("<Q", len(part)) + part for part in parts]
+    return blake3(b"".join(framed), key=key).digest()

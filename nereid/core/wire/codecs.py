@@ -1,0 +1,579 @@
+"""Codecs of the links between gateway and scheduler: requests and responses to frames and back.
+
+A deadline is sent as remaining time, because the clocks of two machines differ.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import INTERNAL_MESSAGE, Internal
+from nereid.core.wire.messages import (
+    CachedModels,
+    Cancel,
+    ErrorStatus,
+    FlowControl,
+    InferRequest,
+    InferResponse,
+    LastCounts,
+    LogRules,
+    MovedResponse,
+    Ownership,
+    Release,
+    RequestTimings,
+    TracedModel,
+    TracedTensor,
+    TraceRule,
+    TraceRules,
+    moved_response,
+)
+from nereid.core.wire.plain_items import PlainItems, item_end
+from nereid.core.wire.varint import decode_varint, encode_varint
+from nereid.pb import nereid_pb2 as pb
+from nereid.shm.reference import SharedMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
+    from nereid.core.wire.messages import FromScheduler, Notice, Parameter, Payload, ToScheduler
+    from nereid.pb import kserve_pb2
+
+_log = logging.getLogger(__name__)
+
+# Replaces an item that cannot be encoded, for example because it exceeds protobuf's limit.
+_NOT_ENCODABLE = ErrorStatus(Internal.code, INTERNAL_MESSAGE, accepted=True)
+_MAX_KEPT_HEAD_BYTES = 1 << 20
+# Tags of an InferRequest's fields.
+_REQUEST_ID: Final = 0x22
+_REQUEST_ID_TAG: Final = bytes((_REQUEST_ID,))
+_REMAINING_US: Final = 0x40
+_REMAINING_US_TAG: Final = bytes((_REMAINING_US,))
+
+
+class RequestCodec:
+    """Frames from a gateway to the scheduler.
+
+    A request that cannot be encoded is sent as an error: it gets a response and does not affect the
+    others in its frame.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._plain = PlainItems()
+
+    def size_bytes(self, item: ToScheduler) -> int:
+        if isinstance(item, InferRequest):
+            # A reference to shared memory counts as its length as a tuple: next to nothing.
+            return len(item.head) + sum(map(len, item.payloads))
+        return 0
+
+    def encode(self, items: list[ToScheduler]) -> bytes:
+        try:
+            return self._frame(items)
+        except Exception:
+            _log.exception("requests cannot be encoded; the bad ones fail: items=%d", len(items))
+            return self._frame([self._encodable(item) for item in items])
+
+    def _encodable(self, item: ToScheduler) -> ToScheduler:
+        try:
+            self._frame([item])
+        except Exception:
+            if not isinstance(item, InferRequest):
+                raise
+            head = item.head if len(item.head) <= _MAX_KEPT_HEAD_BYTES else b""
+            return InferRequest(item.id, head, [], error_status=_NOT_ENCODABLE)
+        return item
+
+    def _frame(self, items: list[ToScheduler]) -> bytes:
+        pieces: list[bytes] = []
+        write = self._plain.write
+        for count, item in enumerate(items):
+            if not (
+                isinstance(item, InferRequest)
+                and _is_plain(item)
+                and write(pieces, item.id, item.head, item.payloads, self._tail(item))
+            ):
+                # With what is behind it: requests keep their order.
+                pieces.append(self._message(items[count:]))
+                break
+        return b"".join(pieces)
+
+    def _tail(self, item: InferRequest) -> bytes:
+        """The fields of a plain request behind its payloads."""
+        tail = b""
+        if item.request_id:
+            text = item.request_id.encode()
+            tail = _REQUEST_ID_TAG + encode_varint(len(text)) + text
+        if item.deadline is not None:
+            tail += _REMAINING_US_TAG + encode_varint(remaining_us(item.deadline, self._clock()))
+        return tail
+
+    def _message(self, items: list[ToScheduler]) -> bytes:
+        frame = pb.RequestFrame()
+        now = self._clock()
+        flows: dict[int, bool] = {}
+        for item in items:
+            if isinstance(item, InferRequest):
+                _write_request(item, frame.requests.add(id=item.id, head=item.head), now)
+            elif isinstance(item, Cancel):
+                frame.cancelled_ids.append(item.id)
+            elif isinstance(item, FlowControl):
+                flows[item.id] = item.paused  # the last one counts
+            else:
+                frame.released_segments.extend(item.segment_names)
+        for number, paused in flows.items():
+            (frame.paused_ids if paused else frame.resumed_ids).append(number)
+        return frame.SerializeToString()
+
+    def decode(self, frame: bytes) -> list[ToScheduler]:
+        """Requests first, so that a cancellation never overtakes its request."""
+        now = self._clock()
+        items: list[ToScheduler] = []
+        position, length = 0, len(frame)
+        while position < length:
+            begin, end = item_end(frame, position)
+            plain = self._plain.read(frame, begin, end)
+            request: InferRequest | None = None
+            if plain is not None:
+                number, head, payloads, tail = plain
+                request = InferRequest(number, head, payloads)
+            if request is None or (tail < end and not _read_tail(request, frame, tail, end, now)):
+                _read_rest(pb.RequestFrame.FromString(frame[position:]), items, now)
+                break
+            items.append(request)
+            position = end
+        return items
+
+
+def _is_plain(item: InferRequest) -> bool:
+    """Whether id, head, payloads and what _tail writes are all that is to be sent of it."""
+    return not (
+        item.parameters
+        or item.digest
+        or item.trace_context
+        or item.accepts_many
+        or item.priority
+        or item.timeout_us
+        or item.caller
+        or item.resent
+        or item.error_status
+        or item.wants_timings
+    )
+
+
+def _read_tail(request: InferRequest, frame: bytes, position: int, end: int, now: float) -> bool:
+    """Read what _tail writes; False: there is something else."""
+    while position < end:
+        tag = frame[position]
+        number, position = decode_varint(frame, position + 1)
+        if tag == _REQUEST_ID:
+            try:
+                request.request_id = frame[position : position + number].decode()
+            except UnicodeDecodeError:
+                return False
+            position += number
+        elif tag == _REMAINING_US:
+            request.deadline = deadline_of(number, now)
+        else:
+            return False
+    return position == end
+
+
+def _read_rest(frame: pb.RequestFrame, items: list[ToScheduler], now: float) -> None:
+    """Add the first request that is not plain, and what comes behind it."""
+    # Iterating over a repeated field ends with an exception, which costs more than a slice.
+    items.extend([_read_request(message, now) for message in frame.requests[:]])
+    if frame.cancelled_ids:
+        items.extend(map(Cancel, frame.cancelled_ids))
+    if frame.paused_ids:
+        items.extend(FlowControl(number, paused=True) for number in frame.paused_ids)
+    if frame.resumed_ids:
+        items.extend(FlowControl(number, paused=False) for number in frame.resumed_ids)
+    if frame.released_segments:
+        items.append(Release(tuple(frame.released_segments)))
+
+
+class ResponseCodec:
+    """Frames from the scheduler to a gateway.
+
+    A response that cannot be encoded is sent as an error.
+    """
+
+    def __init__(self) -> None:
+        self._plain = PlainItems()
+
+    def size_bytes(self, item: FromScheduler) -> int:
+        if not isinstance(item, InferResponse):
+            return 0
+        size = len(item.head) + sum(map(len, item.payloads))
+        return size + _size_of_trace(item.trace) if item.trace else size
+
+    def encode(self, items: list[FromScheduler]) -> bytes:
+        try:
+            return self._frame(items)
+        except Exception:
+            _log.exception("responses cannot be encoded; the bad ones fail: items=%d", len(items))
+            return self._frame([self._encodable(item) for item in items])
+
+    def _encodable(self, item: FromScheduler) -> FromScheduler:
+        try:
+            self._frame([item])
+        except Exception:
+            return InferResponse(item.id, error=_NOT_ENCODABLE)
+        return item
+
+    def _frame(self, items: list[FromScheduler]) -> bytes:
+        pieces: list[bytes] = []
+        write = self._plain.write
+        for count, item in enumerate(items):
+            if (
+                not isinstance(item, InferResponse)
+                or item.error is not None
+                or item.more
+                or item.trace
+                or item.timings is not None
+                or item.inputs_in_use
+                or not write(pieces, item.id, item.head, item.payloads)
+            ):
+                pieces.append(_response_message(items[count:]))
+                break
+        return b"".join(pieces)
+
+    def decode(self, frame: bytes) -> list[FromScheduler]:
+        """Notices first: what a scheduler that shuts down returns comes after it has said so."""
+        responses: list[InferResponse] = []
+        position, length = 0, len(frame)
+        while position < length:
+            begin, end = item_end(frame, position)
+            plain = self._plain.read(frame, begin, end)
+            if plain is None or plain[3] < end:
+                rest = pb.ResponseFrame.FromString(frame[position:])
+                responses += map(read_response, rest.responses[:])
+                return [*_read_others(rest, responses), *responses]
+            number, head, payloads, _ = plain
+            responses.append(InferResponse(number, head, payloads))
+            position = end
+        return [*responses]
+
+
+def _read_others(frame: pb.ResponseFrame, responses: list[InferResponse]) -> Iterator[Notice]:
+    """The notices; adds to responses what the frame says of them."""
+    if frame.traces:
+        for item in responses:
+            if not item.more and item.id in frame.traces:
+                item.trace = _read_trace(frame.traces[item.id])
+    if frame.timings:
+        for item in responses:
+            if not item.more and item.id in frame.timings:
+                item.timings = _read_timings(frame.timings[item.id])
+    if frame.inputs_in_use:
+        for item in responses:
+            item.inputs_in_use = item.id in frame.inputs_in_use
+    return _read_notices(frame)
+
+
+def _response_message(items: list[FromScheduler]) -> bytes:
+    frame = pb.ResponseFrame()
+    for item in items:
+        if isinstance(item, InferResponse):
+            write_response(item, frame.responses.add(id=item.id))
+            if item.trace:
+                _write_trace(item.trace, frame.traces[item.id])
+            if item.timings is not None:
+                _write_timings(item.timings, frame.timings[item.id])
+            if item.inputs_in_use:
+                frame.inputs_in_use.append(item.id)
+        else:
+            _write_notice(item, frame)
+    return frame.SerializeToString()
+
+
+def _write_notice(item: Notice, frame: pb.ResponseFrame) -> None:
+    """Add a notice to frame; of each kind the last one counts."""
+    if isinstance(item, CachedModels):
+        frame.cached_models.shm_namespace = item.shm_namespace
+        frame.cached_models.names[:] = item.names
+        frame.cached_models.digest_key = item.digest_key
+        frame.cached_models.SetInParent()
+    elif isinstance(item, TraceRules):
+        frame.trace_rules.Clear()
+        _write_rule(item.default, frame.trace_rules.default_rule)
+        for name, rule in item.models:
+            _write_rule(rule, frame.trace_rules.models[name])
+    elif isinstance(item, Ownership):
+        frame.ownership.Clear()
+        frame.ownership.scheduler, frame.ownership.epoch = item.scheduler, item.epoch
+        frame.ownership.models.extend(item.models)
+        frame.ownership.leaving = item.leaving
+        frame.ownership.SetInParent()
+    elif isinstance(item, LastCounts):
+        frame.last_counts = item.response
+    else:
+        write_log_rules(item, frame.log_rules)
+
+
+def _size_of_trace(models: Iterable[TracedModel]) -> int:
+    return sum(len(tensor.data or b"") for model in models for tensor in model.tensors)
+
+
+def _write_trace(models: Iterable[TracedModel], message: pb.TracedRequest) -> None:
+    for model in models:
+        context, parent, name, version, request_id, times, tensors = model
+        written = message.models.add(
+            context=context, parent=parent, name=name, version=version, request_id=request_id
+        )
+        for moment, ns in times:
+            written.times.add(name=moment, ns=ns)
+        for tensor in tensors:
+            # protobuf leaves the data out if it is None.
+            written.tensors.add(**tensor._asdict())
+
+
+def _read_trace(message: pb.TracedRequest) -> tuple[TracedModel, ...]:
+    return tuple(
+        TracedModel(
+            model.context,
+            model.parent,
+            model.name,
+            model.version,
+            model.request_id,
+            tuple((moment.name, moment.ns) for moment in model.times),
+            tuple(map(_read_traced_tensor, model.tensors)),
+        )
+        for model in message.models
+    )
+
+
+def _read_traced_tensor(message: pb.TracedTensor) -> TracedTensor:
+    data = message.data if message.HasField("data") else None
+    return TracedTensor(
+        message.activity, message.name, message.datatype, tuple(message.shape), data
+    )
+
+
+def _write_timings(timings: RequestTimings, message: pb.RequestTimings) -> None:
+    phases, message.batch_size, message.instance, message.attempt, message.cached = timings
+    for name, ns in phases:
+        message.phases.add(name=name, ns=ns)
+
+
+def _read_timings(message: pb.RequestTimings) -> RequestTimings:
+    return RequestTimings(
+        tuple((phase.name, phase.ns) for phase in message.phases),
+        message.batch_size,
+        message.instance,
+        message.attempt,
+        message.cached,
+    )
+
+
+def _write_rule(rule: TraceRule, message: pb.TraceRule) -> None:
+    message.on, message.rate, message.count = rule.on, rule.rate, rule.limit
+    message.log_frequency = rule.log_frequency
+    message.without_times, message.tensors = not rule.times, rule.tensors
+    message.turn = rule.turn
+
+
+def write_log_rules(rules: LogRules, message: pb.LogRules) -> None:
+    """Write rules into message."""
+    message.verbose, message.info, message.warning, message.error, message.format, _ = rules
+
+
+def read_log_rules(message: pb.LogRules) -> LogRules:
+    """The rules in message."""
+    return LogRules(message.verbose, message.info, message.warning, message.error, message.format)
+
+
+def _read_notices(frame: pb.ResponseFrame) -> Iterator[Notice]:
+    if frame.HasField("cached_models"):
+        notice = frame.cached_models
+        yield CachedModels(tuple(notice.names), notice.shm_namespace, notice.digest_key)
+    if frame.HasField("trace_rules"):
+        rules = frame.trace_rules
+        models = tuple((name, _read_rule(rule)) for name, rule in rules.models.items())
+        yield TraceRules(_read_rule(rules.default_rule), models)
+    if frame.HasField("log_rules"):
+        yield read_log_rules(frame.log_rules)
+    if frame.HasField("ownership"):
+        owned = frame.ownership
+        yield Ownership(owned.scheduler, owned.epoch, tuple(owned.models), owned.leaving)
+    if frame.last_counts:
+        yield LastCounts(frame.last_counts)
+
+
+def _read_rule(message: pb.TraceRule) -> TraceRule:
+    return TraceRule(
+        message.on,
+        message.rate,
+        message.count,
+        message.log_frequency,
+        not message.without_times,
+        message.tensors,
+        message.turn,
+    )
+
+
+def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> None:
+    write_payloads(item.payloads, message.payloads)
+    if item.request_id:
+        message.request_id = item.request_id
+    if item.parameters:
+        write_parameters(item.parameters, message.parameters)
+        message.sequence_owner = item.sequence_owner
+    if item.priority:
+        message.priority = item.priority
+    if item.timeout_us:
+        message.timeout_us = item.timeout_us
+    message.remaining_us = remaining_us(item.deadline, now)
+    if item.trace_context:
+        message.trace_context = item.trace_context
+    if item.error_status:
+        write_error(item.error_status, message.error_status)
+    if item.digest:
+        message.digest = item.digest
+    if item.caller:
+        message.caller = item.caller
+    if item.accepts_many or item.resent or item.wants_timings:
+        message.accepts_many, message.resent = item.accepts_many, item.resent
+        message.timings = item.wants_timings
+
+
+def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
+    request = InferRequest(message.id, message.head, read_payloads(message.payloads))
+    request.request_id = message.request_id
+    if message.parameters:
+        request.parameters = read_parameters(message.parameters)
+        # Only a request with a correlation id has one.
+        request.sequence_owner = message.sequence_owner
+    request.priority = message.priority
+    request.timeout_us = message.timeout_us
+    request.deadline = deadline_of(message.remaining_us, now)
+    request.trace_context = message.trace_context
+    if message.HasField("error_status"):
+        request.error_status = read_error(message.error_status)
+    request.digest = message.digest
+    request.caller = message.caller
+    request.accepts_many = message.accepts_many
+    request.resent = message.resent
+    request.wants_timings = message.timings
+    return request
+
+
+def write_response(item: InferResponse, message: pb.InferResponse) -> None:
+    """Write all of item but its id into message."""
+    message.head = item.head
+    if item.more:
+        message.more = True
+    if item.error is not None:
+        write_error(item.error, message.error)
+        if type(item) is MovedResponse:
+            message.moved = True
+        return
+    write_payloads(item.payloads, message.payloads)
+
+
+def read_response(message: pb.InferResponse) -> InferResponse:
+    """The response in message."""
+    if message.HasField("error"):
+        if message.moved:
+            return moved_response(message.id)
+        error_status = read_error(message.error)
+        return InferResponse(message.id, message.head, error=error_status, more=message.more)
+    payloads = read_payloads(message.payloads)
+    response = InferResponse(message.id, message.head, payloads, more=message.more)
+    # A response's payloads are all in shared memory or all inline.
+    if payloads and type(payloads[0]) is SharedMemory:
+        response.segment_name = payloads[0].segment_name
+    return response
+
+
+def write_payloads(
+    payloads: Sequence[Payload], messages: RepeatedCompositeFieldContainer[pb.Payload]
+) -> None:
+    """Append payloads to a repeated Payload field."""
+    for payload in payloads:
+        if isinstance(payload, SharedMemory):
+            segment_name, offset, size_bytes = payload
+            memory = messages.add().shared_memory
+            memory.segment_name, memory.offset, memory.size_bytes = segment_name, offset, size_bytes
+        else:
+            messages.add(inline=payload)
+
+
+def read_payloads(messages: Sequence[pb.Payload]) -> list[Payload]:
+    """The payloads of a repeated Payload field."""
+    # Iterating over a repeated field ends with an exception, which costs more than indexing it.
+    if len(messages) == 1:
+        message = messages[0]
+        if message.HasField("shared_memory"):
+            return [_read_shared_memory(message.shared_memory)]
+        return [message.inline]
+    return [
+        _read_shared_memory(message.shared_memory)
+        if message.HasField("shared_memory")
+        else message.inline
+        for message in messages
+    ]
+
+
+def _read_shared_memory(message: pb.SharedMemory) -> SharedMemory:
+    return SharedMemory(message.segment_name, message.offset, message.size_bytes)
+
+
+def write_parameters(
+    parameters: dict[str, Parameter], messages: MutableMapping[str, kserve_pb2.InferParameter]
+) -> None:
+    """Fill a map of InferParameter; integers past int64 are written as uint64."""
+    for key, value in parameters.items():
+        message = messages[key]
+        if isinstance(value, bool):
+            message.bool_param = value
+        elif isinstance(value, int):
+            if value < 1 << 63:
+                message.int64_param = value
+            else:
+                message.uint64_param = value
+        elif isinstance(value, float):
+            message.double_param = value
+        else:
+            message.string_param = value
+
+
+def read_parameters(
+    messages: MutableMapping[str, kserve_pb2.InferParameter],
+) -> dict[str, Parameter]:
+    """The values of a map of InferParameter; one without a value is left out."""
+    parameters: dict[str, Parameter] = {}
+    for key, message in messages.items():
+        choice = message.WhichOneof("parameter_choice")
+        if choice:
+            parameters[key] = getattr(message, choice)
+    return parameters
+
+
+def write_error(error_status: ErrorStatus, message: pb.ErrorStatus) -> None:
+    """Write a status into message."""
+    message.code, message.message, message.accepted, message.by_model, after_ms = error_status
+    if after_ms:
+        message.retry_after_ms = after_ms
+
+
+def read_error(message: pb.ErrorStatus) -> ErrorStatus:
+    """The status in message."""
+    return ErrorStatus(
+        message.code, message.message, message.accepted, message.by_model, message.retry_after_ms
+    )
+
+
+def remaining_us(deadline: float | None, now: float) -> int:
+    """The microseconds until a deadline, at least 1; 0: no deadline."""
+    return 0 if deadline is None else max(1, int((deadline - now) * 1e6))
+
+
+def deadline_of(remaining: int, now: float) -> float | None:
+    """The deadline (monotonic seconds) of remaining microseconds."""
+    return now + remaining / 1e6 if remaining else None

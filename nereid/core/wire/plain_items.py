@@ -1,0 +1,163 @@
+"""The items of links' frames, requests and responses alike, as bytes: an id, a head and inline
+payloads, and what an owner knows to follow them.
+
+A protobuf message is the concatenation of its parts. Building or reading the same with message
+objects takes two to three times as long. Whatever is not so simple is left to protobuf. Knows no
+link.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.bounded_cache import BoundedCache
+from nereid.core.wire.varint import VarintSequence, decode_varint, encode_varint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.core.wire.messages import Payload
+
+# Tags. Fields of InferRequest and InferResponse have the same numbers, and so have their frames'.
+_ITEM: Final = 0x0A
+_ID: Final = 0x08
+_ID_TAG: Final = bytes((_ID,))
+_HEAD: Final = 0x12
+_PAYLOAD: Final = 0x1A
+_INLINE: Final = 0x0A
+# Protobuf's limit, less than which it leaves for its own errors.
+_MAX_BYTES: Final = 1 << 30
+
+
+class PlainItems:
+    """Writes or reads the items of one link, and remembers what precedes their parts."""
+
+    __slots__ = (
+        "_head",
+        "_head_field",
+        "_heads",
+        "_ids",
+        "_items",
+        "_payloads",
+        "_prefix",
+        "_size",
+    )
+
+    def __init__(self) -> None:
+        self._ids = VarintSequence()
+        # Of what was read last: the head and its field; a payload's size and what precedes it.
+        self._head, self._head_field = b"", _sized(_HEAD, 0)
+        self._size, self._prefix = 0, _sized(_PAYLOAD, 2) + _sized(_INLINE, 0)
+        # By the head; by the sizes of a payload and of an item.
+        self._heads = BoundedCache[bytes, bytes](1024, 4096)
+        self._payloads = BoundedCache[int, bytes](1024)
+        self._items = BoundedCache[int, bytes](1024)
+
+    def write(
+        self,
+        pieces: list[bytes],
+        number: int,
+        head: bytes,
+        payloads: Sequence[Payload],
+        tail: bytes = b"",
+    ) -> bool:
+        """Append an item's bytes; False: nothing was, as it is left to protobuf. tail: its fields
+        behind these.
+        """
+        if number <= 0 or not head:
+            return False
+        field = self._heads.get(head)
+        if field is None:
+            field = self._heads.remember(head, _sized(_HEAD, len(head)) + head)
+        start = _ID_TAG + self._ids.encode(number)
+        size = len(start) + len(field)
+        content: list[bytes] = [start, field]
+        for payload in payloads:
+            if type(payload) is not bytes:
+                return False
+            length = len(payload)
+            prefix = self._payloads.get(length)
+            if prefix is None:
+                inline = _sized(_INLINE, length)
+                prefix = _sized(_PAYLOAD, len(inline) + length) + inline
+                self._payloads.remember(length, prefix)
+            content.append(prefix)
+            content.append(payload)
+            size += len(prefix) + length
+        if tail:
+            content.append(tail)
+            size += len(tail)
+        if size > _MAX_BYTES:
+            return False
+        pieces.append(self._items.get(size) or self._items.remember(size, _sized(_ITEM, size)))
+        pieces += content
+        return True
+
+    def read(
+        self, frame: bytes, begin: int, end: int
+    ) -> tuple[int, bytes, list[Payload], int] | None:
+        """Id, head and payloads of an item, and where its other fields begin; None: it is to be
+        read by protobuf.
+        """
+        # A number that passes the end of the item leads to another place than the end.
+        if begin + 2 > end or frame[begin] != _ID:
+            return None
+        number, position = self._ids.decode(frame, begin + 1)
+        if frame.startswith(self._head_field, position):
+            position += len(self._head_field)
+        else:
+            if position + 2 > end or frame[position] != _HEAD:
+                return None
+            size, start = decode_varint(frame, position + 1)
+            if start + size > end:
+                return None
+            self._head = frame[start : start + size]
+            self._head_field = frame[position : start + size]
+            position = start + size
+        payloads: list[Payload] = []
+        while position < end and frame[position] == _PAYLOAD:
+            if frame.startswith(self._prefix, position):
+                start = position + len(self._prefix)
+            else:
+                start = self._read_prefix(frame, position, end)
+                if not start:
+                    return None
+            position = start + self._size
+            payloads.append(frame[start:position])
+        return (number, self._head, payloads, position) if position <= end else None
+
+    def _read_prefix(self, frame: bytes, position: int, end: int) -> int:
+        """Learn what precedes a payload; where that begins; 0: it is not inline."""
+        if position + 4 > end:
+            return 0
+        size, start = decode_varint(frame, position + 1)
+        payload_end = start + size
+        if start >= end or frame[start] != _INLINE:
+            return 0
+        size, start = decode_varint(frame, start + 1)
+        if start + size != payload_end:
+            return 0
+        self._size, self._prefix = size, frame[position:start]
+        return start
+
+
+def item_end(frame: bytes, position: int) -> tuple[int, int]:
+    """Where an item at a position begins and ends; (0, 0): there is something else.
+
+    Raises:
+        DecodeError: the frame ends before it.
+    """
+    if frame[position] != _ITEM:
+        return 0, 0
+    size, begin = decode_varint(frame, position + 1)
+    end = begin + size
+    if end > len(frame):
+        raise DecodeError("the frame ends within an item")
+    return begin, end
+
+
+def _sized(tag: int, size: int) -> bytes:
+    """The tag and length of a length-delimited field."""
+    return bytes((tag,)) + encode_varint(size)

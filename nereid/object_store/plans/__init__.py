@@ -1,0 +1,1 @@
+"""Decisions about object stores: URLs, listings, credentials, and what the cache keeps."""

@@ -1,0 +1,119 @@
+"""What a listing says of a model in an object store: its versions, and digests of their files.
+
+Pure. A model is the same while its objects' names, sizes and entity tags are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.core.files.model_folders import may_be_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+_CONFIG_FILE: Final = "config.pbtxt"
+_CONFIG_FOLDER: Final = "configs"
+_DIGEST_BYTES: Final = 16
+
+
+class StoredObject(NamedTuple):
+    """An object as it was listed.
+
+    tag: changes with its content (ETag, generation; else MD5 or date). md5: of its content in
+    hexadecimal digits, as far as the store says; empty: unknown.
+    """
+
+    size: int
+    tag: str
+    md5: str = ""
+
+
+class ModelListing:
+    """The objects of one model by their paths in its directory; immutable."""
+
+    __slots__ = ("files", "folders")
+
+    def __init__(self, files: Mapping[str, StoredObject], folders: Iterable[str] = ()) -> None:
+        """folders: those that have an object of their own, which may be empty."""
+        self.files = dict(files)
+        self.folders = frozenset(folders)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ModelListing):
+            return NotImplemented
+        return self.files == other.files and self.folders == other.folders
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def subfolders(self) -> set[str]:
+        """The names of the folders in the model's directory."""
+        names = {path.partition("/")[0] for path in self.files if "/" in path}
+        return names | {path.partition("/")[0] for path in self.folders}
+
+    def names_in(self, folder: str) -> list[str]:
+        """What is in one of those folders, sorted."""
+        prefix = f"{folder}/"
+        below = [
+            path.removeprefix(prefix)
+            for path in (*self.files, *self.folders)
+            if path.startswith(prefix)
+        ]
+        return sorted({path.partition("/")[0] for path in below})
+
+    def version_files(self, version: str) -> dict[str, StoredObject]:
+        """The files of a version, and those that all versions share: labels, environments."""
+        return {path: stored for path, stored in self.files.items() if _belongs_to(path, version)}
+
+    def digest(self, version: str) -> bytes:
+        """16 bytes for those files. Configurations do not count: they are compared as such."""
+        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        for path, stored in sorted(self.version_files(version).items()):
+            if path != _CONFIG_FILE:
+                name, tag = path.encode(), stored.tag.encode()
+                digest.update(b"%d:%b%d:%b%d;" % (len(name), name, len(tag), tag, stored.size))
+        return digest.digest()
+
+
+def _belongs_to(path: str, version: str) -> bool:
+    folder, slash, _ = path.partition("/")
+    if not slash:
+        return True
+    return folder == version or not (folder.isdigit() or folder == _CONFIG_FOLDER)
+
+
+def split_into_models(
+    files: Mapping[str, StoredObject], folders: Iterable[str] = ()
+) -> dict[str, ModelListing]:
+    """The models of a repository by their names, from its objects by their keys below it."""
+    by_model: dict[str, dict[str, StoredObject]] = {}
+    folders_of: dict[str, list[str]] = {}
+    for name, path, key in _split(files):
+        by_model.setdefault(name, {})[path] = files[key]
+    for name, path, _ in _split(f"{folder}/" for folder in folders):
+        folders_of.setdefault(name, []).extend([path.rstrip("/")] if path else [])
+    return {
+        name: ModelListing(by_model.get(name, {}), folders_of.get(name, ()))
+        for name in sorted(by_model.keys() | folders_of)
+    }
+
+
+def _split(keys: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Model, path and key of those that are in a model's directory."""
+    for key in keys:
+        name, slash, path = key.partition("/")
+        if slash and may_be_model(name):
+            yield name, path, key
+
+
+def changed_models(
+    before: Mapping[str, ModelListing], after: Mapping[str, ModelListing]
+) -> set[str]:
+    """Models that are new, were deleted, or have other objects."""
+    return {name for name in before.keys() | after if before.get(name) != after.get(name)}
+
+
+def is_plain_key(key: str) -> bool:
+    """Whether a key can be a path below a directory, which no object may lead out of."""
+    return "\0" not in key and not {"", ".", ".."}.intersection(key.split("/"))

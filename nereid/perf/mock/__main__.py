@@ -1,9 +1,0 @@
-"""`python -m nereid.perf.mock`: `nereid perf mock`."""
-
-import sys
-
-import nereid.safe_path  # noqa: F401 - before anything that may lie in the folder of the start
-from nereid.perf.mock.command import main
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""The process of a service: start, standby, liveness, inherited ports, exit."""

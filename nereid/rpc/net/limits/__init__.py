@@ -1,0 +1,1 @@
+"""Bounds on connections and bytes: who is accepted, who waits, and who is too slow."""

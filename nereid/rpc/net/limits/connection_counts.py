@@ -1,0 +1,105 @@
+"""How many connections are open at one port, in all and by client, and what exceeds the limits.
+
+A TLS handshake in progress counts like a connection: it holds a socket as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from nereid.rpc.net.limits.shared_accepts import ConnectionShare
+
+_log = logging.getLogger("nereid.rpc")
+
+_LOG_INTERVAL_S: Final = 10.0
+# Beyond the limits by no more than this, a handshake is still made, so that the connection can be
+# told why it is refused.
+_SPARE_HANDSHAKES: Final = 64
+
+
+class ConnectionCounts:
+    """Those of one port."""
+
+    def __init__(self, what: str, limit: int | None, client_limit: int | None) -> None:
+        """what: the protocol, for the log. client_limit: of one client's; a client without a name,
+        on a unix socket, has none (net.address.client_of). None: any number.
+        """
+        self._what = what
+        self._limit = limit
+        self._client_limit = client_limit
+        self._open = 0
+        self._handshakes = 0
+        # With handshakes.
+        self._by_client: Counter[str] = Counter()
+        # Set by listen(): of a port that other processes serve as well.
+        self.share: ConnectionShare | None = None
+        self._logged_at = -_LOG_INTERVAL_S
+
+    def add(self, client: str, *, after_handshake: bool) -> int:
+        """A connection was opened. Returns by how many the limits are exceeded now."""
+        if after_handshake:
+            self.end_handshake(client)
+        self._open += 1
+        if self.share is not None:
+            self.share.set_open(self._open)
+        self._by_client[client] += 1
+        beyond = self._beyond(client)
+        if beyond > 0:
+            self._log_refusal(client)
+        return beyond
+
+    def remove(self, client: str) -> None:
+        """It was closed."""
+        self._open -= 1
+        if self.share is not None:
+            self.share.set_open(self._open)
+        self._uncount(client)
+
+    def begin_handshake(self, client: str) -> bool:
+        """False: there are too many to begin another."""
+        self._handshakes += 1
+        self._by_client[client] += 1
+        if self._beyond(client) <= _SPARE_HANDSHAKES:
+            return True
+        self._log_refusal(client)
+        self.end_handshake(client)
+        return False
+
+    def end_handshake(self, client: str) -> None:
+        """It failed."""
+        self._handshakes -= 1
+        self._uncount(client)
+
+    def _uncount(self, client: str) -> None:
+        self._by_client[client] -= 1
+        if not self._by_client[client]:
+            del self._by_client[client]
+
+    def _beyond(self, client: str) -> int:
+        beyond = 0
+        if self._limit is not None:
+            beyond = self._open + self._handshakes - self._limit
+        if self._client_limit is not None and client:
+            beyond = max(beyond, self._by_client[client] - self._client_limit)
+        return beyond
+
+    def _log_refusal(self, client: str) -> None:
+        now = time.monotonic()
+        if now - self._logged_at < _LOG_INTERVAL_S:
+            return
+        self._logged_at = now
+        if self._limit is not None and self._open + self._handshakes > self._limit:
+            _log.warning(
+                "more than %d %s connections: refusing the newest (--max-connections)",
+                *(self._limit, self._what),
+            )
+        else:
+            _log.warning(
+                "more than %d %s connections of %s: refusing the newest"
+                " (--max-connections-per-client)",
+                *(self._client_limit, self._what, client),
+            )

@@ -1,0 +1,258 @@
+"""The PyTorch backend: TorchScript files (model.pt), on the CPU or a GPU.
+
+A TorchScript file has its arguments' names but no shapes, so the configuration has to be complete;
+tensor_names.py has the rules for names. Lists of strings are BYTES.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec, ModelDescription
+from nereid.core.errors import Internal, InvalidArgument, Unavailable, Unimplemented, cause_of
+from nereid.core.tensors.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
+from nereid.pb import model_config_pb2
+from nereid_executor.backends.model_file import find_model_file
+from nereid_executor.backends.parameters import (
+    parameters_of,
+    parse_boolean,
+    parse_threads,
+)
+from nereid_executor.backends.shared_models import SharedModels
+from nereid_pytorch.tensor_names import arguments_of, results_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from nereid.core.tensors.tensors import Array
+
+    _Tensor = model_config_pb2.ModelInput | model_config_pb2.ModelOutput
+
+DEFAULT_FILENAME: Final = "model.pt"
+
+# TorchScript raises RuntimeError nearly always.
+_ERRORS: Final = (RuntimeError, ValueError, TypeError, IndexError, KeyError)
+# Parameters that switch parts of TorchScript's optimiser, for the whole process.
+_SWITCHES: Final = {
+    "ENABLE_JIT_EXECUTOR": "_jit_set_profiling_executor",
+    "ENABLE_JIT_PROFILING": "_jit_set_profiling_mode",
+    "ENABLE_TENSOR_FUSER": "_jit_set_texpr_fuser_enabled",
+}
+_KIND_MODEL: Final = model_config_pb2.ModelInstanceGroup.KIND_MODEL
+
+_shared: SharedModels[Any] = SharedModels()
+
+
+def uses_gpus() -> bool:
+    """Whether the installed torch has CUDA, and finds a GPU."""
+    return bool(torch.cuda.is_available())
+
+
+def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
+    """Empty: TorchScript has neither shapes nor datatypes."""
+    find_model_file(config, version_path, DEFAULT_FILENAME)
+    return EMPTY_DESCRIPTION
+
+
+def load(spec: InstanceSpec) -> TorchModel:
+    """A module on the instance's device; also applies the settings of the instance's thread."""
+    config = spec.config
+    parameters = parameters_of(config)
+    if config.runtime == "model.py":
+        raise Unimplemented(
+            f"unable to load model '{config.name}', PyTorch models as Python source (runtime "
+            "'model.py') are not offered; use the backend 'python'"
+        )
+    device = _device(spec)
+    _set_up_thread(config, parameters, device, spec.threads)
+    capability = ""
+    if device is not None and device.type == "cuda":
+        capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
+    path = find_model_file(config, spec.version_path, DEFAULT_FILENAME, capability)
+    share = parse_boolean(config, parameters, "ENABLE_WEIGHT_SHARING", default=False)
+    try:
+        module = (
+            _shared.get_or_load(path, str(device), lambda: _load_module(path, device))
+            if share
+            else _load_module(path, device)
+        )
+        arguments = module.forward.schema.arguments[1:]
+    except _ERRORS as error:
+        raise Internal(f"failed to load '{config.name}': {cause_of(error)}") from error
+    return TorchModel(config, module, arguments, device)
+
+
+def _device(spec: InstanceSpec) -> torch.device | None:
+    """None: KIND_MODEL, each part stays on the device that the file names."""
+    if spec.gpu is None:
+        kinds = {group.kind for group in spec.config.instance_group}
+        return None if kinds == {_KIND_MODEL} else torch.device("cpu")
+    if not uses_gpus():
+        raise Unavailable(
+            f"unable to load model '{spec.config.name}', the executor's torch has no CUDA"
+        )
+    return torch.device("cuda", spec.gpu)
+
+
+def _set_up_thread(
+    config: model_config_pb2.ModelConfig,
+    parameters: Mapping[str, str],
+    device: torch.device | None,
+    threads: int,
+) -> None:
+    """Settings of this thread, the instance's, and switches for the whole process.
+
+    threads: for operators, unless the configuration says how many.
+    """
+    for name, switch in _SWITCHES.items():
+        if name in parameters:
+            getattr(torch._C, switch)(parse_boolean(config, parameters, name, default=True))  # noqa: SLF001 - TorchScript's switches have no public name
+    optimised = not parse_boolean(config, parameters, "DISABLE_OPTIMIZED_EXECUTION", default=False)
+    torch._C._set_graph_executor_optimize(optimised)  # noqa: SLF001 - likewise
+    threads = parse_threads(config, parameters, "INTRA_OP_THREAD_COUNT", threads)
+    if threads:
+        torch.set_num_threads(threads)
+    if device is not None and device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.cuda.set_stream(torch.cuda.Stream(device))
+
+
+def _load_module(path: Path, device: torch.device | None) -> Any:
+    module = torch.jit.load(str(path), map_location=device)
+    module.eval()
+    return module
+
+
+class TorchModel:
+    """A module and how to call it; used by its instance's thread alone."""
+
+    description = EMPTY_DESCRIPTION
+    bytes_as_text = True
+
+    def __init__(
+        self,
+        config: model_config_pb2.ModelConfig,
+        module: Any,
+        arguments: Sequence[Any],
+        device: torch.device | None,
+    ) -> None:
+        self._module = module
+        self._device = device
+        self._batching = config.max_batch_size > 0
+        parameters = parameters_of(config)
+        inference = parse_boolean(config, parameters, "INFERENCE_MODE", default=True)
+        self._mode = torch.inference_mode if inference else torch.no_grad
+        self._cleans_cache = parse_boolean(
+            config, parameters, "ENABLE_CACHE_CLEANING", default=False
+        )
+        # If set, the module takes this one argument, a dictionary by the inputs' names.
+        self._dictionary = ""
+        self._arguments: dict[str, str] = {}
+        added = _batch_inputs(config)
+        names = [*(tensor.name for tensor in config.input), *added]
+        if len(arguments) == 1 and arguments[0].type.kind() == "DictType":
+            self._dictionary = arguments[0].name
+        else:
+            self._arguments = arguments_of(config.name, names, [each.name for each in arguments])
+            _check_complete(config, arguments, self._arguments.values())
+        self._results = results_of(config.name, [tensor.name for tensor in config.output])
+        tensors: list[_Tensor] = [*config.input, *config.output]
+        self._datatypes = {
+            tensor.name: NAME_OF_CONFIG_NUMBER[tensor.data_type] for tensor in tensors
+        } | added
+        _check_strings(config)
+
+    def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        try:
+            with self._mode():
+                tensors = {name: self._to_tensor(name, array) for name, array in inputs.items()}
+                if self._dictionary:
+                    results = self._module(**{self._dictionary: tensors})
+                else:
+                    arguments = self._arguments
+                    results = self._module(
+                        **{arguments[name]: each for name, each in tensors.items()}
+                    )
+                return [self._output(name, results) for name in outputs]
+        except _ERRORS as error:
+            raise Internal(f"PyTorch execute failure: {cause_of(error)}") from error
+        finally:
+            if self._cleans_cache and self._device is not None and self._device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def close(self) -> None:
+        del self._module
+
+    def _to_tensor(self, name: str, array: Array) -> Any:
+        datatype = self._datatypes[name]
+        if datatype == BYTES:
+            return array.ravel().tolist()
+        # A module may write to its arguments, and this array is read-only.
+        tensor = torch.from_numpy(array.copy())
+        if datatype == "BF16":
+            tensor = tensor.view(torch.bfloat16)
+        return tensor if self._device is None else tensor.to(self._device)
+
+    def _output(self, name: str, results: Any) -> Array:
+        """The output of this name, from what the module returned."""
+        result = results[name] if isinstance(results, dict) else self._result(name, results)
+        if isinstance(result, list):
+            strings = np.array(result, np.object_)
+            return strings.reshape(-1, 1) if self._batching else strings
+        tensor = result.cpu()
+        if tensor.dtype is torch.bfloat16:
+            tensor = tensor.contiguous().view(torch.uint16)
+        array: Array = tensor.numpy(force=True)
+        return array
+
+    def _result(self, name: str, results: Any) -> Any:
+        # A list of strings is one result, any other list is several.
+        is_one = isinstance(results, torch.Tensor) or (
+            isinstance(results, list) and (not results or isinstance(results[0], str))
+        )
+        if is_one:
+            results = (results,)
+        index = self._results[name]
+        if index >= len(results):
+            raise Internal(
+                f"output '{name}' is number {index} of a model that makes {len(results)} outputs"
+            )
+        return results[index]
+
+
+def _batch_inputs(config: model_config_pb2.ModelConfig) -> dict[str, str]:
+    """The datatypes of the inputs that the batch provides, by their names."""
+    return {
+        name: NAME_OF_CONFIG_NUMBER[batch_input.data_type]
+        for batch_input in config.batch_input
+        for name in batch_input.target_name
+    }
+
+
+def _check_complete(
+    config: model_config_pb2.ModelConfig, arguments: Sequence[Any], given: Collection[str]
+) -> None:
+    """Refuse a configuration without values for all required arguments."""
+    missing = [each.name for each in arguments if not each.has_default_value()]
+    missing = [name for name in missing if name not in given]
+    if missing:
+        raise InvalidArgument(
+            f"unable to load model '{config.name}', configuration expects {len(given)} inputs, "
+            f"model provides {len(arguments)}; none is for {', '.join(missing)}"
+        )
+
+
+def _check_strings(config: model_config_pb2.ModelConfig) -> None:
+    """Lists of strings have one dimension: the batch dimension, if there is one."""
+    tensors: list[_Tensor] = [*config.input, *config.output]
+    for tensor in tensors:
+        is_list = len(tensor.dims) == 1 and (not config.max_batch_size or tensor.dims[0] == 1)
+        if NAME_OF_CONFIG_NUMBER[tensor.data_type] == BYTES and not is_list:
+            raise InvalidArgument(
+                f"unable to load model '{config.name}', '{tensor.name}': TorchScript has lists of "
+                "strings only, of one dimension"
+            )

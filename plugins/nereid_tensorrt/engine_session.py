@@ -1,0 +1,243 @@
+"""Executes a TensorRT engine on tensors of the device, and captures graphs of that.
+
+All contexts of an instance share scratch memory, since only one executes at a time; outputs have
+memory for the largest shapes that a profile allows. Knows no TensorRT: only an Engine's methods.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from nereid.core.errors import InvalidArgument
+from nereid.core.tensors.shapes import VARIABLE
+from nereid.core.tensors.tensors import NUMPY_TYPE
+from nereid_executor.backends.device_io.captured_graphs import capture_graphs
+from nereid_executor.backends.device_io.device import DeviceTensor
+from nereid_executor.backends.device_io.device_model import DeviceModel, make_streams
+from nereid_executor.backends.device_io.graph_specs import graph_specs
+from nereid_executor.backends.device_io.pipeline import Pipeline, PipelineOptions
+from nereid_executor.backends.parameters import parameters_of
+from nereid_tensorrt.optimization_profiles import (
+    choose_profile,
+    no_profile_error,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from nereid.pb import model_config_pb2
+    from nereid_executor.backends.device_io.device import GraphDevice
+    from nereid_tensorrt.engine import Engine, OutputAllocator
+    from nereid_tensorrt.optimization_profiles import (
+        Profile,
+        Shape,
+        Shapes,
+    )
+
+_STRATEGY: Final = "execution_context_allocation_strategy"
+_STRATEGIES: Final = ("STATIC", "ON_PROFILE_CHANGE")
+
+
+def make_model(
+    config: model_config_pb2.ModelConfig,
+    engine: Engine,
+    profiles: Mapping[int, Profile],
+    device: GraphDevice,
+) -> DeviceModel:
+    """An instance with contexts for these profiles, and with graphs if the configuration asks.
+
+    Raises:
+        NereidError: the configuration is wrong, or the engine or the device refuses.
+    """
+    optimization = config.optimization
+    every_profile = _strategy(config) == _STRATEGIES[0]
+    with ExitStack() as resources:
+        streams = make_streams(device, 1, resources)
+        session = EngineSession(
+            config.name, engine, profiles, device, streams.compute, every_profile=every_profile
+        )
+        resources.callback(session.close)
+        inputs = {tensor.name: tensor.dims or () for tensor in engine.description.inputs}
+        graphs = None
+        if specs := graph_specs(config, inputs):
+            graphs = capture_graphs(
+                session,
+                engine.description,
+                specs,
+                device,
+                resources,
+                compute=streams.compute,
+                depth=1,
+                batching=config.max_batch_size > 0,
+            )
+        options = PipelineOptions(
+            pinned_inputs=optimization.input_pinned_memory.enable,
+            pinned_outputs=optimization.output_pinned_memory.enable,
+        )
+        pipeline = Pipeline(device, session, streams, options, graphs)
+        return DeviceModel(engine.description, pipeline, resources)
+
+
+class _PreparedContext(NamedTuple):
+    """A context that knows where outputs go."""
+
+    context: Any
+    # Of outputs whose shapes are known only after the execution.
+    allocators: Mapping[str, OutputAllocator]
+
+
+class EngineSession:
+    """One instance's; its outputs are overwritten by the next run. Used by its thread alone."""
+
+    host_inputs: frozenset[str] = frozenset()
+    reads_early = False
+
+    def __init__(  # noqa: PLR0913 (called once)
+        self,
+        name: str,
+        engine: Engine,
+        profiles: Mapping[int, Profile],
+        device: GraphDevice,
+        stream: int,
+        *,
+        every_profile: bool,
+    ) -> None:
+        """name: the model's. every_profile: scratch memory for all that the engine has."""
+        self._name, self._engine, self._profiles = name, engine, profiles
+        self._device, self._stream = device, stream
+        tensors = engine.description.outputs
+        # Contexts that graphs were captured from: a graph executes with its context's memory.
+        self._captured: list[Any] = []
+        self._dtypes = {tensor.name: NUMPY_TYPE[tensor.datatype] for tensor in tensors}
+        with ExitStack() as resources:
+            self._resources = resources
+            scratch_bytes = engine.scratch_bytes(None if every_profile else profiles.keys())
+            self._scratch = self._allocate(scratch_bytes), scratch_bytes
+            contexts = {number: self._make_context(number) for number in profiles}
+            sizes = self._output_sizes(contexts)
+            self._outputs = {name: (self._allocate(size), size) for name, size in sizes.items()}
+            self._contexts = {
+                number: self._prepare_context(context) for number, context in contexts.items()
+            }
+            self._resources = resources.pop_all()
+
+    def run(self, inputs: Mapping[str, DeviceTensor], outputs: Sequence[str]) -> list[DeviceTensor]:
+        """As Session.run."""
+        context, allocators = self._contexts[self._choose_profile(inputs)]
+        self._bind_inputs(context, inputs)
+        self._enqueue(context)
+        if allocators:
+            self._device.synchronize_stream(self._stream)
+        results = []
+        for name in outputs:
+            allocator = allocators.get(name)
+            shape: Shape = (
+                tuple(context.get_tensor_shape(name)) if allocator is None else allocator.shape
+            )
+            results.append(DeviceTensor(self._outputs[name][0], shape, self._dtypes[name]))
+        return results
+
+    def capture(
+        self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
+    ) -> Callable[[], None]:
+        """As CapturingSession.capture; the context keeps these shapes and addresses."""
+        context = self._make_context(self._choose_profile(inputs))
+        self._bind_inputs(context, inputs)
+        if unknown := self._unknown_outputs(context):
+            raise InvalidArgument(
+                f"unable to load model '{self._name}', CUDA graphs cannot make outputs "
+                f"whose shapes depend on data: {', '.join(unknown)}"
+            )
+        for name, tensor in outputs.items():
+            self._set_address(context, name, tensor.address)
+        # The first execution with new shapes does set-up work that must not be captured.
+        self._enqueue(context)
+        self._device.synchronize_stream(self._stream)
+        graph = self._device.capture_graph(self._stream, lambda: self._enqueue(context))
+        self._resources.callback(self._device.destroy_graph, graph)
+        self._captured.append(context)
+        return lambda: self._device.launch_graph(graph, self._stream)
+
+    def close(self) -> None:
+        # Contexts before the memory that they refer to.
+        self._contexts.clear()
+        self._captured.clear()
+        self._resources.close()
+
+    # ---- set-up
+
+    def _allocate(self, size_bytes: int) -> int:
+        # At least one byte: an empty tensor needs an address, too.
+        address = self._device.allocate_device(max(1, size_bytes))
+        self._resources.callback(self._device.free_device, address)
+        return address
+
+    def _make_context(self, profile: int) -> Any:
+        return self._engine.create_context(profile, self._stream, self._scratch)
+
+    def _output_sizes(self, contexts: Mapping[int, Any]) -> dict[str, int]:
+        """The outputs' sizes in bytes, for all profiles' largest shapes, which contexts get."""
+        sizes = dict.fromkeys(self._dtypes, 0)
+        for number, context in contexts.items():
+            for name, each in self._profiles[number].items():
+                self._set_shape(context, name, each.max)
+            for name in sizes:
+                size = int(context.get_max_output_size(name))
+                if size < 0:
+                    raise self._engine.last_call_error(f"unable to get the size of '{name}'")
+                sizes[name] = max(size, sizes[name])
+        return sizes
+
+    def _prepare_context(self, context: Any) -> _PreparedContext:
+        """A context whose inputs have shapes."""
+        for name, (address, _) in self._outputs.items():
+            self._set_address(context, name, address)
+        allocators = {
+            name: self._engine.make_allocator(*self._outputs[name])
+            for name in self._unknown_outputs(context)
+        }
+        for name, allocator in allocators.items():
+            context.set_output_allocator(name, allocator)
+        return _PreparedContext(context, allocators)
+
+    def _unknown_outputs(self, context: Any) -> list[str]:
+        """Once all inputs have shapes, a dim that is still variable depends on the data."""
+        return [name for name in self._dtypes if VARIABLE in tuple(context.get_tensor_shape(name))]
+
+    # ---- execution
+
+    def _choose_profile(self, inputs: Mapping[str, DeviceTensor]) -> int:
+        shapes: Shapes = {name: tensor.shape for name, tensor in inputs.items()}
+        number = choose_profile(self._profiles, shapes)
+        if number is None:
+            raise no_profile_error(self._name, self._profiles, shapes)
+        return number
+
+    def _bind_inputs(self, context: Any, inputs: Mapping[str, DeviceTensor]) -> None:
+        for name, tensor in inputs.items():
+            self._set_shape(context, name, tensor.shape)
+            self._set_address(context, name, tensor.address)
+
+    def _set_shape(self, context: Any, name: str, shape: Shape) -> None:
+        if not context.set_input_shape(name, shape):
+            raise self._engine.last_call_error(f"failed to set the shape of input '{name}'")
+
+    def _set_address(self, context: Any, name: str, address: int) -> None:
+        if not context.set_tensor_address(name, address):
+            raise self._engine.last_call_error(f"failed to set the address of '{name}'")
+
+    def _enqueue(self, context: Any) -> None:
+        if not context.execute_async_v3(self._stream):
+            raise self._engine.last_call_error("failed to execute TensorRT inference")
+
+
+def _strategy(config: model_config_pb2.ModelConfig) -> str:
+    strategy = parameters_of(config).get(_STRATEGY, _STRATEGIES[0])
+    if strategy not in _STRATEGIES:
+        expected = " or ".join(_STRATEGIES)
+        raise InvalidArgument(
+            f"unable to load model '{config.name}', '{_STRATEGY}' expected {expected} but got "
+            f"'{strategy}'"
+        )
+    return strategy

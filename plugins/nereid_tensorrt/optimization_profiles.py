@@ -1,0 +1,115 @@
+"""Chooses the optimization profile of a TensorRT engine for a batch.
+
+A profile has for each input the shapes that it may have, batch dimension included, and the shape
+that the engine was optimised for. Pure; knows no TensorRT.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from nereid.core.errors import InvalidArgument
+from nereid.core.tensors.shapes import format_shape
+from nereid.model_config import CompletionSettings, complete_config
+from nereid.model_config.validation.instance_groups import group_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid.backends import ModelDescription
+    from nereid.pb import model_config_pb2
+
+Shape = tuple[int, ...]
+Shapes = dict[str, Shape]
+
+
+class ShapeRange(NamedTuple):
+    """The shapes of one input in a profile, by TensorRT's names."""
+
+    min: Shape
+    opt: Shape
+    max: Shape
+
+
+Profile = dict[str, ShapeRange]
+
+
+def instance_profiles(
+    config: model_config_pb2.ModelConfig, instance_name: str, available: int
+) -> tuple[int, ...]:
+    """The numbers of the profiles of an instance, by its group; by default the first.
+
+    Raises:
+        InvalidArgument: the engine has no such profile.
+    """
+    group = instance_name.rpartition("_")[0]
+    numbers: tuple[int, ...] = ()
+    for index, written in enumerate(config.instance_group):
+        if group_name(config, index, written) == group:
+            numbers = tuple(dict.fromkeys(map(int, written.profile)))
+    for number in numbers:
+        if number >= available:
+            raise InvalidArgument(
+                f"unable to load model '{config.name}', instance group {group} asks for profile "
+                f"{number}, the engine has {available}"
+            )
+    return numbers or (0,)
+
+
+def choose_profile(profiles: Mapping[int, Profile], shapes: Shapes) -> int | None:
+    """The profile that is optimised for the nearest shapes; None: no profile allows these."""
+    distances = {number: _distance(profile, shapes) for number, profile in profiles.items()}
+    allowed = [(distance, number) for number, distance in distances.items() if distance is not None]
+    return min(allowed)[1] if allowed else None
+
+
+def _distance(profile: Profile, shapes: Shapes) -> int | None:
+    distance = 0
+    for name, shape in shapes.items():
+        shape_range = profile[name]
+        if len(shape) != len(shape_range.max):
+            return None
+        for size, low, optimal, high in zip(shape, *shape_range, strict=True):
+            if not low <= size <= high:
+                return None
+            distance += abs(size - optimal)
+    return distance
+
+
+def largest_batch(profiles: Mapping[int, Profile]) -> int:
+    """The most rows that any profile allows."""
+    return max(
+        min((each.max[0] for each in profile.values() if each.max), default=0)
+        for profile in profiles.values()
+    )
+
+
+def no_profile_error(name: str, profiles: Mapping[int, Profile], shapes: Shapes) -> InvalidArgument:
+    """The error for shapes that no profile allows."""
+    given = ", ".join(f"'{each}' {format_shape(shape)}" for each, shape in sorted(shapes.items()))
+    taken = "; ".join(
+        f"profile {number}: "
+        + ", ".join(
+            f"'{each}' {format_shape(allowed.min)} to {format_shape(allowed.max)}"
+            for each, allowed in sorted(profile.items())
+        )
+        for number, profile in sorted(profiles.items())
+    )
+    return InvalidArgument(
+        f"no optimization profile of model '{name}' takes the shapes {given} (it has {taken})"
+    )
+
+
+def complete_from_engine(
+    config: model_config_pb2.ModelConfig, description: ModelDescription, rows: int
+) -> model_config_pb2.ModelConfig:
+    """The configuration, completed from the engine; rows: the largest batch of its profiles.
+
+    Raises:
+        InvalidArgument: the configuration does not fit the engine.
+    """
+    # Other backends use a default, but a batch that is larger than the engine's would fail.
+    settings = CompletionSettings(default_max_batch_size=rows)
+    return complete_config(
+        config, model_name=config.name, description=description, settings=settings
+    )

@@ -1,1 +1,0 @@
-"""The deployable services; each is a package that knows nothing of the others."""

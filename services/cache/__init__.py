@@ -1,1 +1,0 @@
-"""The cache: responses and sequences' snapshots; in Redis, schedulers' records as well."""

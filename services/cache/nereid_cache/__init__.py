@@ -1,0 +1,1 @@
+"""The cache: responses by digest, in memory or in Redis."""

@@ -1,0 +1,191 @@
+"""The cache as a service: schedulers' links, which all use one store.
+
+A link may come over a socket or, in nereid_mesh.serve.joined, connect two objects in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.methods import EXCHANGE_PATH
+from nereid.core.wire.cache_messages import (
+    CacheLookup,
+    CacheReplyCodec,
+    CacheRequestCodec,
+    CacheStore,
+)
+from nereid.mesh_auth.guard import guarded
+from nereid.rpc import Handlers, Server, ServerOptions, accept_link
+from nereid_cache.cache_config import LocalConfig
+from nereid_cache.memory_store import MemoryStore
+from nereid_cache.state_methods import state_handlers
+from nereid_cache.tracing import ExchangeTrace
+
+if TYPE_CHECKING:
+    from nereid.core.wire.cache_messages import CacheReply, CacheRequest, CacheUsage, LookupResult
+    from nereid.observability.tracing import Tracer
+    from nereid.rpc import Call, Link
+    from nereid_cache.cache_config import CacheConfig, RedisConfig
+    from nereid_cache.redis_state import RedisState
+    from nereid_cache.settings import CacheSettings
+    from nereid_cache.store import OnFound, OnStored, ResponseStore
+
+_log = logging.getLogger(__name__)
+
+# From the first change until the links are sent the store's usage.
+_USAGE_DELAY_S: Final = 0.25
+
+
+def make_store(config: CacheConfig) -> ResponseStore:
+    """The store that a configuration describes. Call inside the event loop."""
+    if isinstance(config, LocalConfig):
+        return MemoryStore(config.size, config.ttl or None)
+    # Only this store needs the redis package.
+    from nereid_cache.redis_client import make_client  # noqa: PLC0415
+    from nereid_cache.redis_store import RedisOptions, RedisStore  # noqa: PLC0415
+
+    options = RedisOptions(
+        namespace=config.namespace,
+        time_to_live_ms=int(config.ttl * 1000),
+        connections=config.pool_size,
+        wait_timeout_s=config.wait_timeout / 1000 or None,
+        run_timeout_s=_run_timeout_s(config),
+    )
+    return RedisStore(make_client(config), options)
+
+
+def make_state(config: CacheConfig) -> RedisState | None:
+    """Where schedulers' state is kept; None: a cache in memory keeps none. Connects when used."""
+    if isinstance(config, LocalConfig):
+        return None
+    from nereid_cache.redis_client import make_client  # noqa: PLC0415
+    from nereid_cache.redis_state import RedisState  # noqa: PLC0415
+
+    return RedisState(make_client(config), config.namespace)
+
+
+def _run_timeout_s(config: RedisConfig) -> float | None:
+    """How long one pipeline may take; None: without limit, as soon as one of its parts has none."""
+    if not config.connect_timeout or not config.socket_timeout:
+        return None
+    scheme = config.url.partition("://")[0]
+    # With several servers, the right one may be the last to be tried.
+    servers = config.url.count(",") + 2 if "+" in scheme else 1
+    return servers * (config.connect_timeout + config.socket_timeout) / 1000
+
+
+class CacheService:
+    """One cache. Create it inside its event loop."""
+
+    def __init__(
+        self,
+        store: ResponseStore,
+        tracer: Tracer | None = None,
+        options: ServerOptions | None = None,
+        state: RedisState | None = None,
+    ) -> None:
+        """tracer: None: no traces. The service closes it. options: of connections. state: of
+        schedulers; None: there is no place for it.
+        """
+        self._state = state
+        self._store = store
+        self._options = options or ServerOptions()
+        self._tracer = tracer
+        self._links: set[Link[CacheReply]] = set()
+        self._server: Server | None = None
+        self._usage_due: asyncio.TimerHandle | None = None
+
+    @property
+    def usage(self) -> CacheUsage:
+        """The store's counters."""
+        self._store.refresh_usage()
+        return self._store.usage
+
+    def handlers(self) -> Handlers:
+        """All RPCs of the cache, for a server or a LocalChannel."""
+        return Handlers(
+            async_unary=state_handlers(self._state), stream={EXCHANGE_PATH: self._accept}
+        )
+
+    def attach(self, link: Link[CacheReply]) -> None:
+        """Serve a scheduler over this link. Call before items arrive."""
+        link.on_items = partial(self._on_items, link)
+        link.on_down = partial(self._links.discard, link)
+        self._links.add(link)
+
+    async def listen(self, settings: CacheSettings) -> str:
+        """Serve at --cache-listen; the address that was bound. Raises OSError."""
+        handlers = guarded(self.handlers(), settings.mesh_guard())
+        self._server = Server(handlers, settings.with_keepalive(ServerOptions()))
+        address = settings.cache_listen
+        tls = settings.mesh_tls_server(address)
+        real = await self._server.listen(address, tls, private=settings.mesh_private)
+        _log.info("listening at %s", real)
+        return real
+
+    async def close(self) -> None:
+        """End at once: schedulers take a missing response for a miss."""
+        if self._usage_due is not None:
+            self._usage_due.cancel()
+        await self._store.close()
+        if self._state is not None:
+            await self._state.close()
+        for link in list(self._links):
+            link.close()
+        self._links.clear()
+        if self._server is not None:
+            await self._server.close()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
+
+    def _accept(self, call: Call) -> None:
+        codec = _SchedulerCodec()
+        link: Link[CacheReply] = accept_link(
+            call, codec, on_items=_ignore_items, on_down=_ignore_down
+        )
+        self.attach(link)
+
+    def _on_items(self, link: Link[CacheReply], items: list[CacheRequest]) -> None:
+        lookups = [item for item in items if isinstance(item, CacheLookup)]
+        stores = [item for item in items if isinstance(item, CacheStore)]
+        on_found: OnFound = partial(_send_results, link)
+        on_stored: OnStored | None = None
+        if self._tracer is not None and any(item.trace_context for item in items):
+            trace = ExchangeTrace(self._tracer, lookups, stores)
+            on_found, on_stored = partial(trace.on_found, on_found), trace.on_stored
+        self._store.exchange(lookups, stores, on_found, on_stored)
+        if self._usage_due is None:
+            loop = asyncio.get_running_loop()
+            self._usage_due = loop.call_later(_USAGE_DELAY_S, self._send_usage)
+
+    def _send_usage(self) -> None:
+        self._usage_due = None
+        usage = replace(self.usage)
+        for link in self._links:
+            link.send(usage)
+
+
+class _SchedulerCodec:
+    """The cache's end of an Exchange link: results out, lookups and stores in."""
+
+    def __init__(self) -> None:
+        out = CacheReplyCodec()
+        self.size_bytes, self.encode = out.size_bytes, out.encode
+        self.decode = CacheRequestCodec().decode
+
+
+def _send_results(link: Link[CacheReply], results: list[LookupResult]) -> None:
+    for result in results:
+        link.send(result)
+
+
+def _ignore_items(items: list[CacheRequest]) -> None:
+    pass
+
+
+def _ignore_down() -> None:
+    pass

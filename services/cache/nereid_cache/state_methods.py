@@ -1,0 +1,69 @@
+"""The RPCs by which schedulers keep their state in the cache's Redis. Translates only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.core.methods import READ_STATE_PATH, WRITE_STATE_PATH
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import RpcError, Status
+from nereid_cache.store import StateStoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from nereid.rpc import AsyncUnaryHandler, Call
+    from nereid_cache.redis_state import RedisState
+
+_NO_REDIS: Final = "this cache is not in Redis (--cache-config): it keeps no state"
+
+
+def state_handlers(state: RedisState | None) -> dict[str, AsyncUnaryHandler]:
+    """The handlers by path. state None: the cache is in memory, which does not outlive anything."""
+
+    async def read(it: RedisState, message: bytes) -> bytes:
+        request = pb.ReadStateRequest.FromString(message)
+        response = pb.ReadStateResponse()
+        if not request.record:
+            response.records.update(await it.read_all(request.mesh))
+        elif request.files:
+            found = await it.read_files(request.mesh, request.record, request.files)
+            response.files.update(found)
+        else:
+            response.records[request.record] = await it.read(request.mesh, request.record)
+        return response.SerializeToString()
+
+    async def write(it: RedisState, message: bytes) -> bytes:
+        request = pb.WriteStateRequest.FromString(message)
+        response = pb.WriteStateResponse()
+        if request.damaged:
+            response.aside = await it.set_aside(request.mesh, request.record)
+        else:
+            written = await it.write(
+                request.mesh, request.record, request.content, request.expected, request.files
+            )
+            response.conflict = not written
+        return response.SerializeToString()
+
+    return {
+        READ_STATE_PATH: _handler(state, read),
+        WRITE_STATE_PATH: _handler(state, write),
+    }
+
+
+def _handler(
+    state: RedisState | None, respond: Callable[[RedisState, bytes], Awaitable[bytes]]
+) -> AsyncUnaryHandler:
+    async def handle(_call: Call, message: bytes) -> bytes:
+        if state is None:
+            raise RpcError(Status.UNIMPLEMENTED, _NO_REDIS)
+        try:
+            return await respond(state, message)
+        except DecodeError as error:
+            raise RpcError(Status.INTERNAL, "the request cannot be read") from error
+        except StateStoreError as error:
+            raise RpcError(Status.UNAVAILABLE, str(error)) from error
+
+    return handle

@@ -1,1 +1,0 @@
-"""The executor: owns devices, loads model instances on them, runs batches for the scheduler."""

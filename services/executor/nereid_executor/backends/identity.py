@@ -1,0 +1,157 @@
+"""The identity backend: every OUTPUT<i> is its INPUT<i>, of any datatype, after an optional delay.
+
+Triton's backend of this name, with its rules and parameters: a stand-in for a (slow) model in
+tests, and the example of docs/backend-authors.md. There is no model file.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec, ModelDescription
+from nereid.core.errors import InvalidArgument, Unimplemented
+from nereid.core.tensors.datatypes import NAME_OF_CONFIG_NUMBER
+from nereid.core.tensors.shapes import VARIABLE, format_shape
+from nereid.core.tensors.tensors import NUMPY_TYPE
+from nereid.model_config.validation.model_file import config_type_name
+from nereid.pb import model_config_pb2
+from nereid_executor.backends.parameters import parameters_of, parse_count
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from nereid.core.tensors.tensors import Array
+
+    _Tensor = model_config_pb2.ModelInput | model_config_pb2.ModelOutput
+
+_INPUT: Final = "INPUT"
+_OUTPUT: Final = "OUTPUT"
+# A load keeps a thread of the executor busy for so long.
+_MAX_CREATION_S: Final = 60
+
+
+def uses_gpus() -> bool:
+    """It does not; an instance that is placed on a GPU runs on the host."""
+    return False
+
+
+def describe(_config: model_config_pb2.ModelConfig, _version_path: Path) -> ModelDescription:
+    """Empty: there is no model file."""
+    return EMPTY_DESCRIPTION
+
+
+def load(spec: InstanceSpec) -> IdentityModel:
+    """A model for this configuration, after creation_delay_sec."""
+    config = spec.config
+    _check_pairs(config)
+    parameters = parameters_of(config)
+    delay_s = parse_count(config, parameters, "execute_delay_ms") / 1000
+    if parse_count(config, parameters, "instance_wise_delay_multiplier") > 0:
+        # Triton uses the device's number, which is the same for all instances on the CPU.
+        delay_s *= max(1, _instance_number(spec.name))
+    time.sleep(parse_count(config, parameters, "creation_delay_sec", most=_MAX_CREATION_S))
+    return IdentityModel(delay_s, config)
+
+
+class IdentityModel:
+    """Returns its inputs after a delay."""
+
+    description = EMPTY_DESCRIPTION
+    bytes_as_text = False
+    any_thread = True
+
+    def __init__(self, delay_s: float, config: model_config_pb2.ModelConfig) -> None:
+        self._delay_s = delay_s
+        self._batching = config.max_batch_size > 0
+        # Each request gets its own elements back, in its own shape.
+        self.ragged_outputs = {
+            _OUTPUT + each.name.removeprefix(_INPUT): each.name
+            for each in config.input
+            if each.allow_ragged_batch
+        }
+        # One row of zeros for each optional input; as on Triton, variable dimensions are 1.
+        self._absent = {
+            each.name: np.zeros(
+                [1 if dim == VARIABLE else dim for dim in _shape(each)],
+                NUMPY_TYPE[NAME_OF_CONFIG_NUMBER[each.data_type]],
+            )
+            for each in config.input
+            if each.optional
+            and not each.allow_ragged_batch
+            and each.data_type != model_config_pb2.TYPE_STRING
+        }
+
+    def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        if self._delay_s:
+            time.sleep(self._delay_s)
+        sources = [_INPUT + name.removeprefix(_OUTPUT) for name in outputs]
+        try:
+            return [inputs[name] for name in sources]
+        except KeyError:
+            zeros = self._zeros(inputs)
+        try:
+            return [inputs[name] if name in inputs else zeros[name] for name in sources]
+        except KeyError as error:
+            raise Unimplemented(f"failed to get input '{error.args[0]}'") from error
+
+    def _zeros(self, inputs: dict[str, Array]) -> dict[str, Array]:
+        """What stands for optional inputs that are absent; nothing where no input has the rows."""
+        if not self._batching:
+            return self._absent
+        ragged = self.ragged_outputs.values()
+        rows = next((len(array) for name, array in inputs.items() if name not in ragged), None)
+        if rows is None:
+            return {}
+        return {
+            name: np.broadcast_to(row, (rows, *row.shape)) for name, row in self._absent.items()
+        }
+
+    def close(self) -> None:
+        """There is nothing to free."""
+
+
+def _check_pairs(config: model_config_pb2.ModelConfig) -> None:
+    """Refuse a configuration that is no set of input/output pairs, in Triton's words."""
+    if len(config.input) != len(config.output) or not config.input:
+        raise InvalidArgument("model configuration must have equal input/output pairs")
+    inputs = {_index("input", _INPUT, tensor): tensor for tensor in config.input}
+    for output in config.output:
+        given = inputs.get(_index("output", _OUTPUT, output))
+        if given is None:
+            raise InvalidArgument("expected input and output indices to match")
+        if given.data_type != output.data_type:
+            raise InvalidArgument(
+                "expected input and output datatype to match, got "
+                f"{_type_name(given)} and {_type_name(output)}"
+            )
+        if _shape(given) != _shape(output):
+            raise InvalidArgument(
+                "expected input and output shape to match, got "
+                f"{format_shape(_shape(given))} and {format_shape(_shape(output))}"
+            )
+
+
+def _index(role: str, prefix: str, tensor: _Tensor) -> str:
+    if not tensor.name.startswith(prefix):
+        raise InvalidArgument(
+            f"expected {role} name to follow {prefix}<index> pattern, got '{tensor.name}'"
+        )
+    return tensor.name.removeprefix(prefix)
+
+
+def _type_name(tensor: _Tensor) -> str:
+    return config_type_name(NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "INVALID"))
+
+
+def _shape(tensor: _Tensor) -> Sequence[int]:
+    return list(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
+
+
+def _instance_number(name: str) -> int:
+    """The number at the end of an instance's name."""
+    number_text = name.rpartition("_")[2]
+    return int(number_text) if number_text.isdecimal() else 0

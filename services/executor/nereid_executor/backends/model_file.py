@@ -1,0 +1,63 @@
+"""The path of a version's model file, by the configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import InvalidArgument, NotFound
+from nereid.core.files.regular_files import find_special_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nereid.pb import model_config_pb2
+
+# How each begins, and the largest that there may be, in bytes.
+# https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+_POINTER: Final = b"version https://git-lfs.github.com/spec/"
+_LARGEST_POINTER: Final = 1023
+
+
+def find_model_file(
+    config: model_config_pb2.ModelConfig, version_path: Path, default: str, capability: str = ""
+) -> Path:
+    """The file or directory.
+
+    capability: the GPU's compute capability, such as 8.6, which may have a file of its own.
+
+    Raises:
+        NotFound: it does not exist.
+        InvalidArgument: it is a Git LFS pointer, or the version has a pipe or a device.
+    """
+    name = config.cc_model_filenames.get(capability) or config.default_model_filename or default
+    path = require_file(config, version_path / name)
+    # Runtimes read other files of the version as well, such as weights beside the graph.
+    for place in (path, version_path):
+        special = find_special_file(place)
+        if special is not None:
+            raise InvalidArgument(
+                f"failed to load '{config.name}': '{special}' is a pipe or a device, not a file;"
+                " remove it from the model's directory"
+            )
+    return path
+
+
+def require_file(config: model_config_pb2.ModelConfig, path: Path) -> Path:
+    """Return the path.
+
+    Raises:
+        NotFound: it does not exist.
+        InvalidArgument: it is a Git LFS pointer.
+    """
+    if not path.exists():
+        raise NotFound(
+            f"failed to load '{config.name}': unable to find '{path}' for model '{config.name}'"
+        )
+    if path.is_file() and path.stat().st_size <= _LARGEST_POINTER:
+        with path.open("rb") as file:
+            if file.read(len(_POINTER)) == _POINTER:
+                raise InvalidArgument(
+                    f"failed to load '{config.name}': '{path}' is a Git LFS pointer, not the file"
+                    " itself: fetch that with git lfs pull"
+                )
+    return path

@@ -1,0 +1,132 @@
+"""ONNX Runtime on tensors that are on the device already, and graphs of its executions."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core.tensors.tensors import NUMPY_TYPE
+from nereid_executor.backends.device_io.device import DeviceTensor
+from nereid_executor.backends.onnx.errors import translated_errors
+from nereid_executor.backends.onnx.session_options import run_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import onnxruntime as ort
+
+    from nereid.backends import ModelDescription
+    from nereid.pb import model_config_pb2
+
+# Of run options: a run returns once its kernels are enqueued; which graph it captures or launches.
+_NO_SYNCHRONIZATION: Final = "disable_synchronize_execution_providers"
+_GRAPH: Final = "gpu_graph_id"
+_NO_GRAPH: Final = "-1"
+_ONNX_BFLOAT16: Final = 16
+# The host's memory, by ONNX Runtime's name.
+HOST: Final = "cpu"
+
+
+class OrtDeviceSession:
+    """A session whose provider has the compute stream; used by its instance's thread alone."""
+
+    def __init__(  # noqa: PLR0913 (by keyword)
+        self,
+        config: model_config_pb2.ModelConfig,
+        session: ort.InferenceSession,
+        description: ModelDescription,
+        *,
+        device_type: str,
+        device_number: int,
+        graphs: bool = False,
+    ) -> None:
+        """device_type, device_number: of the memory, by ONNX Runtime's names.
+
+        graphs: the provider captures graphs.
+        """
+        self._session = session
+        self._place = (device_type, device_number)
+        places = {} if device_type == HOST else input_places(session, description)
+        # What is bound in the device's memory and wanted in the host's, ONNX Runtime copies while
+        # it is bound, and waits for no stream of ours.
+        self.host_inputs = frozenset(name for name, place in places.items() if place == HOST)
+        self.reads_early = None in places.values()
+        tensors = (*description.inputs, *description.outputs)
+        self._dtypes = {each.name: NUMPY_TYPE[each.datatype] for each in tensors}
+        # numpy has no BF16.
+        self._elements: dict[str, Any] = {
+            each.name: _ONNX_BFLOAT16 if each.datatype == "BF16" else NUMPY_TYPE[each.datatype].type
+            for each in tensors
+        }
+        self._config = config
+        self._options = _asynchronous(config)
+        if graphs:
+            self._options.add_run_config_entry(_GRAPH, _NO_GRAPH)
+        self._graph_ids = count(1)
+
+    @translated_errors()
+    def run(self, inputs: Mapping[str, DeviceTensor], outputs: Sequence[str]) -> list[DeviceTensor]:
+        """Enqueue an execution, with outputs in ONNX Runtime's memory."""
+        binding = self._bind_inputs(inputs)
+        for name in outputs:
+            binding.bind_output(name, *self._place)
+        self._session.run_with_iobinding(binding, self._options)
+        return [
+            DeviceTensor(value.data_ptr(), tuple(value.shape()), self._dtypes[name], value)
+            for name, value in zip(outputs, binding.get_outputs(), strict=True)
+        ]
+
+    @translated_errors()
+    def capture(
+        self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
+    ) -> Callable[[], None]:
+        """Capture a graph on this memory; what launches it. It has been launched once."""
+        binding = self._bind_inputs(inputs)
+        for name, tensor in outputs.items():
+            binding.bind_output(
+                name, *self._place, self._elements[name], tensor.shape, tensor.address
+            )
+        options = _asynchronous(self._config)
+        options.add_run_config_entry(_GRAPH, str(next(self._graph_ids)))
+
+        @translated_errors()
+        def launch() -> None:
+            # ONNX Runtime captures in the first run with the number, and launches in all others.
+            self._session.run_with_iobinding(binding, options)
+
+        launch()
+        return launch
+
+    def close(self) -> None:
+        """End the session: before its stream is destroyed."""
+        del self._session
+
+    def _bind_inputs(self, inputs: Mapping[str, DeviceTensor]) -> Any:
+        binding = self._session.io_binding()
+        for name, tensor in inputs.items():
+            place = (HOST, 0) if name in self.host_inputs else self._place
+            binding.bind_input(name, *place, self._elements[name], tensor.shape, tensor.address)
+        return binding
+
+
+def input_places(
+    session: ort.InferenceSession, description: ModelDescription
+) -> dict[str, str | None]:
+    """Where the session wants each input: "cpu" or "cuda"; None: it does not say.
+
+    Inputs of operators that run on the CPU, and shapes, are wanted there.
+    """
+    names = [each.name for each in description.inputs if not each.optional]
+    find = getattr(session, "get_input_memory_infos", None)
+    infos = [] if find is None else [str(info.name).lower() for info in find()]
+    if len(infos) != len(names):
+        # Releases before 1.23 do not say it.
+        return dict.fromkeys(names)
+    known = {HOST: HOST, "cuda": "cuda", "cudapinned": HOST, "cuda_cpu": HOST}
+    return {name: known.get(info) for name, info in zip(names, infos, strict=True)}
+
+
+def _asynchronous(config: model_config_pb2.ModelConfig) -> ort.RunOptions:
+    options = run_options(config)
+    options.add_run_config_entry(_NO_SYNCHRONIZATION, "1")
+    return options

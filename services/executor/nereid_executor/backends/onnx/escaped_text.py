@@ -1,0 +1,56 @@
+"""Strings that are no UTF-8, for ONNX Runtime's Python API, which takes and gives valid text only.
+
+Bad bytes arrive as surrogates (PEP 383). Each becomes a private-use character on the way in, and a
+byte again on the way out; where such characters come as text, their bytes are treated alike, so
+that nothing is ambiguous. To a model that only moves and compares strings this makes no difference.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from nereid.core.tensors.tensors import Array
+
+# 128 characters of the last plane, for the bytes from 0x80.
+_FIRST: Final = 0x10FE80
+_BYTE: Final = 0x80
+# How surrogateescape has a byte.
+_SURROGATE: Final = 0xDC00
+_TO_ESCAPE: Final = re.compile(f"[\udc80-\udcff{chr(_FIRST)}-{chr(_FIRST + 127)}]")
+_ESCAPED: Final = re.compile(f"[{chr(_FIRST)}-{chr(_FIRST + 127)}]")
+
+
+def escape_strings(array: Array) -> Array:
+    """An input; a copy if it holds strings."""
+    return _map_strings(array, _escape) if array.dtype.kind == "O" else array
+
+
+def unescape_strings(array: Array) -> Array:
+    """An output: strings become bytes."""
+    return _map_strings(array, _unescape) if array.dtype.kind in "OU" else array
+
+
+def _map_strings(array: Array, change: Any) -> Array:
+    changed: Array = np.empty(array.size, dtype=np.object_)
+    changed[:] = [change(each) for each in array.ravel().tolist()]
+    return changed.reshape(array.shape)
+
+
+def _escape(text: str) -> str:
+    return _TO_ESCAPE.sub(_escape_character, text)
+
+
+def _escape_character(match: re.Match[str]) -> str:
+    character = match[0]
+    if ord(character) < _FIRST:
+        return chr(ord(character) - _SURROGATE - _BYTE + _FIRST)
+    return "".join(chr(byte - _BYTE + _FIRST) for byte in character.encode())
+
+
+def _unescape(text: str) -> bytes:
+    restored = _ESCAPED.sub(lambda match: chr(ord(match[0]) - _FIRST + _BYTE + _SURROGATE), text)
+    return restored.encode("utf-8", "surrogateescape")

@@ -1,0 +1,413 @@
+"""The Python backend: model.py files with Triton's interface, one worker process per instance.
+
+A worker that ends unexpectedly takes only what it was executing with it; it is started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+import sys
+import time
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf import json_format
+
+from nereid.backends import (
+    BatchUpdate,
+    InstanceSpec,
+    ModelDescription,
+    ModelLostError,
+    Request,
+)
+from nereid.core.errors import Internal, InvalidArgument, NereidError, NotFound
+from nereid.model_config import config_json
+from nereid.model_config.reshapes import output_reshapes
+from nereid.pb import model_config_pb2
+from nereid.rpc.net.backoff import Backoff, BackoffOptions
+from nereid_executor.backends.python.messages.request_metadata import (
+    RequestForms,
+    meta_of,
+    tensors_of,
+)
+from nereid_executor.backends.python.messages.response_heads import ResponseHeads
+from nereid_executor.backends.python.supervisor.direct_supervisor import DirectSupervisor
+from nereid_executor.backends.python.supervisor.model_calls import ModelCalls
+from nereid_executor.backends.python.supervisor.notifications import NotificationHandler
+from nereid_executor.backends.python.supervisor.readiness_queries import ReadinessQueries
+from nereid_executor.backends.python.supervisor.visible_config import (
+    instance_kind,
+    visible_config,
+)
+from nereid_executor.backends.python.supervisor.worker_process import WorkerProcess
+from nereid_executor.backends.python.supervisor.worker_settings import (
+    WorkerSettings,
+    read_worker_settings,
+)
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid_executor.core.load_memory import process_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
+    from threading import Event
+
+    from nereid.shm.reference import SharedMemory
+    from nereid_executor.backends.direct_serving import StreamContext
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_FILENAME: Final = "model.py"
+_HAS_AUTO_COMPLETE: Final = re.compile(rb"\bauto_complete_config\b")
+# What auto_complete_config may change.
+_COMPLETABLE: Final = (
+    "max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy"
+)  # fmt: skip
+
+_CONTROL: Final = Struct("<QII")
+_RESTARTS: Final = BackoffOptions(first_s=0.1, factor=2.0, largest_s=30.0)
+
+
+def uses_gpus() -> bool:
+    """Models may use GPUs by themselves, but the backend does not need one to be offered."""
+    return False
+
+
+def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
+    """The configuration as the model's auto_complete_config leaves it."""
+    return describe_within(config, version_path, None)
+
+
+def describe_within(
+    config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None
+) -> ModelDescription:
+    """Describe as describe() does; kill a worker that takes longer. None: no limit."""
+    path = _model_file(config, version_path)
+    completed = model_config_pb2.ModelConfig()
+    completed.CopyFrom(config)
+    if describe_runs_code(config, version_path):
+        settings = read_worker_settings(config, version_path.parent, {})
+        worker = WorkerProcess(
+            settings.python,
+            config.name,
+            NotificationHandler(config.name, config.name).on_notification,
+        )
+        try:
+            worker.wait_for(wire.STARTED, settings.start_s)
+            worker.send_json(wire.DESCRIBE, _model_settings(config, path))
+            limits_s = [each for each in (settings.initialize_s, limit_s) if each is not None]
+            body = worker.wait_for(wire.DESCRIBED, min(limits_s, default=None))
+            described = json.loads(bytes(body))
+        except (wire.LostError, wire.SlowError) as error:
+            raise Internal(worker.death_reason()) from error
+        finally:
+            worker.kill()
+        _merge_completed(completed, described)
+    return ModelDescription((), (), completed)
+
+
+def describe_runs_code(config: model_config_pb2.ModelConfig, version_path: Path) -> bool:
+    """Whether describe() has a worker import the model's source, and call what is in it.
+
+    Raises:
+        NereidError: there is no such file.
+    """
+    path = _model_file(config, version_path)
+    is_complete = bool(config.input) and bool(config.output)
+    return not is_complete or _HAS_AUTO_COMPLETE.search(path.read_bytes()) is not None
+
+
+def load(spec: InstanceSpec) -> PythonModel:
+    """A worker for this instance, with its model initialised."""
+    _model_file(spec.config, spec.version_path)
+    settings = read_worker_settings(spec.config, spec.version_path.parent, spec.settings)
+    return PythonModel(spec, settings)
+
+
+def _model_file(config: model_config_pb2.ModelConfig, version_path: Path) -> Path:
+    path = version_path / (config.default_model_filename or DEFAULT_FILENAME)
+    if not path.is_file():
+        raise NotFound(f"Python model file not found in '{path}'")
+    return path
+
+
+def _model_settings(config: model_config_pb2.ModelConfig, path: Path) -> dict[str, Any]:
+    return {
+        "model_config": config_json(visible_config(config)).decode(),
+        "version_path": str(path.parent),
+        "filename": path.name,
+        "decoupled": config.model_transaction_policy.decoupled,
+        "iterative": config.sequence_batching.iterative_sequence,
+        "verbose": logging.getLogger().isEnabledFor(logging.DEBUG),
+    }
+
+
+def _merge_completed(
+    config: model_config_pb2.ModelConfig, described: dict[str, Any] | None
+) -> None:
+    """Replace the fields of config that the model may complete; None: it completes none."""
+    if described is None:
+        return
+    fields: dict[str, Any] = {name: described[name] for name in _COMPLETABLE if name in described}
+    for name in fields:
+        config.ClearField(name)
+    try:
+        json_format.ParseDict(fields, config, ignore_unknown_fields=True)
+    except json_format.ParseError as error:
+        raise InvalidArgument(
+            f"model '{config.name}': auto_complete_config left a configuration that makes no "
+            f"sense: {error}"
+        ) from error
+
+
+class PythonModel:
+    """A model in a worker; used by its instance's thread alone, but where said otherwise."""
+
+    def __init__(self, spec: InstanceSpec, settings: WorkerSettings) -> None:
+        self._spec = spec
+        self._settings = settings
+        self.decoupled = spec.config.model_transaction_policy.decoupled
+        self.execution_timeout_s = settings.execute_s
+        # The worker can serve the stream itself in Nereid's own Python, if nobody has to interrupt
+        # a batch, pass responses on before it is executed, or keep anything between batches.
+        sequences = spec.config.sequence_batching
+        self._iterative = sequences.iterative_sequence
+        self.can_serve_stream = (
+            not self.decoupled
+            and not self._iterative
+            and not sequences.state
+            and settings.execute_s is None
+            and settings.python == sys.executable
+        )
+        self._serves_stream = False
+        reshapes = output_reshapes(spec.config)
+        self._heads = ResponseHeads(spec.config.name, str(spec.version), reshapes)
+        self._forms = RequestForms(lambda parts: self._send_frame(wire.FORM, parts))
+        # Of requests in flight, by batch and member.
+        self._output_buffers: dict[tuple[int, int], SharedMemory] = {}
+        self._notifications = NotificationHandler(spec.name, spec.config.name)
+        self._queries = ReadinessQueries()
+        self._worker: WorkerProcess | None = None
+        try:
+            self._worker = self._start_worker()
+        except BaseException:
+            self._notifications.remove_metrics()
+            raise
+
+    @property
+    def memory_bytes(self) -> int:
+        """What its worker takes, which is another process."""
+        return 0 if self._worker is None else process_bytes(self._worker.pid)
+
+    # ---- the worker's life
+
+    def _start_worker(self) -> WorkerProcess:
+        """Raises Internal if its model cannot be initialised."""
+        spec, settings = self._spec, self._settings
+        self._forms.clear()
+        self._output_buffers.clear()
+        calls = ModelCalls(spec.mesh, spec.number)
+        worker = WorkerProcess(
+            settings.python,
+            spec.config.name,
+            self._on_notification,
+            calls,
+            serves_stream=self.can_serve_stream,
+            threads=spec.threads,
+        )
+        try:
+            worker.wait_for(wire.STARTED, settings.start_s)
+            path = _model_file(spec.config, spec.version_path)
+            memory = None if spec.mesh is None else spec.mesh.memory
+            about = {"args": self._initialize_arguments(), "memory": memory}
+            worker.send_json(wire.INITIALIZE, {**_model_settings(spec.config, path), **about})
+            body = worker.wait_for(wire.INITIALIZED, settings.initialize_s, spec.is_wanted)
+            has_is_ready = body == b"true"
+        except (wire.LostError, wire.SlowError) as error:
+            reason = worker.death_reason()
+            worker.kill()
+            raise Internal(reason) from error
+        except BaseException:
+            worker.kill()
+            raise
+        if has_is_ready:
+            self._queries.enable(calls.wake)
+        return worker
+
+    def _on_notification(self, kind: int, body: bytearray) -> None:
+        if kind == wire.READY:
+            self._queries.on_ready(body)
+        else:
+            self._notifications.on_notification(kind, body)
+
+    def _initialize_arguments(self) -> dict[str, str]:
+        """The arguments of the model's initialize()."""
+        spec = self._spec
+        return {
+            "model_config": config_json(visible_config(spec.config, spec.gpu)).decode(),
+            "model_instance_kind": instance_kind(spec),
+            "model_instance_name": spec.name,
+            "model_instance_device_id": str(spec.gpu or 0),
+            "model_repository": str(spec.version_path.parent),
+            "model_version": str(spec.version),
+            "model_name": spec.config.name,
+        }
+
+    def restart(self, stopping: Event) -> bool:
+        """Start a new worker, with back-off while that fails."""
+        self._remove_worker(WorkerProcess.kill)
+        backoff = Backoff(_RESTARTS)
+        while not stopping.is_set():
+            try:
+                self._worker = self._start_worker()
+                return True
+            except NereidError as error:
+                self._notifications.on_worker_end()
+                _log.warning(
+                    "instance %s: its worker cannot be restarted: %s",
+                    self._spec.name,
+                    error.message,
+                )
+            stopping.wait(backoff.next_delay_s())
+        return False
+
+    def terminate(self) -> None:
+        if self._worker is not None:
+            self._worker.terminate()
+
+    def close(self) -> None:
+        self._remove_worker(WorkerProcess.shut_down)
+        self._notifications.remove_metrics()
+
+    def _remove_worker(self, end: Callable[[WorkerProcess], None]) -> None:
+        self._queries.disable()
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            end(worker)
+        self._notifications.on_worker_end()
+
+    @property
+    def reports_readiness(self) -> bool:
+        return self._queries.enabled
+
+    def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
+        """From any thread."""
+        self._queries.submit_query(on_response)
+
+    # ---- its instance's stream
+
+    @property
+    def last_batch_begun(self) -> int:
+        worker = self._worker
+        return worker.last_batch if self._serves_stream and worker is not None else 0
+
+    def begin_tenure(self) -> None:
+        if self._worker is not None:
+            self._worker.forget_last_batch()
+
+    def running_requests(self) -> Sequence[int]:
+        """From any thread."""
+        worker = self._worker
+        # A worker that is being removed has no memory any more.
+        with contextlib.suppress(ValueError):
+            return worker.running_requests if self._serves_stream and worker is not None else ()
+        return ()
+
+    def serve_stream(self, context: StreamContext) -> None:
+        self._serves_stream = True
+        worker = self._running_worker()
+        DirectSupervisor(self._spec, worker, context).run(self._send_from_other_threads)
+
+    def wake(self) -> None:
+        """From any thread."""
+        worker = self._worker
+        if worker is not None:
+            worker.calls.wake()
+
+    # ---- batches
+
+    def file_descriptors(self) -> Sequence[int]:
+        return self._running_worker().descriptors
+
+    def begin_batch(self, batch: int, requests: Sequence[Request]) -> None:
+        worker = self._running_worker()
+        members = []
+        latest_us: int | None = 0
+        for place, request in enumerate(requests):
+            remaining_us = request.remaining_us
+            form = self._forms.number_of(request.spec)
+            # As wire.Members.
+            members.append((form, remaining_us, meta_of(request), tensors_of(request)))
+            # One without a deadline removes that of all.
+            if latest_us is not None:
+                latest_us = max(latest_us, remaining_us) if remaining_us else None
+            if request.output_buffer is not None:
+                self._output_buffers[batch, place] = request.output_buffer
+        if self.decoupled:
+            # It may make calls on behalf of any of its open requests.
+            latest_us = None
+        worker.calls.deadline = time.monotonic() + latest_us / 1e6 if latest_us else None
+        self._send_frame(wire.BATCH, wire.batch_parts(batch, members))
+
+    def control_request(self, batch: int, member: int, kind: int) -> None:
+        self._send_frame(wire.CONTROL, [_CONTROL.pack(batch, member, kind)])
+
+    def may_have_begun(self, batch: int) -> bool:
+        return self._worker is None or self._worker.last_batch >= batch
+
+    def collect_updates(self, ready: Collection[int]) -> Iterator[BatchUpdate]:
+        worker = self._running_worker()
+        with worker.loss_reported():
+            for kind, body in worker.arrived_frames(ready):
+                if kind == wire.RESPONSES:
+                    # Calls from now on are not on behalf of this batch.
+                    worker.calls.deadline = None
+                    yield self._update_of(body)
+                else:
+                    worker.on_frame(kind, body)
+            if worker.calls.fileno() in ready:
+                self._send_from_other_threads()
+
+    def _send_from_other_threads(self) -> None:
+        """Send the worker responses to its calls, and queries, that other threads left for it."""
+        worker = self._running_worker()
+        worker.send_call_responses()
+        for number in self._queries.pop_unsent():
+            worker.send_json(wire.READINESS_QUERY, number)
+
+    def _running_worker(self) -> WorkerProcess:
+        if self._worker is None:
+            raise ModelLostError("there is no worker")
+        return self._worker
+
+    def _send_frame(self, kind: int, parts: Sequence[Any]) -> None:
+        worker = self._running_worker()
+        with worker.loss_reported():
+            try:
+                worker.send_frame(kind, parts)
+            except wire.WireError as error:
+                raise InvalidArgument(
+                    f"the requests of a batch of model '{self._spec.config.name}' are larger"
+                    " together than what a worker can be sent",
+                    accepted=True,
+                ) from error
+
+    def _update_of(self, body: bytearray) -> BatchUpdate:
+        batch, flags, replies = wire.read_responses(body)
+        buffers = self._output_buffers
+        rescheduled: Sequence[int] = ()
+        if self._iterative:
+            rescheduled = [reply.member for reply in replies if reply.flags & wire.RESCHEDULED]
+            replies = [reply for reply in replies if not reply.flags & wire.RESCHEDULED]
+            for member in rescheduled:
+                buffers.pop((batch, member), None)
+        responses = [
+            self._heads.response_of(
+                *reply, buffers.pop((batch, reply[0]), None) if buffers else None
+            )
+            for reply in replies
+        ]
+        return BatchUpdate(batch, responses, bool(flags & wire.EXECUTED), rescheduled)

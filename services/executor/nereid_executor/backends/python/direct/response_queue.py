@@ -1,0 +1,105 @@
+"""What response senders send, from any thread, until it is written to the instance's stream."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+from nereid_executor.backends.python.worker_site.nereid_worker.runtime.serving import (
+    FIRST_COLLECT_S,
+    LONGEST_COLLECT_S,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nereid.rpc import BlockingStream
+    from nereid_executor.batch.arrays import Piece
+
+    # Members and the pieces of their responses.
+    MemberResponses = Sequence[tuple[int, Sequence[Piece]]]
+
+
+class ResponseQueue:
+    """Responses by batch, and the lock of the stream that they go to.
+
+    `_stream_lock` guards reading and writing the stream; if it is held, enqueue for the holder. The
+    serving thread holds it except while the model executes, and it alone waits for the lock:
+    finalisers respond as well, and may interrupt any of this.
+    """
+
+    def __init__(self, deliver: Callable[[int, MemberResponses], None]) -> None:
+        """deliver: called with the lock held. Made by the serving thread, which holds it now."""
+        self._deliver = deliver
+        self._queue: deque[tuple[int, MemberResponses]] = deque()
+        self._stream_lock = threading.Lock()
+        self._stream_lock.acquire()
+        # Reentrant: the garbage collector may finalise a sender while this thread holds it.
+        self._event_lock = threading.RLock()
+        # Readable when the serving thread should look again.
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def submit_responses(self, batch: int, responses: MemberResponses) -> None:
+        """Deliver responses, or leave them to the thread that holds the lock."""
+        self._queue.append((batch, responses))
+        if not self._try_deliver():
+            self.wake()
+
+    def deliver_all(self) -> None:
+        """Deliver what is queued; call with the lock held."""
+        while self._queue:
+            self._deliver(*self._queue.popleft())
+
+    def try_lock_stream(self) -> bool:
+        return self._stream_lock.acquire(blocking=False)
+
+    def lock_stream(self) -> None:
+        self._stream_lock.acquire()
+
+    def unlock_stream(self) -> None:
+        """Release the lock, and deliver what was queued meanwhile."""
+        self._stream_lock.release()
+        if self._queue:
+            self._try_deliver()
+
+    def _try_deliver(self) -> bool:
+        """Whether nothing is left for another thread to deliver."""
+        while self._queue:
+            if not self._stream_lock.acquire(blocking=False):
+                return False
+            try:
+                self.deliver_all()
+            finally:
+                self._stream_lock.release()
+        return True
+
+    def wake(self) -> None:
+        """End wait_for() in the serving thread."""
+        with self._event_lock:
+            if self._event >= 0:
+                os.eventfd_write(self._event, 1)
+
+    def close(self) -> None:
+        with self._event_lock:
+            event, self._event = self._event, -1
+        os.close(event)
+
+    def wait_for(self, stream: BlockingStream) -> None:
+        """Until there is something to deliver, or to read from the stream."""
+        if stream.has_input:
+            return
+        poll = select.poll()
+        poll.register(stream, select.POLLIN)
+        poll.register(self._event, select.POLLIN)
+        pause_s = FIRST_COLLECT_S
+        while not poll.poll(pause_s * 1000):
+            # A lost sender responds when it is collected; in a reference cycle that takes this.
+            gc.collect()
+            pause_s = min(2 * pause_s, LONGEST_COLLECT_S)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._event)

@@ -1,0 +1,371 @@
+"""A worker's own service of its instance's stream: batches from the scheduler, responses to it.
+
+Runs in a worker, in the thread that runs the model, with nothing between the two; so do the model's
+calls of other models (see scheduler_calls). Everything else goes through the executor (see
+supervisor.direct_supervisor). Threads of the model that respond
+later write to the stream themselves while execute() runs. Only for models that run in the
+executor's Python and are not decoupled. What becomes of a batch is decided by received_batches, and
+what is sent of it by open_batches, both in nereid_executor.batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from functools import partial
+from pathlib import Path
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.bounded_cache import BoundedCache
+from nereid.core.errors import ProtocolError
+from nereid.core.methods import EXECUTE_PATH
+from nereid.model_config.reshapes import output_reshapes
+from nereid.pb import model_config_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import BlockingStream, RpcError
+from nereid.shm.segments import SHM_THRESHOLD_BYTES
+from nereid_executor.backends.python.direct.kept_responses import KeptResponses
+from nereid_executor.backends.python.direct.output_segments import OutputSegments
+from nereid_executor.backends.python.direct.response_queue import ResponseQueue
+from nereid_executor.backends.python.direct.scheduler_calls import (
+    SchedulerCalls,
+    SchedulerPath,
+)
+from nereid_executor.backends.python.messages.request_metadata import meta_of, spec_json, tensors_of
+from nereid_executor.backends.python.messages.response_heads import ResponseHeads
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol.channel import (
+    is_forked,
+)
+from nereid_executor.backends.python.worker_site.nereid_worker.runtime import received_requests
+from nereid_executor.backends.python.worker_site.nereid_worker.runtime.execution import (
+    BatchExecution,
+)
+from nereid_executor.batch.lifecycle.received_batches import COMPLETE, EXECUTING
+from nereid_executor.batch.open_batches import OpenBatches
+from nereid_executor.batch.responses import MAX_EXECUTED_BYTES
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from nereid.backends import Request, RequestSpec
+    from nereid_executor.backends.python.direct.response_queue import MemberResponses
+    from nereid_executor.backends.python.worker_site.nereid_worker.connection import shared_tensors
+    from nereid_executor.backends.python.worker_site.nereid_worker.runtime.serving import (
+        Serving,
+    )
+    from nereid_executor.batch.arrays import Piece
+    from nereid_executor.batch.open_batches import OpenBatch
+
+_MOST_FORMS: Final = 1024
+
+
+class DirectServer:
+    """Serves one stream; a StreamServer and a ReplySink of nereid_worker.runtime.
+
+    The main thread serves. The reading thread calls stop() and on_output_buffer(); threads of the
+    model send replies, poll for controls, and make calls.
+    """
+
+    def __init__(self, serving: Serving, about: dict[str, Any], stopped: threading.Event) -> None:
+        config = model_config_pb2.ModelConfig.FromString(bytes.fromhex(about["config"]))
+        self._serving = serving
+        self._runner, self._connection = serving.runner, serving.connection
+        self._about = about
+        self._stopped = stopped
+        self._has_segments: bool = about["has_segments"]
+        self._segments = OutputSegments(
+            partial(self._connection.notify, wire.REQUEST_OUTPUT_BUFFER),
+            serving.reader.in_thread,
+            partial(self._connection.notify, wire.RETURN_OUTPUT_BUFFERS),
+        )
+        self._heads = ResponseHeads(config.name, about["version"], output_reshapes(config))
+        self._forms: BoundedCache[RequestSpec, received_requests.Form] = BoundedCache(_MOST_FORMS)
+        # The model knows batches by the scheduler's numbers.
+        self._open = OpenBatches(
+            config,
+            Path(about["model_path"]),
+            about["instance"],
+            decoupled=False,
+            traced=about["traced"],
+        )
+        self._received = self._open.received
+        # What broke the protocol while the model executed.
+        self._broken: ProtocolError | DecodeError | None = None
+        self._stream: BlockingStream | None = None
+        channel = self._connection.channel
+        self._kept = KeptResponses(
+            lambda ids, reply: channel.send(wire.KEPT, wire.kept_parts(ids, reply))
+        )
+        # Batches that were read while polling for controls.
+        self._read_ahead: deque[bytes] = deque()
+        self._queue = ResponseQueue(self._deliver_responses)
+        self._calls = SchedulerCalls(
+            self._open_path,
+            lambda: self._connection.notify(wire.REQUEST_LINK, None),
+            about["connect_s"],
+            must_not_wait=serving.reader.in_thread,
+        )
+
+    def _open_path(self, link: dict[str, Any], on_lost: Callable[[], None]) -> SchedulerPath:
+        about, segments = self._about, self._connection.segments
+        return SchedulerPath(about["address"], link, about["number"], segments, on_lost=on_lost)
+
+    def stop(self, *, cut: bool) -> None:
+        if cut:
+            self._kept.cut()
+            self._calls.close(cut=True)
+        # A batch that arrives right now is lost with the stream; the scheduler gives it to another
+        # instance.
+        if self._stream is not None and (cut or not self._received.busy):
+            self._stream.cut()
+        self._queue.wake()
+
+    def on_link(self, about: dict[str, Any] | None) -> None:
+        self._calls.on_link(about)
+
+    def on_output_buffer(self, number: int, buffer: list[Any] | None) -> None:
+        self._segments.on_output_buffer(number, buffer)
+
+    def serve(self) -> list[Any] | None:
+        try:
+            self._stream = BlockingStream(
+                self._about["address"],
+                EXECUTE_PATH,
+                metadata=[(key, value) for key, value in self._about["metadata"]],
+                timeout_s=self._about["connect_s"],
+                # The executor watches this process, so the stream needs no keepalive.
+                background_keepalive=False,
+            )
+            if self._about["has_links"]:
+                self._connection.own_calls = self._calls.calls
+            self._serve_batches(self._stream)
+        except RpcError as error:
+            self._kept.cut()
+            return None if self._stopped.is_set() else [int(error.status), error.message]
+        except (ProtocolError, DecodeError) as broken:
+            self._kept.cut()
+            return [None, str(broken)]
+        finally:
+            self._connection.own_calls = lambda: None
+            self._calls.close(cut=False)
+            self._kept.end()
+            if self._stream is not None:
+                self._stream.close()
+            self._segments.close()
+            self._queue.close()
+        return None
+
+    def _serve_batches(self, stream: BlockingStream) -> None:
+        while self._received.busy or not self._stopped.is_set():
+            if self._received.busy and not self._read_ahead:
+                self._serve_deferred(stream)
+                if stream.ended:
+                    return
+                if not self._read_ahead and self._stopped.is_set():
+                    continue
+            frame = self._read_ahead.popleft() if self._read_ahead else stream.receive()
+            if frame is None:
+                return
+            self._on_frame(frame, stream)
+
+    def _serve_deferred(self, stream: BlockingStream) -> None:
+        """Send deferred responses until a batch comes or there are no more."""
+        while self._received.busy and not self._read_ahead and not stream.ended:
+            self._queue.wait_for(stream)
+            self._queue.deliver_all()
+            self._read_ahead += stream.read_messages()
+
+    def _on_frame(self, frame: bytes, stream: BlockingStream) -> None:
+        """Execute a batch and send its responses, or pass controls on."""
+        started_ns = perf_counter_ns()
+        message = pb.Batch.FromString(frame)
+        if not message.members:
+            self._on_controls(message)
+            return
+        self._received.read(message.id)
+        number, executions = message.id, self._serving.executions
+        execution = BatchExecution(number, self, self._poll_controls, decoupled=False)
+        batch, requests = self._open.begin_batch(message, number, started_ns, execution=execution)
+        self._add_requests(execution, requests)
+        executions.note_begun(number)
+        executions.note_running(batch.ids)
+        batch.begun_ns = perf_counter_ns()
+        self._queue.unlock_stream()
+        replies = self._runner.execute(execution)
+        self._queue.lock_stream()
+        executed_ns = perf_counter_ns()
+        has_senders = bool(execution.held)
+        execution.mark_responded(replies)
+        execution.release_requests()
+        batch.add_final_responses(self._write_replies(batch, replies))
+        if has_senders:
+            self._queue.deliver_all()
+        response = batch.next_frame(self._received, executed_ns, executed=True)
+        if execution.inputs is not None:
+            # Their owner reuses the memory after this.
+            execution.inputs.copy_held()
+        if response is not None:
+            self._kept.add(batch.ids, response)
+            executions.note_running(())
+            stream.send(response)
+        if batch.state is COMPLETE:
+            self._received.end(batch)
+        if self._broken is not None:
+            raise self._broken
+        if batch.trace_contexts:
+            contexts = [context.hex() for context in batch.trace_contexts]
+            times = [started_ns, batch.begun_ns, executed_ns, perf_counter_ns()]
+            self._connection.notify(wire.TRACED, [contexts, times])
+
+    def _add_requests(self, execution: BatchExecution, requests: Sequence[Request]) -> None:
+        latest_us, has_limit = 0, True
+        for member, request in enumerate(requests):
+            spec = request.spec
+            form = self._forms.get(spec) or self._remember_form(spec)
+            self._runner.add_request(execution, member, form, tensors_of(request), meta_of(request))
+            remaining_us = request.remaining_us
+            if remaining_us > latest_us:
+                latest_us = remaining_us
+            elif not remaining_us:
+                has_limit = False
+        if latest_us and has_limit:
+            execution.deadline_ns = time.monotonic_ns() + latest_us * 1000
+
+    def _remember_form(self, spec: RequestSpec) -> received_requests.Form:
+        return self._forms.remember(spec, received_requests.Form(spec_json(spec)))
+
+    # ---- controls, and calls
+
+    def _on_controls(self, message: pb.Batch) -> None:
+        if message.exported_slots:
+            raise ProtocolError("states are asked for of a model without any")
+        for batch, member, kind in self._open.controlled_members(message.controls):
+            batch.execution.on_control(member, kind)
+
+    def _poll_controls(self) -> None:
+        """Read controls that have arrived, for a model that asks from any of its threads."""
+        # If the lock is held, the holder reads the stream.
+        if self._stream is None or is_forked() or not self._queue.try_lock_stream():
+            return
+        try:
+            for frame in self._stream.read_from_any_thread():
+                message = pb.Batch.FromString(frame)
+                self._on_controls(message)
+                if message.members:
+                    # It raises: one executes.
+                    self._received.read(message.id)
+        except (ProtocolError, DecodeError) as error:
+            # For the serving thread, not for the model.
+            self._broken = error
+        finally:
+            self._queue.unlock_stream()
+
+    def caller_context(self, batch: int | None) -> dict[str, Any]:
+        """On behalf of which requests a thread makes a call.
+
+        batch: the one that the thread executes, if known; None: it is the main thread. Any other
+        thread may call for any open request. Which one is not guessed: for a wrong one, deadlock
+        detection would refuse calls that cause no deadlock.
+        """
+        opened = self._received.begun()
+        executing = next((each for each in opened if each.state is EXECUTING), None)
+        known = batch is None or all(each is executing for each in opened)
+        if executing is not None:
+            known = known or batch == executing.number
+            if known:
+                opened = [executing]
+        executions = [each.execution for each in opened]
+        deadlines = [each.deadline_ns for each in executions]
+        deadline_ns = max(deadlines) if deadlines and all(deadlines) else 0
+        return {"deadline_ns": deadline_ns, "caller_known": known}
+
+    # ---- responses
+
+    def send_replies(
+        self,
+        batch: int,
+        replies: list[wire.Reply],
+        inputs: shared_tensors.MappedInputs | None = None,
+        *,
+        executed: bool = False,  # noqa: ARG002 - senders' replies alone come here
+    ) -> None:
+        """Write replies of a response sender, in its thread, and have them sent."""
+        # The stream belongs to the process that the model has forked.
+        if is_forked():
+            return
+        opened = self._received.find(batch)
+        written: MemberResponses = []
+        if opened is not None:
+            # Copied: the model may change its arrays, and inputs their owner, before it is sent.
+            written = [
+                (member, (b"".join(pieces),))
+                for member, pieces in self._write_replies(opened, replies)
+            ]
+        replies.clear()
+        if inputs is not None:
+            inputs.copy_held()
+        if written:
+            self._queue.submit_responses(batch, written)
+
+    def send_from_finalizer(self, batch: int, reply: wire.Reply) -> None:
+        self.send_replies(batch, [reply])
+
+    def _deliver_responses(self, number: int, responses: MemberResponses) -> None:
+        """Add senders' responses to their batch and send them, unless it still executes."""
+        batch, stream = self._received.find(number), self._stream
+        if batch is None or stream is None:
+            return
+        batch.add_final_responses([each for each in responses if batch.is_open(each[0])])
+        if batch.state is EXECUTING:
+            return
+        frame = batch.next_frame(self._received)
+        if frame is not None:
+            # The serving thread notices a broken stream when it reads.
+            with contextlib.suppress(RpcError):
+                stream.send(frame)
+        if batch.state is COMPLETE:
+            self._received.end(batch)
+
+    def _write_replies(
+        self, batch: OpenBatch, replies: Sequence[wire.Reply]
+    ) -> list[tuple[int, Sequence[Piece]]]:
+        try:
+            return self._write_all(batch, replies)
+        except wire.WireError as error:
+            failures = [self._runner.failure(reply.member, str(error)) for reply in replies]
+            return self._write_all(batch, failures)
+
+    def _write_all(
+        self, batch: OpenBatch, replies: Sequence[wire.Reply]
+    ) -> list[tuple[int, Sequence[Piece]]]:
+        """Raises WireError if they are too large together."""
+        classes, written = batch.classes, []
+        total_bytes = 0
+        for member, flags, meta, raws in replies:
+            buffer = None
+            tensors: Sequence[Any] = [raw if type(raw) is bytes else _flat(raw) for raw in raws]
+            size_bytes = sum(map(len, tensors))
+            if size_bytes >= SHM_THRESHOLD_BYTES and self._has_segments and member not in classes:
+                buffer, tensors = self._segments.write(tensors)
+            if buffer is None:
+                total_bytes += size_bytes
+                if total_bytes > MAX_EXECUTED_BYTES:
+                    raise wire.WireError("the tensors are too large to be sent")
+            response = self._heads.response_of(member, flags, meta, tensors, buffer)
+            if member in classes:
+                response = self._open.classify(batch, response)
+            written.append((member, self._open.write_response(response, buffer)))
+        return written
+
+
+def _flat(raw: Any) -> bytes | memoryview:
+    """An output as bytes; large ones are not copied."""
+    if type(raw) is bytearray:
+        return bytes(raw)
+    return raw.tobytes() if raw.nbytes < SHM_THRESHOLD_BYTES else wire.as_bytes(raw)

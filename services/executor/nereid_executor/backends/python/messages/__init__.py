@@ -1,0 +1,1 @@
+"""Messages between the mesh and the worker of a Python model."""

@@ -1,0 +1,130 @@
+"""A model's calls as requests of the mesh, and the mesh's responses as the model's.
+
+Used where calls enter the mesh: in the executor, and in workers with a link of their own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.bounded_cache import BoundedCache
+from nereid.core.wire.codecs import read_parameters
+from nereid.core.wire.messages import DECOUPLED, InferRequest
+from nereid.core.wire.trace_context import CONTEXT_BYTES
+from nereid.pb import kserve_pb2
+from nereid.shm.reference import SharedMemory
+from nereid_executor.backends.python.messages.response_heads import code_name
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.core.wire.messages import ErrorStatus, InferResponse, Parameter
+
+_LATEST: Final = -1
+_MAX_TRACE_STATE: Final = 512
+_UNKNOWN: Final = "Request for unknown model: "
+_MAX_HEADS: Final = 1024
+_MAX_HEAD_BYTES: Final = 4096
+
+
+def infer_request(
+    about: dict[str, Any], tensors: Sequence[Any], instance: int, deadline: float | None
+) -> InferRequest:
+    """The request that a model of this instance describes.
+
+    deadline: of the requests that the model executes (time.monotonic), unless the model's worker
+    names a better one.
+    """
+    caller = instance
+    if "deadline_ns" in about:
+        deadline = int(about["deadline_ns"]) / 1e9 or None
+        caller = instance if about["caller_known"] else 0
+    return InferRequest(
+        0,
+        _request_head(about),
+        [SharedMemory(*each) if type(each) is wire.Range else bytes(each) for each in tensors],
+        request_id=about["id"],
+        parameters=_parameters(about),
+        timeout_us=about["timeout_us"],
+        deadline=deadline,
+        trace_context=_trace_context(about["trace"], about.get("tracestate", "")),
+        caller=caller,
+        accepts_many=about.get("decoupled", False),
+    )
+
+
+def _request_head(about: dict[str, Any]) -> bytes:
+    head = kserve_pb2.ModelInferRequest(model_name=about["model"])
+    if about["version"] != _LATEST:
+        head.model_version = str(about["version"])
+    for name, datatype, shape in about["inputs"]:
+        head.inputs.add(name=name, datatype=datatype, shape=shape)
+    for name in about["outputs"]:
+        head.outputs.add(name=name)
+    return head.SerializeToString()
+
+
+def _parameters(about: dict[str, Any]) -> dict[str, Parameter] | None:
+    parameters: dict[str, Parameter] = dict(about["parameters"])
+    correlation, flags = about["correlation_id"], about["flags"]
+    if correlation or flags:
+        parameters["sequence_id"] = correlation
+        parameters["sequence_start"] = bool(flags & 1)
+        parameters["sequence_end"] = bool(flags & 2)
+    return parameters or None
+
+
+def _trace_context(traceparent: str, tracestate: str) -> bytes:
+    """W3C's text form as the bytes that travel here; empty if there is none."""
+    parts = traceparent.split("-")
+    if len(parts) < 4:
+        return b""
+    context = b"\0" + bytes.fromhex("".join(parts[1:4]))
+    if len(context) != CONTEXT_BYTES:
+        raise ValueError(f"'{traceparent}' is no trace context")
+    return context + tracestate.encode("ascii", "replace")[:_MAX_TRACE_STATE]
+
+
+_response_heads: BoundedCache[bytes, dict[str, Any]] = BoundedCache(_MAX_HEADS, _MAX_HEAD_BYTES)
+
+
+def response_parts(model: str, response: InferResponse) -> tuple[int, Any, Sequence[Any]]:
+    """The flags of a response (wire.Reply), what it says (pending_calls.Response) and its tensors.
+
+    model: the one that was asked. What the response says is shared between calls.
+    """
+    more = wire.MORE if response.more else 0
+    if response.error is not None:
+        message = _message_of(model, response.error)
+        return wire.ERROR | more, [code_name(response.error.code), message], ()
+    head = response.head
+    if not head:
+        return wire.EMPTY | more, None, ()
+    reported = _response_heads.get(head) or _response_heads.remember(head, _read_head(head))
+    tensors = [
+        wire.Range(*each) if type(each) is SharedMemory else each for each in response.payloads
+    ]
+    return more, reported, tensors
+
+
+def _read_head(head: bytes) -> dict[str, Any]:
+    response = kserve_pb2.ModelInferResponse.FromString(head)
+    outputs = [(each.name, each.datatype, list(each.shape)) for each in response.outputs]
+    return {"outputs": outputs, "parameters": read_parameters(response.parameters)}
+
+
+def _message_of(model: str, error_status: ErrorStatus) -> str:
+    """The message of an error, as Triton words it for the model that made the request."""
+    message = error_status.message
+    if message == DECOUPLED:
+        message = (
+            f"Model {model} is using the decoupled. The current BLS request call doesn't support "
+            "models using the decoupled transaction policy. Please use 'decoupled=True' argument "
+            "to the 'exec' or 'async_exec' calls for decoupled models.'"
+        )
+    elif message.startswith(_UNKNOWN):
+        message = f"Failed for execute the inference request. Model '{model}' is not ready."
+    elif error_status.accepted:
+        return message
+    return f"Model {model} - Error when running inference: {message}"

@@ -1,0 +1,98 @@
+"""Requests as a worker gets them: metadata as JSON, and tensors or references to them."""
+
+from __future__ import annotations
+
+import json
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core import correlation_ids
+from nereid.core.wire.trace_context import TRACE_STATE
+from nereid.shm.reference import SharedMemory
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nereid.backends import Request, RequestSpec
+
+# A parameter that the scheduler adds: which iteration of a rescheduled request it is.
+ITERATION: Final = "triton_iteration"
+
+
+_FORM: Final = Struct("<Q")
+_MOST_FORMS: Final = 1024
+
+
+class RequestForms:
+    """What a worker knows of requests' specs: each is sent once, and has a number then."""
+
+    def __init__(self, send: Callable[[list[bytes]], None]) -> None:
+        """send: the parts of a FORM frame."""
+        self._send = send
+        self._numbers: dict[RequestSpec, int] = {}
+
+    def clear(self) -> None:
+        """There is another worker."""
+        self._numbers.clear()
+
+    def number_of(self, spec: RequestSpec) -> int:
+        """From 1."""
+        return self._numbers.get(spec) or self._add(spec)
+
+    def _add(self, spec: RequestSpec) -> int:
+        if len(self._numbers) >= _MOST_FORMS:
+            self._numbers.clear()
+            self._send([_FORM.pack(0)])
+        number = self._numbers[spec] = len(self._numbers) + 1
+        self._send([_FORM.pack(number), spec_json(spec)])
+        return number
+
+
+def spec_json(spec: RequestSpec) -> bytes:
+    """The inputs and outputs that requests with this spec have."""
+    return json.dumps({"inputs": spec.inputs, "outputs": spec.outputs}).encode()
+
+
+def tensors_of(request: Request) -> Sequence[Any]:
+    """Its inputs' bytes or references to them; and last, if it has one, its output buffer."""
+    tensors, buffer = request.tensors, request.output_buffer
+    if buffer is None and SharedMemory not in map(type, tensors):
+        return tensors
+    placed = [wire.Range(*each) if type(each) is SharedMemory else each for each in tensors]
+    if buffer is not None:
+        # One more than the spec has inputs.
+        placed.append(wire.Range(*buffer))
+    return placed
+
+
+def meta_of(request: Request) -> bytes:
+    """What a request has beside its tensors; empty: nothing."""
+    _, _, request_id, parameters, context, _, timeout_us, _ = request
+    if not (request_id or parameters or context or timeout_us):
+        return b""
+    meta: dict[str, Any] = {}
+    if request_id:
+        meta["id"] = request_id
+    if parameters:
+        parameters = dict(parameters)
+        correlation_id = parameters.pop("sequence_id", 0)
+        if isinstance(correlation_id, int):
+            correlation_id = correlation_ids.as_unsigned(correlation_id)
+        meta["correlation_id"] = correlation_id
+        flags = 1 if parameters.pop("sequence_start", False) else 0
+        meta["flags"] = flags | (2 if parameters.pop("sequence_end", False) else 0)
+        iteration = parameters.pop(ITERATION, None)
+        if iteration:
+            meta["iteration"] = iteration
+        if parameters:
+            meta["parameters"] = parameters
+    if timeout_us:
+        meta["timeout_us"] = timeout_us
+    if context:
+        text = context.hex()
+        headers = {"traceparent": f"00-{text[2:34]}-{text[34:50]}-{text[50:52]}"}
+        if state := context[TRACE_STATE]:
+            headers["tracestate"] = state.decode("ascii", "replace")
+        meta["trace"] = json.dumps(headers)
+    return json.dumps(meta).encode()

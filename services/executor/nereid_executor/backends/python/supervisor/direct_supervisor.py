@@ -1,0 +1,186 @@
+"""The executor's side of a worker that serves its instance's stream itself.
+
+Everything but responses, and calls of other models, still comes here: logs, metrics, shared memory
+for large outputs, traces, and what the worker needs for a link of its own to the scheduler. And the
+executor outlives the worker, so it reports which batch it had begun.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.backends import ModelLostError
+from nereid.core.errors import Internal, ProtocolError
+from nereid.core.methods import INFER_PATH
+from nereid.core.wire.messages import ErrorStatus
+from nereid.rpc import RpcError, Status
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid_executor.batch.tracing import Run, record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.backends import InstanceSpec
+    from nereid_executor.backends.direct_serving import StreamContext
+    from nereid_executor.backends.python.supervisor.worker_process import WorkerProcess
+
+_STREAM_FRAMES: Final = frozenset(
+    (
+        wire.SERVED,
+        wire.REQUEST_OUTPUT_BUFFER,
+        wire.RETURN_OUTPUT_BUFFERS,
+        wire.TRACED,
+        wire.REQUEST_LINK,
+    )
+)
+
+
+class DirectSupervisor:
+    """Supervises one stream of one worker; used by the instance's thread."""
+
+    def __init__(self, spec: InstanceSpec, worker: WorkerProcess, context: StreamContext) -> None:
+        self._spec = spec
+        self._worker = worker
+        self._context = context
+        # How the stream ended, once it has.
+        self._outcome: list[Any] = []
+        self._stop_sent = False
+        # When it must end, once it is abandoned.
+        self._until: float | None = None
+
+    def run(self, on_wake: Callable[[], None]) -> None:
+        """Until the stream has ended. on_wake: sends the worker what other threads left for it.
+
+        Raises:
+            ModelLostError: the worker has ended, and the scheduler knows what it had begun; or it
+                is to be ended, since it did not finish in time for a lost scheduler.
+            RpcError: the stream could not be opened, or broke.
+            ProtocolError: the scheduler sent what cannot be.
+            Internal: the worker cannot serve it.
+        """
+        worker, context = self._worker, self._context
+        try:
+            with worker.loss_reported():
+                worker.send_json(wire.SERVE, self._stream_settings())
+                self._supervise(on_wake)
+        except ModelLostError:
+            text = f"Stub process '{self._spec.name}' is not healthy."
+            error_status = ErrorStatus(Internal.code, text, accepted=True)
+            on_lost = context.tenure.callbacks.on_model_lost
+            on_lost(context.number, worker.last_batch, error_status)
+            raise
+        (outcome,) = self._outcome or [None]
+        if isinstance(outcome, str):
+            raise Internal(f"the worker of instance '{self._spec.name}' cannot serve: {outcome}")
+        if outcome is not None:
+            status, message = outcome
+            if status is None:
+                raise ProtocolError(message)
+            raise RpcError(Status(status), message)
+
+    def _stream_settings(self) -> dict[str, Any]:
+        context, spec = self._context, self._spec
+        return {
+            "address": context.tenure.endpoint.address,
+            "metadata": context.metadata,
+            "connect_s": context.shared.times.connect_s,
+            "config": spec.config.SerializeToString().hex(),
+            "instance": spec.name,
+            "version": str(spec.version),
+            "model_path": str(spec.version_path.parent),
+            "has_segments": context.tenure.lender is not None,
+            "traced": context.shared.tracer is not None,
+            "number": context.tenure.number,
+            "has_links": context.tenure.endpoint.link_domain is not None,
+        }
+
+    def _supervise(self, on_wake: Callable[[], None]) -> None:
+        worker = self._worker
+        poll = select.poll()
+        for descriptor in worker.descriptors:
+            poll.register(descriptor, select.POLLIN)
+        while not self._outcome:
+            self._send_stop()
+            left_s = None if self._until is None else self._until - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                raise ModelLostError("it executes a batch that nobody waits for")
+            wait_ms = None if left_s is None else left_s * 1000 + 1
+            ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
+            for frame in worker.arrived_frames(ready):
+                self._on_frame(*frame)
+            if worker.calls.fileno() in ready:
+                on_wake()
+
+    def _send_stop(self) -> None:
+        """Once the stream is to end; once more if the scheduler is lost, and it is to be cut."""
+        worker, tenure = self._worker, self._context.tenure
+        if tenure.abandoned.is_set() and self._until is None:
+            self._stop_sent = True
+            running = worker.running_requests
+            # It may go on with its batch for a while, if the responses may be asked for.
+            times = self._context.shared.times
+            grace_s = times.abandoned_s if any(running) or not running else 0.0
+            self._until = time.monotonic() + grace_s
+            worker.send_json(wire.STOP, True)
+        elif tenure.stopping.is_set() and not self._stop_sent:
+            self._stop_sent = True
+            worker.send_json(wire.STOP, False)
+
+    def _on_frame(self, kind: int, body: bytearray) -> None:
+        worker, context = self._worker, self._context
+        if kind == wire.RESPONSES:
+            raise wire.WireError("responses, which belong on its stream")
+        if kind == wire.KEPT:
+            context.shared.recent_runs.keep(*wire.read_kept(body))
+            return
+        if kind not in _STREAM_FRAMES:
+            worker.on_frame(kind, body)
+        else:
+            try:
+                message = json.loads(bytes(body))
+                if kind == wire.SERVED:
+                    self._outcome.append(message)
+                elif kind == wire.TRACED:
+                    self._record_trace(*message)
+                elif kind == wire.RETURN_OUTPUT_BUFFERS:
+                    self._end_grants(message)
+                elif kind == wire.REQUEST_LINK:
+                    worker.send_json(wire.LINK, self._new_link())
+                else:
+                    self._send_buffer(*message)
+            except (ValueError, TypeError) as error:
+                raise wire.WireError("malformed message") from error
+
+    def _new_link(self) -> dict[str, Any] | None:
+        """What a link to the scheduler needs: its credential is good for one."""
+        context = self._context
+        domain = context.tenure.endpoint.link_domain
+        if domain is None:
+            return None
+        credentials = context.shared.credentials
+        metadata = [] if credentials is None else [*credentials(INFER_PATH)]
+        return {"metadata": metadata, "domain": domain}
+
+    def _send_buffer(self, number: int, size_bytes: int, granted: bool) -> None:
+        lender, buffer = self._context.tenure.lender, None
+        if lender is not None:
+            allocate = lender.grant_buffer if granted else lender.allocate_buffer
+            buffer = allocate(int(size_bytes))
+        self._worker.send_json(wire.OUTPUT_BUFFER, [int(number), buffer])
+
+    def _end_grants(self, segment_names: list[str]) -> None:
+        lender = self._context.tenure.lender
+        if lender is not None:
+            for segment_name in segment_names:
+                lender.end_grant(segment_name)
+
+    def _record_trace(self, contexts: list[str], times: list[int]) -> None:
+        tracer = self._context.shared.tracer
+        if tracer is not None:
+            started_ns, begun_ns, ran_ns, ended_ns = times
+            members = [*map(bytes.fromhex, contexts)]
+            run = Run(members, started_ns, begun_ns, ran_ns, ended_ns, None)
+            record(tracer, self._spec.name, run)

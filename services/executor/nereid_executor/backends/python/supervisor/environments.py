@@ -1,0 +1,86 @@
+"""EXECUTION_ENV_PATH: a Python environment of a model's own, a directory or a conda-pack file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tarfile
+import threading
+from typing import TYPE_CHECKING, Final
+
+from nereid.config.inherited_secrets import public_environ
+from nereid.core.errors import Internal, InvalidArgument
+from nereid.core.files.temporary_directories import PYTHON_ENV, TemporaryDirectory
+from nereid_executor.core.files.file_digests import digest_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_UNPACK_TIMEOUT_S: Final = 600.0
+_FOLDER: Final = "env"
+
+_lock = threading.Lock()
+# Unpacked archives, by their digests.
+_unpacked: dict[bytes, TemporaryDirectory] = {}
+
+
+def python_of(model: str, path: Path) -> str:
+    """The interpreter in an environment.
+
+    Raises:
+        InvalidArgument: there is none.
+        Internal: the path does not exist, or cannot be unpacked.
+    """
+    if not path.exists():
+        raise Internal(f"Failed to get the canonical path for {path}.")
+    directory = path
+    if path.is_file():
+        if os.access(path, os.X_OK) and not tarfile.is_tarfile(path):
+            return str(path)
+        directory = _unpack(model, path)
+    python = directory / "bin" / "python"
+    if not python.exists():
+        raise InvalidArgument(
+            f"model '{model}': EXECUTION_ENV_PATH '{path}' has no Python (bin/python) in it"
+        )
+    return str(python)
+
+
+def discard() -> None:
+    """Remove the unpacked environments; call when no worker needs them any more."""
+    with _lock:
+        while _unpacked:
+            _, directory = _unpacked.popitem()
+            directory.release()
+
+
+def _unpack(model: str, path: Path) -> Path:
+    with _lock:
+        key = digest_of(path)
+        if key not in _unpacked:
+            directory = TemporaryDirectory.make(PYTHON_ENV)
+            try:
+                with tarfile.open(path) as archive:
+                    # Not into the directory itself, whose mode an archive may set.
+                    archive.extractall(directory.path / _FOLDER, filter="tar")
+                _relocate(directory.path / _FOLDER)
+            except (OSError, tarfile.TarError, subprocess.SubprocessError) as error:
+                directory.release()
+                raise Internal(
+                    f"model '{model}': EXECUTION_ENV_PATH '{path}' cannot be unpacked: {error}"
+                ) from error
+            _unpacked[key] = directory
+        return _unpacked[key].path / _FOLDER
+
+
+def _relocate(directory: Path) -> None:
+    """Run conda-unpack, which replaces the paths of the machine that packed it."""
+    script = directory / "bin" / "conda-unpack"
+    if os.access(script, os.X_OK):
+        subprocess.run(
+            [directory / "bin" / "python", script],
+            check=True,
+            timeout=_UNPACK_TIMEOUT_S,
+            env=public_environ(),
+            stdout=subprocess.DEVNULL,
+        )

@@ -1,0 +1,204 @@
+"""Calls of a worker's model to the mesh, and the responses on their way back to it.
+
+The instance's thread starts calls. Responses arrive on the event loop, which sends them to the
+worker, or leaves them to the instance's thread where it would have to wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast
+
+from nereid.core.errors import InvalidArgument, NereidError
+from nereid.pb import kserve_pb2
+from nereid_executor.backends.python.messages.call_messages import infer_request, response_parts
+from nereid_executor.backends.python.messages.response_heads import code_name
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.backends import MeshClient, MeshRequest, RequestControl
+    from nereid.core.wire.messages import InferResponse
+
+
+class ModelCalls:
+    """One worker's calls. mesh None: the model can make none."""
+
+    def __init__(self, mesh: MeshClient | None, instance: int) -> None:
+        self._mesh = mesh
+        self._instance = instance
+        self._responses: deque[wire.Call] = deque()
+        self._requests: dict[int, MeshRequest] = {}
+        # Guards what both threads use. Reentrant: a finaliser may interrupt its holder.
+        self._lock = threading.RLock()
+        # Segments of responses that the worker has, or is about to get.
+        self._segments: set[str] = set()
+        self._closed = False
+        # Sends the worker a response if it need not wait; whether it did.
+        self.try_send: Callable[[wire.Call], bool] = lambda _response: False
+        # Responses that the instance's thread has yet to send: others keep behind them.
+        self._unsent = 0
+        # Of the requests that the model executes now (time.monotonic), for calls on their behalf,
+        # unless the worker sends a better one.
+        self.deadline: float | None = None
+        # Readable when there are responses to collect.
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        return self._event
+
+    def close(self) -> None:
+        """The worker has ended: cancel its calls and release the responses that it had."""
+        with self._lock:
+            self._closed = True
+            requests, self._requests = self._requests, {}
+            segments, self._segments = self._segments, set()
+            event, self._event = self._event, -1
+        for each in requests.values():
+            each.send_control("cancel")
+        for segment_name in segments:
+            self._release_segment(segment_name)
+        os.close(event)
+
+    def collect_responses(self) -> list[wire.Call]:
+        """The responses that have arrived."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._event)
+        responses = []
+        while self._responses:
+            responses.append(self._responses.popleft())
+        return responses
+
+    def note_sent(self) -> None:
+        """One of the collected responses was sent."""
+        with self._lock:
+            self._unsent -= 1
+
+    def start_call(self, call: wire.Call) -> None:
+        """Start a call; a malformed one gets an error as its response."""
+        try:
+            about = json.loads(call.meta)
+            self._start(call, about, about["what"])
+        except NereidError as error:
+            self._fail(call.number, error)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            text = f"malformed request to the mesh: {error}"
+            self._fail(call.number, InvalidArgument(text))
+
+    def _start(self, call: wire.Call, about: dict[str, Any], what: str) -> None:
+        number = call.number
+        if what in ("cancel", "pause", "resume"):
+            request = self._requests.get(about["call"])
+            if request is not None:
+                request.send_control(cast("RequestControl", what))
+            if what == "cancel":
+                with self._lock:
+                    self._requests.pop(about["call"], None)
+            self._enqueue_response(wire.Call(number, wire.EMPTY, b"", ()))
+        elif what == "release":
+            self._release_read(about["segment_names"])
+        elif self._mesh is None:
+            raise InvalidArgument("the model cannot make requests to the mesh")
+        elif what == "infer":
+            if "released" in about:
+                self._release_read(about["released"])
+            infer = infer_request(about, call.tensors, self._instance, self.deadline)
+            # The response may arrive before infer() returns.
+            with self._lock:
+                self._requests[number] = self._mesh.infer(
+                    infer,
+                    lambda response: self._on_infer_response(number, about["model"], response),
+                )
+        else:
+            method, message = _CALLS[what](about, call.tensors)
+            self._mesh.call_scheduler(
+                method, message, lambda reply: self._on_reply(number, method, reply)
+            )
+
+    def _release_read(self, segment_names: list[str]) -> None:
+        """The worker reads responses in these segments no more."""
+        with self._lock:
+            known = self._segments.intersection(segment_names)
+            self._segments -= known
+        for segment_name in known:
+            self._release_segment(segment_name)
+
+    # ---- on the event loop
+
+    def _on_infer_response(self, number: int, model: str, response: InferResponse) -> None:
+        with self._lock:
+            if not response.more:
+                self._requests.pop(number, None)
+            closed = self._closed
+            if response.segment_name and not closed:
+                self._segments.add(response.segment_name)
+        if closed:
+            if response.segment_name:
+                self._release_segment(response.segment_name)
+        else:
+            flags, reported, tensors = response_parts(model, response)
+            meta = b"" if reported is None else json.dumps(reported).encode()
+            self._enqueue_response(wire.Call(number, flags, meta, tensors))
+
+    def _release_segment(self, segment_name: str) -> None:
+        if self._mesh is not None:
+            self._mesh.release_segment(segment_name)
+
+    def _on_reply(self, number: int, method: str, reply: bytes | NereidError) -> None:
+        if isinstance(reply, NereidError):
+            self._fail(number, reply)
+            return
+        result = None
+        if method == "ModelReady":
+            result = kserve_pb2.ModelReadyResponse.FromString(reply).ready
+        self._enqueue_response(wire.Call(number, 0, json.dumps(result).encode(), ()))
+
+    def _fail(self, number: int, error: NereidError) -> None:
+        meta = json.dumps([code_name(error.code), error.message]).encode()
+        self._enqueue_response(wire.Call(number, wire.ERROR, meta, ()))
+
+    def _enqueue_response(self, response: wire.Call) -> None:
+        with self._lock:
+            if self._closed or (not self._unsent and self.try_send(response)):
+                return
+            self._unsent += 1
+            self._responses.append(response)
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake the instance's thread."""
+        with self._lock:
+            if self._event >= 0:
+                os.eventfd_write(self._event, 1)
+
+
+def _load(about: dict[str, Any], tensors: Any) -> tuple[str, bytes]:
+    message = kserve_pb2.RepositoryModelLoadRequest(model_name=about["model"])
+    if about["config"]:
+        message.parameters["config"].string_param = about["config"]
+    for name, content in zip(about["files"], tensors, strict=True):
+        message.parameters[name].bytes_param = bytes(content)
+    return "RepositoryModelLoad", message.SerializeToString()
+
+
+def _unload(about: dict[str, Any], _tensors: Any) -> tuple[str, bytes]:
+    message = kserve_pb2.RepositoryModelUnloadRequest(model_name=about["model"])
+    message.parameters["unload_dependents"].bool_param = about["dependents"]
+    return "RepositoryModelUnload", message.SerializeToString()
+
+
+def _ready(about: dict[str, Any], _tensors: Any) -> tuple[str, bytes]:
+    message = kserve_pb2.ModelReadyRequest(name=about["model"], version=about["version"])
+    return "ModelReady", message.SerializeToString()
+
+
+_CALLS: dict[str, Callable[[dict[str, Any], Any], tuple[str, bytes]]] = {
+    "load": _load,
+    "unload": _unload,
+    "ready": _ready,
+}

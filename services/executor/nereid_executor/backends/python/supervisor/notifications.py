@@ -1,0 +1,47 @@
+"""What workers send unasked: lines for the log, and metrics of the models' own."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING
+
+from nereid_executor.backends.python.supervisor.custom_metrics import METRICS
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
+
+if TYPE_CHECKING:
+    from typing import Any
+
+_log = logging.getLogger(__name__)
+
+_LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)
+
+
+class NotificationHandler:
+    """Handles one instance's worker; malformed notifications are logged and dropped."""
+
+    def __init__(self, instance: str, model: str) -> None:
+        """instance: its name."""
+        self._instance = instance
+        self._model = model
+
+    def on_notification(self, kind: int, body: bytearray) -> None:
+        try:
+            message: Any = json.loads(bytes(body))
+            if kind == wire.LOG:
+                level, text = message
+                _log.log(_LEVELS[level], "%s: %s", self._instance, text)
+            elif kind == wire.METRIC:
+                METRICS.on_message(self, self._model, message)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+            _log.warning(
+                "instance %s: malformed notification from its worker; dropped", self._instance
+            )
+
+    def remove_metrics(self) -> None:
+        """The instance is unloaded, and its metrics with it."""
+        METRICS.remove_holder(self)
+
+    def on_worker_end(self) -> None:
+        """Note that another worker takes its place."""
+        METRICS.on_worker_end(self)

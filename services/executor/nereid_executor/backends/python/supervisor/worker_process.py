@@ -1,0 +1,293 @@
+"""A worker process: its start, its connection, its end.
+
+Used by one thread, which must outlive the worker: the kernel kills a worker with the thread that
+started it, so that none is ever left over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from struct import Struct, unpack_from
+from typing import TYPE_CHECKING, Any, Final
+
+import nereid
+from nereid.backends import ModelLostError
+from nereid.config.inherited_secrets import public_environ
+from nereid.core.errors import Internal
+from nereid_executor.backends.python import direct, worker_site
+from nereid_executor.backends.python.messages.response_heads import well_formed
+from nereid_executor.backends.python.supervisor.model_calls import ModelCalls
+from nereid_executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol.channel import (
+    Channel,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+# What Python runs: a worker in any Python, or one in Nereid's that can serve a stream itself.
+_WORKER: Final = str(Path(worker_site.__path__[0]).resolve() / "nereid_worker")
+_DIRECT_WORKER: Final = direct.__path__[0]
+# The directory of the package `nereid`.
+_ROOT: Final = str(Path(nereid.__file__).parents[1])
+
+# What a worker leaves in the memory that it shares: its last batch, and the requests that it runs.
+_LAST_BATCH: Final = Struct("<Q")
+_RUNNING: Final = Struct("<Q")
+# A worker that reads nothing for this long while frames are waiting hangs.
+_SEND_TIMEOUT_S: Final = 60.0
+_FINALIZE_TIMEOUT_S: Final = 10.0
+_EXIT_TIMEOUT_S: Final = 5.0
+# How often it is asked whether a worker that does not get ready is still wanted.
+_WANTED_INTERVAL_MS: Final = 200.0
+
+
+def worker_environ(environ: dict[str, str], threads: int) -> dict[str, str]:
+    """A worker's environment, with the number of threads of numerical libraries where they would
+    start more by themselves. What the user has set is kept.
+    """
+    if 0 < threads < len(os.sched_getaffinity(0)):
+        # OpenBLAS, MKL and torch read it as well.
+        return {"OMP_NUM_THREADS": str(threads), **environ}
+    return environ
+
+
+class WorkerProcess:
+    """One worker, from start to kill()."""
+
+    def __init__(  # noqa: PLR0913 - what most workers need comes by keyword
+        self,
+        python: str,
+        model: str,
+        on_notification: Callable[[int, bytearray], None],
+        calls: ModelCalls | None = None,
+        *,
+        serves_stream: bool = False,
+        threads: int = 0,
+    ) -> None:
+        """Start it; raises Internal if the system cannot.
+
+        on_notification: receives logs, metrics and readiness. calls: the model's calls to the mesh.
+        serves_stream: python is Nereid's own, and the worker shall be able to serve a stream.
+        threads: for operators of numerical libraries; 0: they decide.
+        """
+        self.calls = calls or ModelCalls(None, 0)
+        self._model = model
+        self._on_notification = on_notification
+        ours, theirs = socket.socketpair()
+        memory = os.memfd_create("nereid-worker", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(memory, mmap.PAGESIZE)
+            self._last_batch = mmap.mmap(memory, mmap.PAGESIZE)
+            descriptors = (theirs.fileno(), memory)
+            arguments = [*map(str, descriptors), str(os.getpid())]
+            program = (
+                [_DIRECT_WORKER, *arguments, _ROOT] if serves_stream else [_WORKER, *arguments]
+            )
+            # In its own session: a terminal's signals to the foreground are for the executor.
+            self._process = subprocess.Popen(
+                [python, *program],
+                pass_fds=descriptors,
+                env=worker_environ(public_environ(), threads),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            self.calls.close()
+            raise Internal(f"no worker for model '{model}' can be started: {error}") from error
+        finally:
+            theirs.close()
+            os.close(memory)
+        # Readable once the process has ended.
+        self._process_end = os.pidfd_open(self._process.pid)
+        self.channel = Channel(ours)
+        self.calls.try_send = self._try_send_response
+        # Readable: frames; the process's end; what other threads left for the worker.
+        self.descriptors = self.channel.fileno(), self._process_end, self.calls.fileno()
+        self._poll = select.poll()
+        for descriptor in self.descriptors:
+            self._poll.register(descriptor, select.POLLIN)
+        STOPPED_WORKERS.watch_worker(self._process.pid, self._model)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def last_batch(self) -> int:
+        """The number of the batch that it began last; also after its end."""
+        number: int = _LAST_BATCH.unpack_from(self._last_batch, 0)[0]
+        return number
+
+    def forget_last_batch(self) -> None:
+        """While it serves no stream: the batches to come are numbered anew."""
+        _LAST_BATCH.pack_into(self._last_batch, 0, 0)
+
+    @property
+    def running_requests(self) -> tuple[int, ...]:
+        """The ids of the requests that it executes now, of a stream that it serves itself."""
+        (count,) = _RUNNING.unpack_from(self._last_batch, _LAST_BATCH.size)
+        offset = _LAST_BATCH.size + _RUNNING.size
+        count = min(count, (len(self._last_batch) - offset) // _RUNNING.size)
+        ids: tuple[int, ...] = unpack_from(f"<{count}Q", self._last_batch, offset)
+        return ids
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended, even if a child of it has the socket."""
+        return self._process.poll() is not None
+
+    def send_frame(self, kind: int, parts: Sequence[Any]) -> None:
+        """Write a frame; raises wire.LostError, SlowError or WireError."""
+        self.channel.send(kind, parts, _SEND_TIMEOUT_S)
+
+    def send_json(self, kind: int, message: Any) -> None:
+        self.send_frame(kind, [json.dumps(message).encode()])
+
+    def wait_for(
+        self,
+        wanted: int,
+        timeout_s: float | None,
+        is_wanted: Callable[[], bool] | None = None,
+    ) -> bytearray:
+        """The body of the next frame of this kind. is_wanted: asked now and then; None: it is.
+
+        Raises:
+            Internal: the worker reports a failure, ends, or takes longer, or is not wanted.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            while True:
+                kind, body = self._receive(until, is_wanted)
+                if kind == wanted:
+                    return body
+                if kind == wire.FAILED:
+                    raise Internal(well_formed(json.loads(bytes(body))))
+                self.on_frame(kind, body)
+        except wire.SlowError:
+            raise Internal(
+                f"the worker of model '{self._model}' did not get ready within {timeout_s:g} s"
+            ) from None
+        except (wire.LostError, wire.WireError, ValueError) as error:
+            raise Internal(self.death_reason()) from error
+
+    def _receive(
+        self, until: float | None, is_wanted: Callable[[], bool] | None
+    ) -> tuple[int, bytearray]:
+        while (frame := self.channel.receive_nowait()) is None:
+            self.send_call_responses()
+            left_s = None if until is None else until - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                raise wire.SlowError
+            wait_ms = None if left_s is None else left_s * 1000 + 1
+            if is_wanted is not None:
+                if not is_wanted():
+                    raise Internal(f"the worker of model '{self._model}' is not wanted any more")
+                wait_ms = (
+                    _WANTED_INTERVAL_MS if wait_ms is None else min(wait_ms, _WANTED_INTERVAL_MS)
+                )
+            self._poll.poll(wait_ms)
+            if self.ended and (frame := self.channel.receive_nowait()) is None:
+                raise wire.LostError
+            if frame is not None:
+                break
+        return frame
+
+    def arrived_frames(self, ready: Collection[int]) -> Iterator[tuple[int, bytearray]]:
+        """The frames that have arrived. ready: those of its descriptors that are readable.
+
+        Raises wire.LostError after the last frame of a worker that has ended.
+        """
+        socket, process_end, _ = self.descriptors
+        ended = process_end in ready
+        # One read: if there is more, poll says so. Of a worker that has ended, everything.
+        while (ended or socket in ready) and self.channel.read_available():
+            while (frame := self.channel.buffered_frame()) is not None:
+                yield frame
+            if not ended:
+                return
+        if ended:
+            raise wire.LostError
+
+    def on_frame(self, kind: int, body: bytearray) -> None:
+        """Handle a frame that is about no batch."""
+        if kind == wire.CALL:
+            self.calls.start_call(wire.read_call(body))
+        else:
+            self._on_notification(kind, body)
+
+    @contextlib.contextmanager
+    def loss_reported(self) -> Iterator[None]:
+        """Raises ModelLostError for errors of the connection, and ends a worker that broke it."""
+        try:
+            yield
+        except wire.WireError as error:
+            # The model wrote to a socket that is not its own.
+            self.terminate()
+            raise ModelLostError(f"malformed message from its worker: {error}") from error
+        except wire.SlowError as error:
+            self.terminate()
+            raise ModelLostError("its worker has stopped reading") from error
+        except wire.LostError as error:
+            raise ModelLostError(self.death_reason()) from error
+
+    def send_call_responses(self) -> None:
+        for response in self.calls.collect_responses():
+            self.send_frame(wire.CALL_RESPONSE, wire.call_parts(response))
+            self.calls.note_sent()
+
+    def _try_send_response(self, response: wire.Call) -> bool:
+        """Send a response without waiting; called by any thread until the calls are closed."""
+        return self.channel.try_send(wire.CALL_RESPONSE, wire.call_parts(response))
+
+    def death_reason(self) -> str:
+        """How a lost worker ended."""
+        try:
+            code = self._process.wait(_EXIT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return f"the worker of model '{self._model}' ended its connection"
+        how = f"exit code {code}" if code >= 0 else f"signal {_signal_name(-code)}"
+        return f"the worker of model '{self._model}' ended with {how}"
+
+    def shut_down(self) -> None:
+        """Have it finalise its model and end; kill it if it takes too long."""
+        with contextlib.suppress(Internal, wire.LostError, wire.SlowError, wire.WireError):
+            if not self.ended:
+                self.channel.send(wire.FINALIZE, [], _FINALIZE_TIMEOUT_S)
+                self.wait_for(wire.FINALIZED, _FINALIZE_TIMEOUT_S)
+        self.kill()
+
+    def terminate(self) -> None:
+        """Kill the process; what it sent before can still be read."""
+        with contextlib.suppress(ProcessLookupError):
+            # With the processes that the model started, which are in the same group.
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """Kill the process and free everything that belongs to it."""
+        STOPPED_WORKERS.forget_worker(self._process.pid)
+        self.terminate()
+        self._process.wait()
+        # First: other threads send responses to them over the channel.
+        self.calls.close()
+        self.channel.close()
+        os.close(self._process_end)
+        self._last_batch.close()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

@@ -1,0 +1,83 @@
+"""Settings of a Python model's worker, from its configuration and --backend-config."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import InvalidArgument, Unimplemented
+from nereid_executor.backends.python.supervisor.environments import python_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid.pb import model_config_pb2
+
+# How long a worker may take to start.
+_START_KEY: Final = "stub-timeout-seconds"
+_START_DEFAULT_S: Final = 30.0
+# 0: no limit. Large models need minutes, and Triton waits for them.
+_INITIALIZE_KEY: Final = "initialize-timeout-seconds"
+_EXECUTE_KEY: Final = "execute-timeout-seconds"
+ENVIRONMENT_KEY: Final = "EXECUTION_ENV_PATH"
+# Inputs are in the CPU's memory anyway; a wrong value is refused as by Triton.
+_CPU_INPUTS_KEY: Final = "FORCE_CPU_ONLY_INPUT_TENSORS"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """Times in seconds; None: no limit."""
+
+    python: str
+    start_s: float = _START_DEFAULT_S
+    initialize_s: float | None = None
+    execute_s: float | None = None
+
+
+def read_worker_settings(
+    config: model_config_pb2.ModelConfig, model_path: Path, backend: Mapping[str, str]
+) -> WorkerSettings:
+    """The settings; the model's parameters take precedence over --backend-config.
+
+    Raises:
+        InvalidArgument: a value is invalid.
+        Internal: the model's environment does not exist, or cannot be unpacked.
+        Unimplemented: FORCE_CPU_ONLY_INPUT_TENSORS is neither yes nor no.
+    """
+    if _CPU_INPUTS_KEY in config.parameters:
+        wanted = config.parameters[_CPU_INPUTS_KEY].string_value
+        if wanted not in ("yes", "no"):
+            # The quote is Triton's.
+            raise Unimplemented(f"Incorrect value for {_CPU_INPUTS_KEY}: {wanted}'")
+
+    def seconds(key: str, default: float) -> float:
+        text = backend.get(key, str(default))
+        if key in config.parameters:
+            text = config.parameters[key].string_value
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < 1e9:
+            raise InvalidArgument(
+                f"model '{config.name}': {key} is '{text}', expected a number of seconds"
+            )
+        return value
+
+    return WorkerSettings(
+        python=_python(config, model_path),
+        start_s=seconds(_START_KEY, _START_DEFAULT_S) or _START_DEFAULT_S,
+        initialize_s=seconds(_INITIALIZE_KEY, 0) or None,
+        execute_s=seconds(_EXECUTE_KEY, 0) or None,
+    )
+
+
+def _python(config: model_config_pb2.ModelConfig, model_path: Path) -> str:
+    if ENVIRONMENT_KEY not in config.parameters:
+        return sys.executable
+    text = config.parameters[ENVIRONMENT_KEY].string_value
+    text = text.replace("$$TRITON_MODEL_DIRECTORY", str(model_path))
+    return python_of(config.name, Path(os.path.normpath(text)))

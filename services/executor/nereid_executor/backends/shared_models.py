@@ -1,0 +1,37 @@
+"""Loaded models that several instances on one device share, for as long as one of them uses it.
+
+For modules and engines that several threads may use at the same time.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Generic, TypeVar
+from weakref import WeakValueDictionary
+
+from nereid_executor.core.files.file_digests import digest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LoadedModel = TypeVar("LoadedModel")
+
+
+class SharedModels(Generic[LoadedModel]):
+    """One model for each file (by path and content) and device; may be used from any thread."""
+
+    def __init__(self) -> None:
+        self._models: WeakValueDictionary[tuple[str, bytes, str], LoadedModel] = (
+            WeakValueDictionary()
+        )
+        self._lock = threading.Lock()
+
+    def get_or_load(self, path: Path, device: str, load: Callable[[], LoadedModel]) -> LoadedModel:
+        """The model that another instance uses, or what `load` returns."""
+        key = (str(path), digest_of(path), device)
+        with self._lock:
+            model = self._models.get(key)
+            if model is None:
+                model = self._models[key] = load()
+            return model

@@ -1,0 +1,102 @@
+"""Serves an instance's stream with a BatchRunner: receive, begin, finish, send. Where several
+batches may execute at once, some begin while others execute.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid_executor.batch.array_batch import ArrayBatch
+    from nereid_executor.batch.batch_runner import BatchRunner
+    from nereid_executor.batch.inline_execution import InlineRule
+
+# How long a further batch, or the end of the one that executes, may go unnoticed: nothing wakes a
+# thread that waits for a socket and a device.
+_POLL_S: Final = 100e-6
+
+
+class FrameStream(Protocol):
+    """A BlockingStream; or a ThreadStream, where one batch executes at a time."""
+
+    @property
+    def ended(self) -> bool: ...
+    def receive(self) -> bytes | None: ...
+    def read_messages(self) -> list[bytes]: ...
+    def send(self, message: bytes) -> None: ...
+
+
+def serve_batches(
+    stream: FrameStream,
+    runner: BatchRunner,
+    stopping: Callable[[], bool],
+    rule: InlineRule | None = None,
+) -> None:
+    """Until the stream ends, or the batches that execute have been finished once `stopping` is
+    true. Whatever happens, nothing executes afterwards.
+
+    rule: learns how long they take.
+
+    Raises:
+        RpcError: the stream broke.
+        ProtocolError, DecodeError: the scheduler broke the protocol (received_batches).
+    """
+    receive, send = stream.receive, stream.send
+    received, read = runner.received, runner.read
+    begin, finish = runner.begin, runner.finish
+    overlaps = received.depth > 1
+    # Empty unless the runner is full.
+    unread: deque[bytes] = deque()
+    try:
+        while not stopping():
+            frame = receive()
+            if frame is None:
+                return
+            started_ns = perf_counter_ns()
+            batch = begin(read(frame), started_ns)
+            while batch is not None:
+                if overlaps and not _begin_more(stream, unread, runner, batch, stopping):
+                    return
+                reply = finish(batch)
+                if rule is not None:
+                    now_ns = perf_counter_ns()
+                    rule.record(len(frame), now_ns - started_ns, now_ns)
+                try:
+                    send(reply)
+                finally:
+                    received.end(batch)
+                runner.record_execution(len(reply))
+                if runner.traced is not None:
+                    runner.record_spans()
+                batch = received.oldest() if overlaps else None
+    finally:
+        runner.abandon()
+
+
+def _begin_more(
+    stream: FrameStream,
+    unread: deque[bytes],
+    runner: BatchRunner,
+    oldest: ArrayBatch,
+    stopping: Callable[[], bool],
+) -> bool:
+    """Begin what comes, until there is no more room or the oldest batch is complete; False: the
+    stream has ended.
+    """
+    while runner.received.may_begin and not stopping():
+        if not unread:
+            unread.extend(stream.read_messages())
+        if unread:
+            runner.begin(runner.read(unread.popleft()), perf_counter_ns())
+        elif stream.ended:
+            return False
+        elif runner.is_complete(oldest):
+            return True
+        else:
+            time.sleep(_POLL_S)
+    return True

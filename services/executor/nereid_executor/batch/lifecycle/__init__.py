@@ -1,0 +1,1 @@
+"""The life of a batch in an instance, from its arrival to its last response."""

@@ -1,0 +1,386 @@
+"""The batches of one model that executes requests, from the scheduler's frame to the last response.
+
+Pure: frames and responses in, requests and frames out. Two transports use it: an executor's thread
+between stream and model (request_runner), and a worker process that serves the stream itself
+(backends.python.direct). The states of a batch are those of received_batches; here are its frames:
+
+    state       next        frame
+    EXECUTING   COMPLETE    whole: all responses, in the order of the members
+    EXECUTING   DEFERRED    partial: the responses so far
+    DEFERRED    any         partial: the new responses
+
+A decoupled model's responses are sent as they come, all in partial frames, which are marked as busy
+while the batch is EXECUTING.
+"""
+
+from __future__ import annotations
+
+import logging
+from operator import itemgetter
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from nereid.core.errors import NereidError, ProtocolError
+from nereid.core.wire.messages import error_status_of
+from nereid.model_config.reshapes import input_reshapes
+from nereid.pb import nereid_pb2 as pb
+from nereid_executor.batch.classification import Classes
+from nereid_executor.batch.lifecycle.received_batches import (
+    COMPLETE,
+    DEFERRED,
+    EXECUTING,
+    ReceivedBatch,
+    ReceivedBatches,
+)
+from nereid_executor.batch.request_states import RequestStates
+from nereid_executor.batch.requests import RequestReader
+from nereid_executor.batch.response_writer import ResponseWriter
+from nereid_executor.batch.responses import (
+    RESCHEDULED,
+    append_response,
+    error_response,
+)
+from nereid_executor.batch.tracing import sampled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from nereid.backends import Request, Response
+    from nereid.core.tensors.classification import Classification
+    from nereid.core.wire.messages import ErrorStatus
+    from nereid.pb import model_config_pb2
+    from nereid.shm.reference import SharedMemory
+    from nereid_executor.batch.arrays import Piece
+    from nereid_executor.batch.request_states import MemberState
+
+_log = logging.getLogger(__name__)
+
+_place = itemgetter(0)
+# Of most batches; never written to.
+_NONE: dict[int, Any] = {}
+
+
+class OpenBatch(ReceivedBatch):
+    """A batch whose members wait for responses. Used by one thread at a time.
+
+    A member is a request that the model got, by its number there; a place is its number in the
+    batch, which counts malformed requests as well.
+    """
+
+    def __init__(
+        self,
+        batch_id: int,
+        number: int,
+        started_ns: int,
+        places: Sequence[int],
+        *,
+        decoupled: bool,
+    ) -> None:
+        """batch_id, number: as ReceivedBatch's. places: those of the members in the batch."""
+        self.id, self.number = batch_id, number
+        # The ids of all its requests, for RecentRuns.
+        self.ids: Sequence[int] = ()
+        # Times of perf_counter_ns: when it came, and when the model got it (0: it did not).
+        self.started_ns = started_ns
+        self.begun_ns = 0
+        # By member, if it has any: the outputs that are requested as classes, and shared memory
+        # for its outputs.
+        self.classes: dict[int, Mapping[str, Classification]] = _NONE
+        self.output_buffers: dict[int, SharedMemory] = _NONE
+        # The state of each member's sequence, if the model has implicit state.
+        self.member_states: dict[int, MemberState] = _NONE
+        # Adds states to the frame that has all responses; None: none are wanted.
+        self.return_states: Callable[[Iterable[MemberState], pb.Executed], None] | None = None
+        # The trace contexts of the requests that are sampled.
+        self.trace_contexts: Sequence[bytes] = ()
+        # The model's own object for it, if the transport needs one.
+        self.execution: Any = None
+        self._decoupled = decoupled
+        self._places = places
+        # Members without a final response.
+        self._open = {*range(len(places))}
+        # Place, whether another response follows, and the pieces of the response.
+        self._unsent: list[tuple[int, bool, Sequence[Piece]]] = []
+
+    def reject_request(self, place: int, error_status: ErrorStatus) -> None:
+        """Respond to a malformed request, which the model does not get."""
+        self._unsent.append((place, False, (error_response(error_status),)))
+
+    def is_open(self, member: int) -> bool:
+        """Whether the member has no final response."""
+        return member in self._open
+
+    def open_members(self) -> list[int]:
+        return sorted(self._open)
+
+    def member_at(self, place: int) -> int | None:
+        """The member in this place; None: the model did not get it."""
+        return self._places.index(place) if place in self._places else None
+
+    def add_response(self, member: int, pieces: Sequence[Piece]) -> None:
+        """Add a response to an open member, after which another will follow."""
+        self._unsent.append((self._places[member], True, pieces))
+
+    def add_final_responses(self, responses: Iterable[tuple[int, Sequence[Piece]]]) -> None:
+        """Add the last responses to open members."""
+        remaining, places, unsent = self._open, self._places, self._unsent
+        for member, pieces in responses:
+            remaining.discard(member)
+            unsent.append((places[member], False, pieces))
+
+    def fail_open_members(self, error_status: ErrorStatus) -> None:
+        pieces = (error_response(error_status),)
+        self.add_final_responses([(member, pieces) for member in self.open_members()])
+
+    def next_frame(
+        self, received: ReceivedBatches[OpenBatch], responded_ns: int = 0, *, executed: bool = False
+    ) -> bytes | None:
+        """Move on after responses were added, or the model has executed it; the frame to send.
+
+        responded_ns: when the model was done, of perf_counter_ns; unused for deferred responses.
+        """
+        before = self.state
+        received.advance(self, executed=executed, waiting=bool(self._open))
+        if before is EXECUTING and not self._decoupled:
+            if self.state is EXECUTING:
+                return None
+            if self.state is COMPLETE:
+                return self._whole_frame(responded_ns)
+        if self.state is before and not self._unsent:
+            return None
+        frame = pb.Executed(id=self.id) if before is DEFERRED else self._timed_frame(responded_ns)
+        return self._partial_frame(frame)
+
+    def _whole_frame(self, responded_ns: int) -> bytes:
+        unsent = self._unsent
+        if len(unsent) > 1:
+            unsent.sort(key=_place)
+        pieces: list[Piece] = []
+        for _, _, response in unsent:
+            pieces += response
+        frame = self._timed_frame(responded_ns)
+        if self.return_states is not None:
+            self.return_states(self.member_states.values(), frame)
+        pieces.append(frame.SerializeToString())
+        return b"".join(pieces)
+
+    def _partial_frame(self, frame: pb.Executed) -> bytes:
+        frame.partial, frame.busy = True, self.state is EXECUTING
+        unsent, self._unsent = self._unsent, []
+        for place, more, response in unsent:
+            append_response(frame, place, response)
+            if more:
+                frame.responses[-1].more = True
+        return frame.SerializeToString()
+
+    def _timed_frame(self, responded_ns: int) -> pb.Executed:
+        begun_ns = self.begun_ns or responded_ns
+        return pb.Executed(
+            id=self.id,
+            compute_input_ns=begun_ns - self.started_ns,
+            compute_infer_ns=responded_ns - begun_ns,
+            compute_output_ns=perf_counter_ns() - responded_ns,
+        )
+
+
+class Replay(OpenBatch):
+    """Requests that run again for the states that they leave: nobody gets the responses."""
+
+    def drop_response(self, response: Response) -> Response:
+        """What is left of a response; an error loses the state."""
+        if response.error_status is not None:
+            self.member_states[response.member].tensors.clear()
+        return response._replace(head=b"", tensors=())
+
+    def fail_open_members(self, error_status: ErrorStatus) -> None:
+        for member in self.open_members():
+            self.member_states[member].tensors.clear()
+        super().fail_open_members(error_status)
+
+    def next_frame(
+        self, received: ReceivedBatches[OpenBatch], responded_ns: int = 0, *, executed: bool = False
+    ) -> None:
+        super().next_frame(received, responded_ns, executed=executed)
+
+
+class OpenBatches:
+    """The batches that a model has (`received`), what they are read with, and written."""
+
+    def __init__(
+        self,
+        config: model_config_pb2.ModelConfig,
+        model_path: Path,
+        name: str,
+        *,
+        decoupled: bool,
+        traced: bool,
+    ) -> None:
+        """model_path: the model's directory, with its labels. name: the instance's."""
+        self._states: RequestStates | None = None
+        if config.sequence_batching.state:
+            self._states = RequestStates(config, model_path)
+        # States move between instances, unless responses change them at any time.
+        iterative = config.sequence_batching.iterative_sequence
+        self.has_states = self._states is not None and not decoupled and not iterative
+        # States must be in the frames.
+        self.writer = ResponseWriter(predictable=not decoupled and self._states is None)
+        self._name = name
+        self._decoupled = decoupled
+        self._traced = traced
+        self._classes = Classes(config, model_path)
+        outputs = tuple(tensor.name for tensor in config.output)
+        reader = RequestReader(outputs, input_reshapes(config))
+        self._read_request = reader.read_request
+        # The pieces of a response; from any thread.
+        self.write_response = self.writer.write_response
+        self.received: ReceivedBatches[OpenBatch] = ReceivedBatches(decoupled=decoupled)
+
+    def begin_batch(
+        self,
+        message: pb.Batch,
+        number: int,
+        started_ns: int,
+        kind: type[OpenBatch] = OpenBatch,
+        execution: Any = None,
+    ) -> tuple[OpenBatch, list[Request]]:
+        """A batch that executes from now on, in which malformed requests are responded to; and
+        requests for the model, which knows it by this number. execution: as OpenBatch's.
+        """
+        members, writer, read_request = message.members, self.writer, self._read_request
+        stateful = self._states
+        places: list[int] = []
+        requests: list[Request] = []
+        classes: dict[int, Mapping[str, Classification]] = {}
+        output_buffers: dict[int, SharedMemory] = {}
+        states: dict[int, MemberState] = {}
+        rejected: list[tuple[int, ErrorStatus]] = []
+        buffer = None
+        # Iterating over a repeated field costs more than indexing it.
+        for place in range(len(members)):
+            if writer.expected_bytes:
+                buffer = writer.allocate_buffer()
+            try:
+                if stateful is None:
+                    request = read_request(members[place], buffer)
+                else:
+                    request, states[len(places)] = stateful.read_request(
+                        members[place], buffer, read_request
+                    )
+            except NereidError as error:
+                rejected.append((place, error_status_of(error)))
+                writer.release_buffer(buffer)
+                continue
+            if request.spec.classes:
+                # Made of the outputs before they are sent, which so need no buffer.
+                classes[len(places)] = request.spec.classes
+                writer.release_buffer(buffer)
+                request = request._replace(output_buffer=None)
+            elif buffer is not None:
+                output_buffers[len(places)] = buffer
+            places.append(place)
+            requests.append(request)
+        batch = kind(message.id, number, started_ns, places, decoupled=self._decoupled)
+        batch.ids = [member.id for member in members]
+        batch.execution = execution
+        batch.classes, batch.output_buffers = classes, output_buffers
+        if stateful is not None:
+            batch.member_states, batch.return_states = states, stateful.return_states
+        for place, error_status in rejected:
+            batch.reject_request(place, error_status)
+        if message.traced and self._traced:
+            batch.trace_contexts = sampled(members)
+        self.received.begin(batch)
+        return batch, requests
+
+    # ---- states from instance to instance
+
+    def forget_sequences(self) -> None:
+        """All sequences are over."""
+        if self._states is not None:
+            self._states.table.clear()
+
+    def begin_replays(
+        self, message: pb.Batch, next_number: Callable[[], int]
+    ) -> Iterator[tuple[OpenBatch, list[Request]]]:
+        """Batches to execute before this one is begun, each of them when the one before is
+        complete: requests that its sequences have had elsewhere.
+        """
+        if self._states is None:
+            return
+        table = self._states.table
+        for members in table.replays(message.members):
+            replayed = pb.Batch(members=members)
+            batch, requests = self.begin_batch(replayed, next_number(), 0, Replay)
+            for place, member in enumerate(members):
+                if batch.member_at(place) is None:
+                    table.lose(member.sequence_slot)
+            yield batch, requests
+
+    def begin_export(self, message: pb.Batch) -> None:
+        """States of sequences are asked for. Raises ProtocolError: they may not be."""
+        if not self.has_states:
+            raise ProtocolError("states are asked for of a model that gives none away")
+        self.received.begin_export(message.id, message.exported_slots)
+
+    def export_frame(self) -> bytes | None:
+        """The frame with the states that were asked for, once no response may change them."""
+        export = self.received.due_export()
+        if self._states is None or export is None:
+            return None
+        number, slots = export
+        reply = pb.Executed(id=number)
+        self._states.table.export_states(slots, reply)
+        return reply.SerializeToString()
+
+    # ---- events
+
+    def controlled_members(
+        self, controls: Iterable[pb.MemberControl]
+    ) -> Iterator[tuple[OpenBatch, int, int]]:
+        """Batch, member and kind of each control for a request that the model has. Raises
+        ProtocolError.
+        """
+        for control in controls:
+            batch = self.received.controlled(control.batch)
+            member = None if batch is None else batch.member_at(control.member)
+            if batch is not None and member is not None:
+                yield batch, member, control.kind
+
+    def classify(self, batch: OpenBatch, response: Response) -> Response:
+        """A response with classes in place of the outputs that they are requested of."""
+        wanted = batch.classes.get(response.member)
+        return response if wanted is None else self._classes.classify_response(response, wanted)
+
+    def add_responses(self, batch: OpenBatch, responses: Iterable[Response]) -> None:
+        """Write and add responses; those that no member waits for are dropped."""
+        buffers = batch.output_buffers
+        for response in responses:
+            member = response.member
+            if not batch.is_open(member):
+                _log.error("instance %s responded to a request that it does not have", self._name)
+                continue
+            if self._states is not None:
+                response = self._states.keep(response, batch.member_states[member])  # noqa: PLW2901
+                if type(batch) is Replay:
+                    response = batch.drop_response(response)  # noqa: PLW2901
+            classified = self.classify(batch, response) if batch.classes else response
+            buffer = buffers.pop(member, None) if buffers else None
+            pieces = self.write_response(classified, buffer)
+            if response.more:
+                batch.add_response(member, pieces)
+            else:
+                batch.add_final_responses([(member, pieces)])
+
+    def reschedule(self, batch: OpenBatch, members: Iterable[int]) -> None:
+        """End members that the model wants again, in a batch to come."""
+        for member in members:
+            if batch.is_open(member):
+                self.writer.release_buffer(batch.output_buffers.pop(member, None))
+                batch.add_final_responses([(member, RESCHEDULED)])
+
+    def release_buffers(self, batch: OpenBatch) -> None:
+        """Nothing will be written to them any more."""
+        for buffer in batch.output_buffers.values():
+            self.writer.release_buffer(buffer)
+        batch.output_buffers.clear()

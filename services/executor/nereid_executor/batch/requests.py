@@ -1,0 +1,96 @@
+"""A batch's members as the requests that a model executes one by one.
+
+Pure. What requests have in common is remembered by their heads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.backends import Request, RequestSpec
+from nereid.bounded_cache import BoundedCache
+from nereid.core.errors import Internal
+from nereid.core.tensors.classification import requested_classifications
+from nereid.core.wire.codecs import read_parameters
+from nereid.pb import kserve_pb2
+from nereid.shm.reference import SharedMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid.model_config.reshapes import Reshape
+    from nereid.pb import nereid_pb2 as pb
+
+# Heads differ by batch size and shape, which clients may vary without end.
+_MOST_SPECS: Final = 1024
+_new_tuple = tuple.__new__
+
+
+class RequestReader:
+    """Reads the requests to one model."""
+
+    def __init__(
+        self, outputs: tuple[str, ...], reshapes: Mapping[str, Reshape] | None = None
+    ) -> None:
+        """outputs: for requests that name none. reshapes: to the model's shapes, by input."""
+        self._all_outputs = outputs
+        self._reshapes = reshapes or {}
+        self._specs: BoundedCache[bytes, RequestSpec] = BoundedCache(_MOST_SPECS)
+
+    def read_request(self, member: pb.BatchMember, output_buffer: SharedMemory | None) -> Request:
+        """A member as a request. Raises Internal."""
+        head, payloads = member.head, member.payloads
+        spec = self._specs.get(head) or self._specs.remember(head, self._read_head(head))
+        count = len(payloads)
+        # Iterating over a repeated field costs three times as much as indexing it.
+        tensors: list[bytes | SharedMemory] = (
+            [payloads[0].inline]
+            if count == 1
+            else [payloads[place].inline for place in range(count)]
+        )
+        if b"" in tensors:
+            # A reference to shared memory, or an empty tensor.
+            tensors = [_tensor(payload) for payload in payloads]
+        if count != len(spec.inputs):
+            raise Internal(f"a request has {len(spec.inputs)} inputs but {count} payloads")
+        parameters = member.parameters
+        # Quicker than _make().
+        return _new_tuple(
+            Request,
+            (
+                spec,
+                tensors,
+                member.request_id,
+                read_parameters(parameters) if parameters else {},
+                member.trace_context,
+                member.remaining_us,
+                member.timeout_us,
+                output_buffer,
+            ),
+        )
+
+    def _read_head(self, head: bytes) -> RequestSpec:
+        try:
+            request = kserve_pb2.ModelInferRequest.FromString(head)
+        except DecodeError as error:
+            raise Internal("a batch member's head is no ModelInferRequest") from error
+        inputs = tuple(
+            (each.name, each.datatype, self._shape_for_model(each.name, tuple(each.shape)))
+            for each in request.inputs
+        )
+        outputs = tuple(output.name for output in request.outputs) or self._all_outputs
+        return RequestSpec(inputs, outputs, requested_classifications(request.outputs))
+
+    def _shape_for_model(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        reshape = self._reshapes.get(name)
+        return shape if reshape is None else reshape.apply(shape)
+
+
+def _tensor(payload: pb.Payload) -> bytes | SharedMemory:
+    if not payload.HasField("shared_memory"):
+        data: bytes = payload.inline
+        return data
+    memory = payload.shared_memory
+    return SharedMemory(memory.segment_name, memory.offset, memory.size_bytes)

@@ -1,0 +1,93 @@
+"""The responses of one model that executes requests, as pieces of Executed messages.
+
+What precedes outputs of known sizes is remembered by the response's head. Large outputs go to
+shared memory. They are mostly as large as the last ones, so the requests of such a model bring a
+buffer, to which its process can write them itself; others are copied. Used by one thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.bounded_cache import BoundedCache
+from nereid.core.wire.codecs import write_error, write_payloads
+from nereid.core.wire.response_prefixes import response_prefixes
+from nereid.pb import nereid_pb2 as pb
+from nereid.shm.reference import SharedMemory
+from nereid.shm.segments import SHM_THRESHOLD_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.backends import Response
+    from nereid_executor.batch.arrays import Piece
+    from nereid_executor.core.shared_tensors import OutputLender
+
+# Responses differ by batch size and shape.
+_MOST_HEADS: Final = 1024
+
+
+class ResponseWriter:
+    """Writes one model's responses. predictable: a request has one, whose size may be predicted."""
+
+    def __init__(self, *, predictable: bool) -> None:
+        # Lends shared memory; None: there is none to lend, or not yet.
+        self.lender: OutputLender | None = None
+        # The shared memory that the last outputs took; 0: they were small.
+        self.expected_bytes = 0
+        self._predictable = predictable
+        # By a response's head: its outputs' sizes, and what precedes each of them.
+        self._prefixes: BoundedCache[bytes, tuple[list[int], list[bytes]]]
+        self._prefixes = BoundedCache(_MOST_HEADS)
+
+    def allocate_buffer(self) -> SharedMemory | None:
+        """A buffer for outputs as large as the last ones; None: there is no memory."""
+        return None if self.lender is None else self.lender.allocate_buffer(self.expected_bytes)
+
+    def release_buffer(self, buffer: SharedMemory | None) -> None:
+        """Nothing was written to it, and nothing will be."""
+        if buffer is not None and self.lender is not None:
+            self.lender.free_segment(buffer.segment_name)
+
+    def write_response(self, response: Response, buffer: SharedMemory | None) -> Sequence[Piece]:
+        """The pieces of an Executed message with this response alone.
+
+        buffer: shared memory where its outputs may be.
+        """
+        _, _, error_status, head, tensors = response
+        if error_status is not None or not tensors or buffer is not None or self.expected_bytes:
+            return self._write_message(response, buffer)
+        sizes = [*map(len, tensors)]
+        if sum(sizes) >= SHM_THRESHOLD_BYTES:
+            return self._write_message(response, None)
+        known = self._prefixes.get(head)
+        if known is None or known[0] != sizes:
+            known = self._prefixes.remember(head, (sizes, response_prefixes(head, sizes)))
+        pieces: list[Any] = []
+        for prefix, tensor in zip(known[1], tensors):  # noqa: B905 - of equal length
+            pieces += (prefix, tensor)
+        return pieces
+
+    def _write_message(self, response: Response, buffer: SharedMemory | None) -> Sequence[Piece]:
+        reply = pb.Executed()
+        message, tensors = reply.responses.add(), response.tensors
+        if buffer is None or not tensors or type(tensors[0]) is not SharedMemory:
+            self.release_buffer(buffer)
+            tensors = self._place_tensors(tensors) if response.head else ()
+        if response.error_status is not None:
+            write_error(response.error_status, message.error)
+        elif response.head:
+            message.head = response.head
+            write_payloads(tensors, message.payloads)
+        return (reply.SerializeToString(),)
+
+    def _place_tensors(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """Copy tensors to shared memory if they are large, and expect the next ones to be so."""
+        lent = None
+        self.expected_bytes = 0
+        if self.lender is not None:
+            lent = self.lender.lend(tensors)
+            self.lender.lent.clear()
+        if lent and self._predictable:
+            self.expected_bytes = lent[-1].offset + lent[-1].size_bytes
+        return lent or [*map(bytes, tensors)]

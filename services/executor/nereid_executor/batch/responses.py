@@ -1,0 +1,80 @@
+"""Executed messages, concatenated from precomputed bytes and outputs' bytes.
+
+A protobuf message is the concatenation of its parts, so a response whose outputs have known sizes
+is a fixed prefix before each output's bytes; outputs are copied once, into the frame. Building the
+same from message objects costs three copies and five times the time per member.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.core.tensors.datatypes import BYTES
+from nereid.core.wire.codecs import write_error, write_payloads
+from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from nereid.core.tensors.classification import Classification
+    from nereid.core.wire.messages import ErrorStatus, Payload
+    from nereid_executor.batch.arrays import Piece
+    from nereid_executor.batch.request_plan import Signature
+
+# The scheduler accepts no larger message, and ends the stream of an instance that sends one.
+MAX_EXECUTED_BYTES: Final = (1 << 31) - (1 << 16)
+# The pieces of an Executed message with one response: the model wants the request again.
+RESCHEDULED: Final = (
+    pb.Executed(responses=[pb.InferResponse(rescheduled=True)]).SerializeToString(),
+)
+
+
+class ResponseLayout(NamedTuple):
+    """The responses to requests with one head, for outputs whose rows have certain shapes."""
+
+    head: bytes
+    # The outputs' indices among the batch's outputs.
+    indices: tuple[int, ...]
+    # The bytes before each output, and its index. None: there is no output, or one is BYTES, whose
+    # size differs from response to response.
+    parts: tuple[tuple[bytes, int], ...] | None
+    # All outputs together, where parts are known.
+    size_bytes: int = 0
+
+
+def response_head(
+    signature: Signature,
+    outputs: Sequence[tuple[int, Classification | None]],
+    shapes: Sequence[Sequence[int]],
+) -> bytes:
+    """A serialised ModelInferResponse without id and tensor data."""
+    response = kserve_pb2.ModelInferResponse(
+        model_name=signature.model_name, model_version=signature.model_version
+    )
+    for (index, classes), shape in zip(outputs, shapes, strict=True):
+        spec = signature.outputs[index]
+        datatype = BYTES if classes is not None else spec.datatype
+        response.outputs.add(name=spec.name, datatype=datatype, shape=shape)
+    return response.SerializeToString()
+
+
+def encode_response(head: bytes, payloads: Sequence[Payload]) -> bytes:
+    """An Executed message with one response."""
+    reply = pb.Executed()
+    message = reply.responses.add(head=head)
+    write_payloads(payloads, message.payloads)
+    return reply.SerializeToString()
+
+
+def append_response(reply: pb.Executed, place: int, pieces: Iterable[Piece]) -> None:
+    """Add the response of the member at this index to a partial Executed message."""
+    reply.MergeFromString(b"".join(pieces))
+    reply.responses[-1].id = place
+
+
+def error_response(error_status: ErrorStatus) -> bytes:
+    """An Executed message with one response, an error."""
+    reply = pb.Executed()
+    write_error(error_status, reply.responses.add().error)
+    return reply.SerializeToString()

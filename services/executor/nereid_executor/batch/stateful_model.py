@@ -1,0 +1,253 @@
+"""Implicit state of models that execute arrays: a state's rows are one more input of a batch, and
+the outputs that the model writes are the rows of its sequences' next requests.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from operator import is_
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from nereid.core.errors import NereidError
+from nereid.core.tensors.tensors import from_raw, to_raw
+from nereid.core.wire.messages import ErrorStatus, error_status_of
+from nereid.pb import nereid_pb2 as pb
+from nereid_executor.batch.arrays import fail_members, gather_members
+from nereid_executor.batch.batch_reader import request_of
+from nereid_executor.batch.sequence_states import SequenceStates, has_flag, state_specs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nereid.backends import InstanceSpec, Model
+    from nereid.core.tensors.tensors import Array
+    from nereid_executor.batch.arrays import GatheredBatch, View
+    from nereid_executor.batch.batch_reader import BatchMessage
+    from nereid_executor.batch.request_plan import Planner, Signature
+    from nereid_executor.batch.sequence_states import StateSpec
+
+    # A batch's members to the model's inputs, and by what signature.
+    StackInputs = Callable[[Signature, GatheredBatch], dict[str, Array]]
+
+_log = logging.getLogger(__name__)
+
+# Of one instance: its sequences mostly come in the batches of before, of which one executes while
+# the other's clients have their responses.
+_MOST_KEPT: Final = 2
+
+
+def read_row(spec: StateSpec, tensor: pb.StateTensor) -> Array:
+    """A state's row as it travels. Raises InvalidArgument."""
+    return np.array(from_raw(tensor.data, spec.datatype, tuple(tensor.shape)))
+
+
+def _write_row(row: Array) -> pb.StateTensor:
+    return pb.StateTensor(shape=row.shape, data=to_raw(row))
+
+
+class _KeptBatch:
+    """What a model wrote for a batch. Its sequences' states are rows of that; if they come together
+    again, it is the next batch's input as it is.
+    """
+
+    __slots__ = ("_rows", "_states", "arrays")
+
+    def __init__(self, arrays: Sequence[Array], states: Sequence[list[Array]]) -> None:
+        self.arrays = arrays
+        self._states = states
+        self._rows = [[array[index] for array in arrays] for index in range(len(states))]
+        for state, rows in zip(states, self._rows, strict=True):
+            state[:] = rows
+
+    def has(self, states: Sequence[list[Array]]) -> bool:
+        """Whether these are its states in their order, as they were left."""
+        return len(states) == len(self._states) and all(
+            state is own and all(map(is_, state, rows))
+            for state, own, rows in zip(states, self._states, self._rows, strict=True)
+        )
+
+    def release(self) -> None:
+        """Copy what is still a state: no row may keep all of them in memory."""
+        for state, rows in zip(self._states, self._rows, strict=True):
+            if len(state) == len(rows) and all(map(is_, state, rows)):
+                state[:] = map(np.array, rows)
+
+
+class StatefulModel:
+    """A Model that executes with the states of its batch's sequences; used by its instance's thread
+    alone, for one batch at a time: begin(), execute(), written_states().
+    """
+
+    def __init__(
+        self,
+        spec: InstanceSpec,
+        model: Model,
+        planner: Planner,
+        stack: StackInputs,
+        view: View | None,
+    ) -> None:
+        """Raises InvalidArgument: a state's initial value cannot be had."""
+        self._name = spec.config.name
+        self._model = model
+        self._planner = planner
+        self._stack_inputs = stack
+        self._view = view
+        self._batching = spec.config.max_batch_size > 0
+        self._specs = state_specs(spec.config, spec.version_path.parent)
+        initial = [each.initial for each in self._specs]
+        self._table = SequenceStates(self._name, self._specs, initial, read_row, _write_row)
+        # Of the current batch's members, and of those that have a row.
+        self._states: list[list[Array]] = []
+        self._leaves_arrays = bool(getattr(model, "leaves_arrays", False))
+        self._kept: deque[_KeptBatch] = deque()
+        # Of stacked states, by their inputs.
+        self._buffers: dict[str, Array] = {}
+        self._planned: list[tuple[pb.BatchMember, list[Array]]] = []
+
+    def begin(self, members: Sequence[pb.BatchMember], gathered: GatheredBatch) -> GatheredBatch:
+        """Begin the members' states; the batch without those that have none, which have errors."""
+        for requests in self._table.replays(members):
+            for request in requests:
+                self._replay(request)
+        self._states = states = []
+        lost: dict[int, ErrorStatus] = {}
+        for place, member in enumerate(members):
+            try:
+                states.append(self._table.begin(member))
+            except NereidError as error:
+                states.append([])
+                lost[place] = error_status_of(error)
+        if lost:
+            gathered = fail_members(gathered, lost)
+        self._planned = [
+            (member, state)
+            for outcome, member, state in zip(gathered.outcomes, members, states, strict=True)
+            if not isinstance(outcome, ErrorStatus)
+        ]
+        return gathered
+
+    def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        """As Model.execute."""
+        states = [spec.output for spec in self._specs if spec.output not in outputs]
+        names = [*outputs, *states]
+        befores = [state for _, state in self._planned]
+        shapes = [tuple(row.shape for row in state) for state in befores]
+        alike = len({*shapes}) == 1
+        if alike:
+            arrays = self._run(inputs, names, befores)
+        else:
+            arrays = self._run_by_shape(inputs, names, befores, shapes)
+        by_name = dict(zip(names, arrays, strict=True))
+        self._replace(befores, [by_name[spec.output] for spec in self._specs], alike=alike)
+        for member, state in self._planned:
+            if has_flag(member, "sequence_end"):
+                self._table.end(member.sequence_slot, state)
+        return list(arrays[: len(outputs)])
+
+    def _replace(
+        self, states: Sequence[list[Array]], afters: Sequence[Array], *, alike: bool
+    ) -> None:
+        """Replace the states of a batch by what the model wrote."""
+        if not self._batching:
+            states[0][:] = afters if self._leaves_arrays else map(np.array, afters)
+        elif not self._leaves_arrays or not alike:
+            for index, state in enumerate(states):
+                # Copies: a row must not keep its batch's whole array.
+                state[:] = [np.array(after[index]) for after in afters]
+        elif len(states) == 1:
+            states[0][:] = [after[0] for after in afters]
+        else:
+            self._kept.append(_KeptBatch(afters, states))
+            if len(self._kept) > _MOST_KEPT:
+                self._kept.popleft().release()
+
+    def written_states(self, message: BatchMessage) -> pb.Executed:
+        """The states that a batch asks for, after it was executed, alone in a reply."""
+        reply = pb.Executed()
+        self._table.export_states(message.exported_slots, reply)
+        states, self._states = self._states, []
+        wanted = (
+            (member.sequence_slot, state)
+            for member, state in zip(message.members, states, strict=False)
+            if member.returns_state and state
+        )
+        self._table.return_states(wanted, reply)
+        return reply
+
+    def _replay(self, request: pb.BatchMember) -> None:
+        """Run a request again for the state that it leaves."""
+        try:
+            gathered = gather_members(self._planner, [request_of(request)], self._view)
+            # One that is malformed was so the first time.
+            if gathered.first is not None:
+                self._planned = [(request, self._table.begin(request))]
+                inputs = self._stack_inputs(self._planner.signature, gathered)
+                self.execute(inputs, gathered.names)
+        except Exception as error:
+            self._table.lose(request.sequence_slot)
+            _log.error(
+                "a request of a sequence of model '%s' failed when it was replayed: %r",
+                self._name,
+                error,
+            )
+
+    def _run(
+        self, inputs: dict[str, Array], names: list[str], befores: Sequence[list[Array]]
+    ) -> Sequence[Array]:
+        kept = next((each.arrays for each in self._kept if each.has(befores)), None)
+        given = dict(inputs)
+        for position, spec in enumerate(self._specs):
+            rows = [before[position] for before in befores]
+            if not self._batching:
+                given[spec.input] = rows[0]
+            elif kept is not None:
+                given[spec.input] = kept[position]
+            elif len(rows) == 1 and self._leaves_arrays:
+                given[spec.input] = rows[0][np.newaxis]
+            else:
+                given[spec.input] = self._stack_rows(spec, rows)
+        return self._model.execute(given, names)
+
+    def _stack_rows(self, spec: StateSpec, rows: Sequence[Array]) -> Array:
+        """An array of rows. Its memory is the next one's as well, if the model leaves it alone:
+        that of large states would be new from the system each time.
+        """
+        if not self._leaves_arrays:
+            return np.stack(rows)
+        count, shape = len(rows), rows[0].shape
+        buffer = self._buffers.get(spec.input)
+        if buffer is None or len(buffer) < count or buffer.shape[1:] != shape:
+            buffer = self._buffers[spec.input] = np.empty((count, *shape), rows[0].dtype)
+        return np.stack(rows, out=buffer[:count])
+
+    def _run_by_shape(
+        self,
+        inputs: dict[str, Array],
+        names: list[str],
+        befores: Sequence[list[Array]],
+        shapes: Sequence[tuple[tuple[int, ...], ...]],
+    ) -> list[Array]:
+        """States of variable shape: members with equal shapes run together."""
+        groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+        for index, shape in enumerate(shapes):
+            groups.setdefault(shape, []).append(index)
+        rows: list[list[Array]] = [[] for _ in befores]
+        for indices in groups.values():
+            part = {name: array[indices] for name, array in inputs.items()}
+            for array in self._run(part, names, [befores[index] for index in indices]):
+                for index, row in zip(indices, array, strict=True):
+                    rows[index].append(row)
+        columns = zip(*rows, strict=True)
+        return [_stack(column) for column in columns]
+
+
+def _stack(rows: Sequence[Array]) -> Array:
+    """An array of rows; of objects, where the rows differ in shape: only states may."""
+    if len({row.shape for row in rows}) == 1:
+        return np.stack(rows)
+    array = np.empty(len(rows), np.object_)
+    array[:] = rows
+    return array

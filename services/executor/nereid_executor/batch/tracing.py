@@ -1,0 +1,78 @@
+"""The spans of a batch: in the trace of each sampled member, the execution of the whole batch.
+
+Recorded by an instance's thread after the responses are written, and only if tracing is on. Knows
+no model and no stream.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from nereid.observability.tracing import (
+    Span,
+    SpanKind,
+    child_context,
+    is_sampled,
+    monotonic_to_unix_ns,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nereid.observability.tracing import Tracer
+    from nereid.pb import nereid_pb2 as pb
+    from nereid_executor.batch.batch_reader import BatchRequest
+
+
+class Run(NamedTuple):
+    """When a batch was executed, in perf_counter's nanoseconds."""
+
+    # Of the sampled members.
+    contexts: list[bytes]
+    started_ns: int
+    stacked_ns: int
+    ran_ns: int
+    ended_ns: int
+    # Why the batch failed as a whole.
+    error: str | None
+
+
+def sampled(members: Iterable[pb.BatchMember | BatchRequest]) -> list[bytes]:
+    """The trace contexts of the sampled members."""
+    return [context for each in members if is_sampled(context := each.trace_context)]
+
+
+def record(tracer: Tracer, instance: str, run: Run) -> None:
+    """Record the spans of a batch: compute, and in it input, infer and output."""
+    # On Linux both clocks start at the same moment.
+    offset_ns = monotonic_to_unix_ns()
+    started_ns, stacked_ns = run.started_ns + offset_ns, run.stacked_ns + offset_ns
+    ran_ns, ended_ns = run.ran_ns + offset_ns, run.ended_ns + offset_ns
+    parts = (
+        ("compute input", started_ns, stacked_ns),
+        ("compute infer", stacked_ns, ran_ns),
+        ("compute output", ran_ns, ended_ns),
+    )
+    for parent in run.contexts:
+        context = child_context(parent)
+        compute = Span(
+            name="compute",
+            context=context,
+            parent=parent,
+            start_ns=started_ns,
+            end_ns=ended_ns,
+            attributes={"nereid.instance": instance},
+            error=run.error,
+            kind=SpanKind.SERVER,
+        )
+        spans = [
+            Span(
+                name=name,
+                context=child_context(context),
+                parent=context,
+                start_ns=start,
+                end_ns=end,
+            )
+            for name, start, end in parts
+        ]
+        tracer.record(compute, *spans)

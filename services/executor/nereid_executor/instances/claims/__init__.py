@@ -1,0 +1,1 @@
+"""Claims of sessions on instances, and what they are told of begun executions."""

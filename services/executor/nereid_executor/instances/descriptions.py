@@ -1,0 +1,193 @@
+"""What model files state, as far as it is known from an earlier scheduler's question.
+
+A scheduler that takes a model over asks what its file states, which may take as long as loading it.
+One that asks twice in a row wants to know anew: what a model completes by itself may depend on more
+than its files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
+
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
+from nereid.core.wire.codecs import write_error
+from nereid.core.wire.messages import error_status_of
+from nereid.model_config import write_description
+from nereid.pb import nereid_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.backends import ModelDescription
+    from nereid.pb import model_config_pb2
+    from nereid_executor.backends.registry import BackendRegistry
+    from nereid_executor.core.files.model_files import ModelFiles
+    from nereid_executor.instances.description_runs import DescriptionRuns
+    from nereid_executor.instances.session_instances import ExecutorInstances
+    from nereid_executor.repository.model_directories import ModelDirectories
+
+_log = logging.getLogger(__name__)
+
+# Numbers the sessions of this process.
+_numbers = itertools.count(1)
+_MOST: Final = 1024
+
+
+class _Known(NamedTuple):
+    # The one that was given it last.
+    session: int
+    files: ModelFiles
+    described: pb.Described
+
+
+@runtime_checkable
+class RunsModelCode(Protocol):
+    """A backend that may run code of a model's author to describe it, in another process."""
+
+    def describe_runs_code(self, config: model_config_pb2.ModelConfig, version_path: Path) -> bool:
+        """Return whether it would for this model. Raises NereidError: there is no such file."""
+
+    def describe_within(
+        self, config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None
+    ) -> ModelDescription:
+        """Describe as Backend.describe() does; kill a process that takes longer. None: no limit."""
+
+
+class Descriptions:
+    """The descriptions that one executor remembers; used by any thread."""
+
+    def __init__(self, read_files: Callable[[Path], ModelFiles | None], most: int = _MOST) -> None:
+        """read_files: a version's files as they are; most: how many are remembered."""
+        self._read_files = read_files
+        self._most = most
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def describe(
+        self,
+        session: int,
+        command: pb.Describe,
+        version_path: Path,
+        describe: Callable[[], pb.Described],
+    ) -> pb.Described:
+        """The response to a command: known from another session, or what describe returns.
+
+        session: a number of its own for each.
+        """
+        key = pb.Describe(
+            config=command.config, version_path=command.version_path
+        ).SerializeToString(deterministic=True)
+        # Before they are read: a file that changes meanwhile must not count as known.
+        files = self._read_files(version_path)
+        with self._lock:
+            known = self._known.pop(key, None)
+            is_known = known is not None and known.session != session and known.files.same_in(files)
+            if known is not None and is_known:
+                self._known[key] = known._replace(session=session)
+        if known is not None and is_known:
+            described = pb.Described()
+            described.CopyFrom(known.described)
+            described.command = command.command
+            return described
+        described = describe()
+        if files is not None and not described.HasField("error"):
+            with self._lock:
+                self._known[key] = _Known(session, files, described)
+                if len(self._known) > self._most:
+                    self._known.popitem(last=False)
+        return described
+
+
+class SessionDescriptions:
+    """The questions of one session; used on the event loop alone."""
+
+    def __init__(
+        self,
+        instances: ExecutorInstances,
+        descriptions: Descriptions,
+        runs: DescriptionRuns,
+        on_described: Callable[[pb.Described], None],
+    ) -> None:
+        """descriptions, runs: of all sessions."""
+        self._instances, self._descriptions, self._runs = instances, descriptions, runs
+        self._on_described = on_described
+        self._number = next(_numbers)
+        self._preparations: set[asyncio.Task[None]] = set()
+
+    def describe(self, command: pb.Describe) -> None:
+        """Have a model's files described, once they are on this host."""
+        directories = self._instances.directories
+        if directories is not None and directories.needs_preparation(command):
+            preparation = asyncio.ensure_future(self._prepare(directories, command))
+            self._preparations.add(preparation)
+            preparation.add_done_callback(self._preparations.discard)
+        else:
+            self._describe(command, Path(self._instances.settings.local_path(command.version_path)))
+
+    async def _prepare(self, directories: ModelDirectories, command: pb.Describe) -> None:
+        try:
+            prepared = await directories.prepare(command)
+        except NereidError as error:
+            self._report_error(command, error)
+            return
+        directories.release_soon(prepared)
+        self._describe(command, prepared.path)
+
+    def _report_error(self, command: pb.Describe, error: NereidError) -> None:
+        described = pb.Described(command=command.command)
+        write_error(error_status_of(error), described.error)
+        self._on_described(described)
+
+    def _describe(self, command: pb.Describe, path: Path) -> None:
+        backends = self._instances.context.backends
+
+        def describe() -> pb.Described:
+            return describe_model(backends, command, path, self._runs.limits.timeout_s)
+
+        def work() -> pb.Described:
+            return self._descriptions.describe(self._number, command, path, describe)
+
+        def done(outcome: asyncio.Future[pb.Described]) -> None:
+            if outcome.cancelled():
+                return
+            error = outcome.exception()
+            if error is None:
+                self._on_described(outcome.result())
+            elif isinstance(error, NereidError):
+                self._report_error(command, error)
+            else:
+                _log.error("model %s could not be described", command.config.name, exc_info=error)
+                self._report_error(command, Internal(INTERNAL_MESSAGE))
+
+        runs_code = backends.may_run_code(command.config.backend)
+        outcome = self._runs.submit(command.config.name, work, runs_code=runs_code)
+        outcome.add_done_callback(done)
+
+
+def describe_model(
+    backends: BackendRegistry,
+    command: pb.Describe,
+    version_path: Path,
+    limit_s: float | None = None,
+) -> pb.Described:
+    """The response to a Describe; called in a thread. limit_s: for processes; None: no limit."""
+    response = pb.Described(command=command.command)
+    try:
+        backend = backends.load_backend(command.config.backend)
+        if isinstance(backend, RunsModelCode):
+            description = backend.describe_within(command.config, version_path, limit_s)
+        else:
+            description = backend.describe(command.config, version_path)
+        write_description(description, response)
+    except NereidError as error:
+        write_error(error_status_of(error), response.error)
+    except Exception:
+        _log.exception("model %s could not be described", command.config.name)
+        write_error(error_status_of(Internal(INTERNAL_MESSAGE)), response.error)
+    return response

@@ -1,0 +1,515 @@
+"""A model instance: a thread that loads the model, warms it up, and serves the instance's stream.
+
+The thread blocks on its socket, executes the batch, writes the responses: no event loop, and no
+hand-over between threads. When a scheduler gives the instance up, or is lost, the thread keeps the
+model loaded until adopt() brings the next tenure. on_ended is called once, from the thread, after
+the model is closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.backends import ModelLostError, ReadinessReporter, RequestModel
+from nereid.config.recovery import DEFAULT_TIMES
+from nereid.core.errors import (
+    INTERNAL_MESSAGE,
+    Internal,
+    InvalidArgument,
+    NereidError,
+    ProtocolError,
+    Unavailable,
+)
+from nereid.core.methods import (
+    CONTROLS_KEY,
+    CRASH_REPORTS_KEY,
+    EXECUTE_PATH,
+    EXECUTOR_KEY,
+    INSTANCE_KEY,
+    MEMORY_KEY,
+    READINESS_KEY,
+    STATES_KEY,
+    WITHDRAWALS_KEY,
+)
+from nereid.core.wire.messages import ErrorStatus, error_status_of
+from nereid.model_config.padding import PADDING
+from nereid.rpc import BlockingStream, RpcError, Status
+from nereid.rpc.net.backoff import Backoff, BackoffOptions
+from nereid_executor.backends.direct_serving import DirectServing, StreamContext
+from nereid_executor.batch.batch_runner import BatchRunner
+from nereid_executor.batch.batch_serving import serve_batches
+from nereid_executor.batch.inline_execution import InlineExecution, InlineRule
+from nereid_executor.batch.request_runner import RequestRunner
+from nereid_executor.batch.warmup import WarmupTurns, warm_up
+from nereid_executor.core.files.model_files import read_model_files
+from nereid_executor.core.heap import HeapTrim
+from nereid_executor.core.load_memory import LoadMeter, write_sizes
+from nereid_executor.core.recent_runs import RecentRuns
+from nereid_executor.instances.instance_mesh import InstanceMesh
+from nereid_executor.instances.instance_state import TRANSITIONS, InstanceState
+from nereid_executor.instances.tenure import Tenure, Tenures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable
+
+    from nereid.backends import InstanceSpec, Model
+    from nereid.config.recovery import RecoveryTimes
+    from nereid.observability.tracing import Tracer
+    from nereid.rpc import ThreadStream, ThreadStreams
+    from nereid_executor.backends.registry import BackendRegistry
+    from nereid_executor.batch.lifecycle.received_batches import ReceivedBatches
+    from nereid_executor.batch.timeline import ExecutorTimeline
+    from nereid_executor.batch.warmup import WarmupBatch
+    from nereid_executor.core.files.model_files import ModelFiles
+    from nereid_executor.core.nvtx_ranges import NvtxRanges
+    from nereid_executor.core.shared_tensors import SharedTensors
+    from nereid_executor.instances.load_slots import LoadSlots
+
+_log = logging.getLogger(__name__)
+
+# After any other status the instance connects again: the scheduler may still want it.
+REFUSALS: Final = frozenset(
+    {
+        Status.INVALID_ARGUMENT,
+        Status.NOT_FOUND,
+        Status.ALREADY_EXISTS,
+        Status.PERMISSION_DENIED,
+        Status.FAILED_PRECONDITION,
+        Status.UNIMPLEMENTED,
+        Status.UNAUTHENTICATED,
+    }
+)
+
+
+@dataclass(frozen=True)
+class InstanceContext:
+    """What all instances of an executor share."""
+
+    backends: BackendRegistry
+    # Held while a model is loaded, to bound how many load at the same time.
+    load_slots: LoadSlots
+    shared_tensors: SharedTensors
+    # The EXECUTOR_KEY of this process's streams.
+    process: str = field(default_factory=lambda: secrets.token_hex(16))
+    # Metadata that proves to the scheduler whose a stream is, each for one stream; None: none.
+    credentials: Callable[[str], Iterable[tuple[str, str | bytes]]] | None = None
+    # Records the spans of sampled requests; None: nothing is traced.
+    tracer: Tracer | None = None
+    times: RecoveryTimes = DEFAULT_TIMES
+    recent_runs: RecentRuns = field(default_factory=RecentRuns)
+    load_meter: LoadMeter = field(default_factory=LoadMeter)
+    heap_trim: HeapTrim = field(default_factory=HeapTrim)
+    warmup_turns: WarmupTurns = field(default_factory=WarmupTurns)
+    # None: no timeline is recorded.
+    timeline: ExecutorTimeline | None = None
+    # Around the phases of batches; None: there are none.
+    ranges: NvtxRanges | None = None
+
+
+class Instance:
+    """One loaded copy of a model version; start(), adopt() and stop() may be called from any
+    thread.
+    """
+
+    def __init__(self, spec: InstanceSpec, context: InstanceContext, tenure: Tenure) -> None:
+        self._mesh = InstanceMesh(tenure)
+        self._context = context
+        self._tenures = Tenures(tenure)
+        self.spec = replace(
+            spec, number=tenure.number, mesh=self._mesh, is_wanted=self._tenures.is_wanted
+        )
+        # The tenure that its thread serves, or has served last.
+        self._serving = tenure
+        # The files that the model is loaded from; None: they cannot be read.
+        self.files: ModelFiles | None = None
+        # It has been loaded and warmed up.
+        self.loaded = False
+        # The memory that its load took, in bytes by device.
+        self.memory: dict[str, int] = {}
+        self._state = InstanceState.LOADING
+        self._stream: BlockingStream | ThreadStream | None = None
+        # Set where the event loop may execute in the thread's place.
+        self._inline: InlineExecution | None = None
+        # Set for a RequestModel.
+        self._requests: RequestRunner | None = None
+        # Set while it is warmed up.
+        self._warming_up: RequestModel | None = None
+        self._readiness: ReadinessReporter | None = None
+        # The batches of this tenure's streams, but for those that the model serves itself.
+        self._received: ReceivedBatches[Any] | None = None
+        # Set while the model serves the stream itself.
+        self._direct: DirectServing | None = None
+        # How many streams models have served themselves; they are numbered in this order.
+        self._direct_streams = 0
+        # It has sequences' states, which the scheduler moves elsewhere before it unloads it.
+        self.has_states = False
+        # Completed batches of earlier tenures.
+        self._earlier_batches = 0
+        timeline = context.timeline
+        self._executions = None if timeline is None else timeline.executions(self.spec)
+        # When its load began.
+        self._loading_since_ns = 0
+        self._thread = threading.Thread(target=self._run, name=f"instance-{spec.name}", daemon=True)
+
+    @property
+    def version(self) -> tuple[str, int]:
+        """The model and version that it is an instance of."""
+        return self.spec.config.name, self.spec.version
+
+    @property
+    def batches(self) -> int:
+        """How many batches it has completed."""
+        completed = 0 if self._received is None else self._received.completed
+        if self._direct is not None:
+            completed = max(completed, self._direct.last_batch_begun)
+        return self._earlier_batches + completed
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def adopt(self, tenure: Tenure) -> bool:
+        """Serve this tenure once the one before, which was stopped, is over; False: it is too late,
+        the instance ends.
+        """
+        return self._tenures.add(tenure)
+
+    def stop(self, *, abandon: bool = False, keep: bool = False) -> None:
+        """End its tenure after the current batch, and, unless it is to be kept, its life.
+
+        abandon: the batch's responses can no longer be delivered.
+        """
+        tenure = self._tenures.current
+        if abandon and not tenure.abandoned.is_set():
+            tenure.abandoned.set()
+            if tenure.lender is not None:
+                tenure.lender.close()
+            if self._direct is not None:
+                self._context.recent_runs.begin(self, self._direct.running_requests())
+        if not keep:
+            self._tenures.set_last()
+            if (model := self._warming_up) is not None:
+                # It may take any time, and is of no use to anybody.
+                model.terminate()
+        tenure.stopping.set()
+        if self._direct is not None:
+            self._direct.wake()
+        stream = self._stream
+        # A thread with a batch closes the stream itself, after responding. A batch that arrives in
+        # this very moment is lost with the stream, and the scheduler retries it elsewhere.
+        # If the scheduler has vanished, writing the response could block for minutes.
+        busy = self._received is not None and self._received.busy
+        if stream is not None and (abandon or not busy):
+            stream.cut()
+
+    def withdraw(self, batch: int) -> bool:
+        """Whether it has not begun this batch, and never will. From any thread."""
+        # A RequestRunner reads its batches as they arrive, so that none can be given back; the
+        # scheduler knows, as its stream has no WITHDRAWALS_KEY.
+        return not self._requests and self._received is not None and self._received.withdraw(batch)
+
+    def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
+        """Whether the model reports itself ready. From any thread; a model may not respond."""
+        if self._readiness is None:
+            on_response(False)
+        else:
+            self._readiness.query_readiness(on_response)
+
+    def _enter(self, state: InstanceState) -> None:
+        assert state in TRANSITIONS[self._state], f"{self._state} -> {state}"
+        self._state = state
+
+    def _run(self) -> None:
+        error_status: ErrorStatus | None = None
+        try:
+            self._load_and_serve()
+        except NereidError as error:
+            if self.loaded or self._tenures.is_wanted():
+                error_status = error_status_of(error)
+        except Exception:
+            _log.exception("instance %s failed while %s", self.spec.name, self._state.value)
+            error_status = error_status_of(Internal(INTERNAL_MESSAGE))
+        if error_status is not None:
+            # The scheduler says why a model cannot be loaded, once for all of its instances.
+            level = logging.DEBUG if self._state is InstanceState.LOADING else logging.WARNING
+            _log.log(
+                level,
+                "instance %s ended while %s: %s",
+                self.spec.name,
+                self._state.value,
+                error_status.message,
+            )
+        if error_status is None:
+            self._record_event("unload")
+        else:
+            what = "instance lost" if self.loaded else "load failed"
+            self._record_event(what, error_status.message)
+        if self._executions is not None:
+            self._executions.close()
+        # By now nothing refers to the model. Whoever hears of the end counts on its memory.
+        self._context.heap_trim.on_freed(self.memory.get("cpu", 0))
+        self._state = InstanceState.STOPPED
+        self._context.recent_runs.abandon(self)
+        self._tenures.close()
+        self._tenures.current.callbacks.on_ended(self, error_status)
+
+    def _load_and_serve(self) -> None:
+        spec = self.spec
+        self.files = read_model_files(spec.version_path)
+        with self._context.load_slots.hold(spec.config.name):
+            if self._tenures.is_last:
+                return
+            self._loading_since_ns = time.monotonic_ns()
+            with self._context.load_meter.measuring(spec.gpu, self._load_key()) as growth:
+                model = self._context.backends.load_backend(spec.config.backend).load(spec)
+                self.memory = growth.sizes(model, self.files)
+            # Loads take about as much again for a moment.
+            self._context.heap_trim.on_freed(self.memory.get("cpu", 0))
+        try:
+            self._enter(InstanceState.WARMING_UP)
+            if isinstance(model, RequestModel):
+                _refuse_padding(spec)
+                self._serve_requests(model)
+            else:
+                self._serve_batches(model)
+        finally:
+            model.close()
+
+    def _record_event(self, what: str, detail: str = "", *, from_ns: int = 0) -> None:
+        timeline = self._context.timeline
+        if timeline is not None:
+            timeline.recorder.record_event(what, self.spec.name, detail, from_ns=from_ns)
+
+    def _load_key(self) -> Hashable:
+        """Equal for loads of the same files with the same configuration onto the same device."""
+        if self.files is None:
+            return None
+        config = self.spec.config.SerializeToString(deterministic=True)
+        return str(self.spec.version_path), self.spec.gpu, config, self.files.version
+
+    def _serve_batches(self, model: Model) -> None:
+        # Without shared memory: no scheduler would release what a warm-up's responses occupy.
+        if not self._warm_up(BatchRunner(self.spec, model).execute_warmup):
+            return
+        tenure: Tenure | None = self._tenures.current
+        while tenure is not None:
+            # Made anew: the next scheduler knows nothing of sequences or withdrawn batches.
+            runner = self._make_runner(model, tenure)
+            self._serve_streams(tenure, partial(self._serve_batch_stream, runner))
+            tenure = self._await_tenure(tenure)
+
+    def _make_runner(self, model: Model, tenure: Tenure) -> BatchRunner:
+        context = self._context
+        options = (context.tracer, context.shared_tensors.view, tenure.lender)
+        runner = BatchRunner(
+            *(self.spec, model, *options),
+            recent_runs=context.recent_runs,
+            on_freed=context.heap_trim.on_freed,
+            executions=self._executions,
+            ranges=context.ranges,
+        )
+        self.has_states = runner.has_states
+        self._received = runner.received
+        self._inline = None
+        limit_ns = tenure.endpoint.inline_limit_ns
+        # What replaces a sequence's state may run many requests.
+        if limit_ns and getattr(model, "any_thread", False) and not runner.has_states:
+            self._inline = InlineExecution(runner, InlineRule(limit_ns))
+        return runner
+
+    def _serve_requests(self, model: RequestModel) -> None:
+        """Like _serve_batches, for a model that may be lost and is restarted then."""
+        self._requests = runner = RequestRunner(
+            self.spec,
+            model,
+            self._context.tracer,
+            self._context.recent_runs,
+            executions=self._executions,
+        )
+        if isinstance(model, ReadinessReporter):
+            self._readiness = model
+        self._warming_up = model
+        try:
+            if not self._warm_up(runner.execute_warmup):
+                return
+        except ModelLostError as error:
+            # Where stop() has ended it, nobody hears of this.
+            raise Internal(f"it failed on its warm-up: {error}") from error
+        finally:
+            self._warming_up = None
+        self.has_states = runner.has_states
+        self._received = runner.received
+        tenure: Tenure | None = self._tenures.current
+        while tenure is not None:
+            runner.writer.lender = tenure.lender
+            try:
+                serve_stream = partial(self._serve_request_stream, model, runner)
+                self._serve_streams(tenure, serve_stream)
+                if tenure.abandoned.is_set() and not model.decoupled:
+                    runner.finish_batches(self._context.times.abandoned_s)
+                    # Nobody waits for what it is doing.
+                    if runner.received.executing:
+                        return
+            except ModelLostError:
+                # The stream is closed: the scheduler sends nothing until the model is back.
+                if not model.restart(tenure.stopping):
+                    return
+                continue
+            finally:
+                runner.forget_runs()
+            runner.forget_sequences()
+            tenure = self._await_tenure(tenure)
+
+    def _warm_up(self, execute: Callable[[WarmupBatch], bytes]) -> bool:
+        """Return whether it has been warmed up; False: nobody wants it any more."""
+        turns = self._context.warmup_turns
+        path = self.spec.version_path.parent
+        if not warm_up(self.spec.config, path, execute, self._tenures, turns):
+            return False
+        self.loaded = True
+        self._record_event("load", from_ns=self._loading_since_ns)
+        self._tenures.current.callbacks.on_loaded()
+        return True
+
+    def _await_tenure(self, last: Tenure) -> Tenure | None:
+        """The next tenure, for which the model is kept; None: there is none."""
+        self._context.recent_runs.abandon(self)
+        if not self._tenures.is_last:
+            self._enter(InstanceState.KEPT)
+            last.callbacks.on_kept(self)
+        tenure = self._tenures.wait_after(last)
+        if tenure is None:
+            return None
+        self._earlier_batches = self.batches
+        if self._received is not None:
+            self._received.begin_session()
+        if self._direct is not None:
+            self._direct.begin_tenure()
+        self._mesh.follow(tenure)
+        return tenure
+
+    # ---- streams
+
+    def _serve_streams(self, tenure: Tenure, serve_stream: Callable[[], None]) -> None:
+        """Stream after stream, until stop(); serve_stream connects, and serves until the end."""
+        self._serving, stopping, lender = tenure, tenure.stopping, tenure.lender
+        longest_pause_s = self._context.times.longest_dial_pause_s
+        # With jitter, since many instances lose their streams at the same time.
+        backoff = Backoff(BackoffOptions(largest_s=longest_pause_s))
+        while not stopping.is_set():
+            self._enter(InstanceState.CONNECTING)
+            began = time.monotonic()
+            try:
+                try:
+                    serve_stream()
+                finally:
+                    if lender is not None and not stopping.is_set():
+                        lender.discard_lent()
+                # The scheduler ended the stream regularly: a command on its Join stream follows.
+                stopping.wait()
+            except RpcError as error:
+                if stopping.is_set():
+                    return
+                if error.status in REFUSALS:
+                    raise Unavailable(
+                        f"the scheduler refused the instance: {error.message}"
+                    ) from error
+                _log.debug("instance %s lost its stream: %s", self.spec.name, error.message)
+            except (ProtocolError, DecodeError) as error:
+                _log.error(
+                    "the scheduler broke the protocol with instance %s; connecting anew: %s",
+                    self.spec.name,
+                    error,
+                )
+            if time.monotonic() - began > longest_pause_s:
+                backoff.succeeded()
+            stopping.wait(backoff.next_delay_s())
+
+    def _serve_batch_stream(self, runner: BatchRunner) -> None:
+        """Until the stream ends, or stop() and the current batch is completed."""
+        threads = self._serving.endpoint.thread_streams
+        # A stream that is read while batches execute must have a socket.
+        if threads is None or runner.received.depth > 1:
+            stream: Any = self._connect()
+        else:
+            stream = self._connect_in_process(threads)
+        rule = None if self._inline is None else self._inline.rule
+        with closing(stream):
+            serve_batches(stream, runner, self._serving.stopping.is_set, rule)
+
+    def _serve_request_stream(self, model: RequestModel, runner: RequestRunner) -> None:
+        """Until the stream ends: by the model itself if it can, else through this thread."""
+        plaintext = self._serving.endpoint.tls is None
+        if plaintext and isinstance(model, DirectServing) and model.can_serve_stream:
+            self._enter(InstanceState.SERVING)
+            self._direct = model
+            model.serve_stream(self._stream_context())
+            if model.can_serve_stream or self._serving.stopping.is_set():
+                return
+            self._direct = None
+            self._enter(InstanceState.CONNECTING)
+        with closing(self._connect()) as stream:
+            runner.serve(stream, self._serving.stopping.is_set)
+
+    def _connect_in_process(self, threads: ThreadStreams) -> ThreadStream:
+        inline = None if self._inline is None else self._inline.execute
+        self._stream = stream = threads.open(EXECUTE_PATH, self._metadata(), inline)
+        self._enter(InstanceState.SERVING)
+        return stream
+
+    def _connect(self) -> BlockingStream:
+        endpoint = self._serving.endpoint
+        self._stream = stream = BlockingStream(
+            endpoint.address,
+            EXECUTE_PATH,
+            metadata=self._metadata(),
+            timeout_s=self._context.times.connect_s,
+            tls=endpoint.tls,
+            # A RequestRunner waits for the stream's socket itself.
+            background_keepalive=self._requests is None,
+        )
+        self._enter(InstanceState.SERVING)
+        return stream
+
+    def _stream_context(self) -> StreamContext:
+        self._direct_streams += 1
+        number = self._direct_streams
+        metadata = [*self._metadata(), (CRASH_REPORTS_KEY, str(number))]
+        return StreamContext(self._serving, self._context, metadata, number)
+
+    def _metadata(self) -> list[tuple[str, str | bytes]]:
+        """Of one stream: it may have a credential that is good for one."""
+        context = self._context
+        metadata: list[tuple[str, str | bytes]] = [
+            (INSTANCE_KEY, str(self._serving.number)),
+            (EXECUTOR_KEY, context.process),
+        ]
+        if context.credentials is not None:
+            metadata += context.credentials(EXECUTE_PATH)
+        if self._requests is not None:
+            metadata.append((CONTROLS_KEY, "1"))
+        if self._readiness is not None and self._readiness.reports_readiness:
+            metadata.append((READINESS_KEY, "1"))
+        if self._requests is None:
+            metadata.append((WITHDRAWALS_KEY, "1"))
+        if self.has_states:
+            metadata.append((STATES_KEY, "1"))
+        metadata.append((MEMORY_KEY, write_sizes(self.memory)))
+        return metadata
+
+
+def _refuse_padding(spec: InstanceSpec) -> None:
+    """For a model that executes requests, whose tensors nobody joins."""
+    if PADDING in spec.config.parameters:
+        raise InvalidArgument(
+            f"unable to load model '{spec.config.name}', parameter '{PADDING}' is not supported by "
+            f"backend '{spec.config.backend}', whose models execute requests one by one"
+        )

@@ -1,0 +1,41 @@
+"""The mesh as a model sees it whose instance goes from one session with a scheduler to the next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.backends import MeshRequest
+    from nereid.core.errors import NereidError
+    from nereid.core.wire.messages import InferRequest, InferResponse
+    from nereid_executor.instances.tenure import Tenure
+
+
+class InstanceMesh:
+    """A MeshClient: the one of the instance's tenure, which calls under the instance's number."""
+
+    def __init__(self, tenure: Tenure) -> None:
+        self.memory = tenure.mesh.memory
+        self._tenure = tenure
+
+    def follow(self, tenure: Tenure) -> None:
+        """Calls from now on are this tenure's."""
+        self._tenure = tenure
+
+    def infer(
+        self, request: InferRequest, on_response: Callable[[InferResponse], None]
+    ) -> MeshRequest:
+        # The model knows the number that it was loaded with.
+        if request.caller:
+            request.caller = self._tenure.number
+        return self._tenure.mesh.infer(request, on_response)
+
+    def release_segment(self, segment_name: str) -> None:
+        self._tenure.mesh.release_segment(segment_name)
+
+    def call_scheduler(
+        self, method: str, message: bytes, on_reply: Callable[[bytes | NereidError], None]
+    ) -> None:
+        self._tenure.mesh.call_scheduler(method, message, on_reply)

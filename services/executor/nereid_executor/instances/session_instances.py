@@ -1,0 +1,433 @@
+"""The instances of one session with a scheduler: claimed, adopted or loaded, and given up again.
+
+Runs on the event loop; instances live in threads of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+from weakref import WeakSet
+
+from nereid.backends import InstanceSpec
+from nereid.core.errors import NereidError
+from nereid.core.wire.codecs import write_error
+from nereid.core.wire.messages import error_status_of
+from nereid.pb import nereid_pb2 as pb
+from nereid_executor.core.cores import threads_per_instance
+from nereid_executor.core.files.model_files import read_model_files
+from nereid_executor.core.shared_tensors import OutputLender
+from nereid_executor.instances.claims.begun_reports import BegunReport, BegunReports
+from nereid_executor.instances.claims.model_claims import ModelClaims, Rank
+from nereid_executor.instances.instance import Instance
+from nereid_executor.instances.kept_instances import InstanceContent, model_of
+from nereid_executor.instances.tenure import InstanceCallbacks, Tenure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
+
+    from nereid.backends import MeshClient
+    from nereid.core.wire.messages import ErrorStatus
+    from nereid_executor.instances.claims.model_claims import Grant
+    from nereid_executor.instances.instance import InstanceContext
+    from nereid_executor.instances.kept_instances import KeptInstances
+    from nereid_executor.instances.tenure import SchedulerEndpoint
+    from nereid_executor.repository.model_directories import (
+        ModelDirectories,
+        PreparedVersion,
+    )
+    from nereid_executor.settings import ExecutorSettings
+
+_log = logging.getLogger(__name__)
+
+# In the errors of loads that may succeed once other models are unloaded.
+_MEMORY_WORDS: Final = ("memory", "alloc")
+
+
+@dataclass(eq=False)
+class ExecutorInstances:
+    """All instances of an executor."""
+
+    settings: ExecutorSettings
+    context: InstanceContext
+    kept: KeptInstances
+    # How many cores models' threads may use.
+    cores: int = 1
+    # Makes an instance, which loads the model and serves its stream.
+    make_instance: Callable[[InstanceSpec, InstanceContext, Tenure], Instance] = Instance
+    # Completed batches of instances that have ended, by model and version.
+    ended_batches: Counter[tuple[str, int]] = field(default_factory=Counter)
+    claims: ModelClaims = field(default_factory=ModelClaims)
+    # None: models are loaded from where the scheduler says that they are.
+    directories: ModelDirectories | None = None
+    # The directories that instances were loaded from, until they have ended.
+    prepared: dict[Instance, PreparedVersion] = field(default_factory=dict)
+    begun: BegunReports = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.begun = BegunReports(self.context.recent_runs.begun_ids)
+
+    def carry_out(self, decisions: Iterable[BegunReport | Grant]) -> None:
+        """Have sessions send, and begin, what was decided."""
+        for each in decisions:
+            session = cast("SessionInstances", each.session)
+            if isinstance(each, BegunReport):
+                session.send_begun(each)
+            else:
+                session.on_granted(each.instance)
+
+
+@dataclass(eq=False)
+class _Requested:
+    """An instance that the scheduler has asked for, until it is forgotten."""
+
+    command: pb.LoadInstance
+    content: InstanceContent
+    # None: it waits, for other schedulers' to end, for its files, or for others to be unloaded.
+    instance: Instance | None = None
+    # Its directory, until an instance is loaded from it.
+    prepared: PreparedVersion | None = None
+    # A kept instance whose files have changed since, while those are loaded: if that fails, the
+    # last version that could be loaded goes on.
+    former: Instance | None = None
+    is_wanted: bool = True
+
+    @property
+    def number(self) -> int:
+        """The scheduler's number for it."""
+        return self.command.instance
+
+    def path(self, settings: ExecutorSettings) -> Path:
+        """Where its files are."""
+        if self.prepared is not None:
+            return self.prepared.path
+        return Path(settings.local_path(self.command.version_path))
+
+    def release_prepared(self) -> None:
+        prepared, self.prepared = self.prepared, None
+        if prepared is not None:
+            prepared.release()
+
+
+class SessionInstances:
+    """Those that one scheduler has asked for, by its numbers."""
+
+    def __init__(
+        self,
+        shared: ExecutorInstances,
+        endpoint: SchedulerEndpoint,
+        mesh: MeshClient,
+        send_event: Callable[[pb.ExecutorEvent], None],
+        on_objects_changed: Callable[[], None],
+    ) -> None:
+        """on_objects_changed: called when a model was loaded or closed."""
+        self._shared = shared
+        self._endpoint = endpoint
+        self._mesh = mesh
+        self._send_event = send_event
+        self._on_objects_changed = on_objects_changed
+        self._loop = asyncio.get_running_loop()
+        self._requested: dict[int, _Requested] = {}
+        self._tasks: set[asyncio.Task[object]] = set()
+        # They have segments that this scheduler should release.
+        self._lenders: WeakSet[OutputLender] = WeakSet()
+        self.none_left = asyncio.Event()
+        self.none_left.set()
+
+    def __iter__(self) -> Iterator[Instance]:
+        found = [each.instance for each in self._requested.values()]
+        return iter([each for each in found if each is not None])
+
+    def find(self, number: int) -> Instance | None:
+        """The instance with this number, if it has not ended."""
+        requested = self._requested.get(number)
+        return None if requested is None else requested.instance
+
+    # ---- the scheduler's commands
+
+    def load(self, command: pb.LoadInstance) -> None:
+        """Adopt or load an instance, as soon as no other session has instances of the model."""
+        number = command.instance
+        if number in self._requested:
+            _log.error("the scheduler requested instance %d twice; ignored", number)
+            return
+        self._requested[number] = _Requested(command, InstanceContent.of_command(command))
+        self.none_left.clear()
+        self._shared.begun.session_commanded(self, command.scheduler)
+        rank = Rank(command.epoch, command.scheduler)
+        if self._shared.claims.claim(model_of(command), self, number, rank):
+            self.on_granted(number)
+        else:
+            _log.info(
+                "instance %s waits: another scheduler has instances of model '%s'",
+                command.instance_name,
+                model_of(command),
+            )
+
+    def unload(self, number: int, *, keep: bool = False) -> None:
+        """Give an instance up; keep: another scheduler will ask for it."""
+        requested = self._requested.get(number)
+        if requested is not None and requested.instance is not None:
+            requested.instance.stop(keep=keep and self._shared.kept.keep_s > 0)
+            return
+        if requested is not None:
+            self._forget(requested)
+        self._send_event(_unloaded(number))
+
+    def on_granted(self, number: int) -> None:
+        """No other session has instances of this one's model."""
+        requested = self._requested.get(number)
+        if requested is None:
+            return  # it was unloaded meanwhile
+        directories = self._shared.directories
+        if directories is not None and directories.needs_preparation(requested.command):
+            self._run(self._prepare(directories, requested))
+        else:
+            self._begin(requested)
+
+    async def _prepare(self, directories: ModelDirectories, requested: _Requested) -> None:
+        """Have the model's files on this host before the instance is adopted or loaded."""
+        try:
+            prepared = await directories.prepare(requested.command)
+        except NereidError as error:
+            if requested.is_wanted:
+                self._send_event(_failed(requested.number, error_status_of(error)))
+                self._forget(requested)
+            return
+        if requested.is_wanted:
+            requested.prepared = prepared
+            self._begin(requested)
+        else:
+            prepared.release()
+
+    def _begin(self, requested: _Requested) -> None:
+        content, kept = requested.content, self._shared.kept
+        obsolete, instance = kept.take_obsolete(content), kept.take(content)
+        for each in kept.take_excess(requested.command.kept_bytes):
+            _log.info(
+                "unloading kept instance %s: instance %s needs its memory",
+                each.spec.name,
+                requested.command.instance_name,
+            )
+            obsolete.append(each)
+        if instance is None and not obsolete:
+            self._load(requested)
+        else:
+            self._run(self._adopt_or_load(requested, instance, obsolete))
+
+    # ---- the session's end
+
+    def stop_all(self) -> None:
+        """Stop all after their current batches."""
+        self._forget_waiting()
+        for instance in self:
+            instance.stop()
+
+    def abandon_all(self) -> None:
+        """The scheduler is lost: instances finish what they execute, and are kept."""
+        shared = self._shared
+        shared.begun.session_ending(self)
+        shared.claims.end_waiting(self)
+        self._forget_waiting()
+        keep = shared.kept.keep_s > 0
+        for instance in self:
+            instance.stop(abandon=True, keep=keep)
+        for each in list(self._requested.values()):
+            # One that is loading goes on with that, and does nothing else.
+            if keep and each.instance is not None and not each.instance.loaded:
+                self._on_kept(each, each.instance)
+
+    def report_end(self) -> None:
+        """Most instances have finished since abandon_all(): others may adopt them now."""
+        self._shared.carry_out(self._shared.begun.session_ended(self))
+
+    def expire(self) -> None:
+        """Some time after abandon_all(): do not wait for what its instances still execute."""
+        for lender in self._lenders:
+            lender.discard_lent()
+        self._shared.carry_out(self._shared.begun.grant(self._shared.claims.expire(self)))
+
+    def send_begun(self, report: BegunReport) -> None:
+        """Name requests that have begun to the scheduler."""
+        begun = pb.BegunRequests(ids=report.ids, query=report.query)
+        self._send_event(pb.ExecutorEvent(begun_requests=begun))
+
+    # ---- inside
+
+    def _run(self, work: Coroutine[None, None, object]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _adopt_or_load(
+        self, requested: _Requested, instance: Instance | None, obsolete: list[Instance]
+    ) -> None:
+        kept = self._shared.kept
+        if instance is not None:
+            path = requested.path(self._shared.settings)
+            files = await asyncio.to_thread(read_model_files, path)
+            if instance.files is None or not instance.files.same_in(files):
+                _log.info("the files of kept instance %s have changed", instance.spec.name)
+                requested.former = instance
+            elif not requested.is_wanted:
+                kept.add(instance, requested.content)
+            elif instance.adopt(self._make_tenure(requested)):
+                _log.info("instance %s is adopted", instance.spec.name)
+                requested.instance = instance
+                requested.release_prepared()
+        await kept.unload(obsolete, self._shared.context.times.instance_stop_s)
+        if not requested.is_wanted:
+            self._keep_former(requested)
+        elif requested.instance is None:
+            self._load(requested)
+
+    def _keep_former(self, requested: _Requested) -> None:
+        """Keep the former instance of one that nobody wants any more."""
+        former, requested.former = requested.former, None
+        if former is not None:
+            self._shared.kept.add(former, requested.content)
+
+    def _on_loaded(self, requested: _Requested) -> None:
+        former, requested.former = requested.former, None
+        if former is not None:
+            limit_s = self._shared.context.times.instance_stop_s
+            self._run(self._shared.kept.unload([former], limit_s))
+        self._on_objects_changed()
+
+    def _adopt_former(self, requested: _Requested, error: ErrorStatus) -> bool:
+        """Whether the former instance serves: what has replaced its files cannot be loaded."""
+        former, requested.former = requested.former, None
+        if former is None or not former.adopt(self._make_tenure(requested)):
+            return False
+        _log.warning(
+            "instance %s goes on with the files that it was loaded from, since the changed ones"
+            " cannot be loaded: %s",
+            former.spec.name,
+            error.message,
+        )
+        requested.instance = former
+        requested.release_prepared()
+        return True
+
+    def _load(self, requested: _Requested) -> None:
+        shared, command = self._shared, requested.command
+        spec = InstanceSpec(
+            config=command.config,
+            version=command.version,
+            version_path=requested.path(shared.settings),
+            name=command.instance_name,
+            gpu=command.device_id if command.kind == pb.Device.GPU else None,
+            settings=dict(command.backend_settings),
+            threads=threads_per_instance(shared.cores, command.config),
+        )
+        instance = shared.make_instance(spec, shared.context, self._make_tenure(requested))
+        if requested.prepared is not None:
+            shared.prepared[instance] = requested.prepared
+            requested.prepared = None
+        requested.instance = instance
+        instance.start()
+
+    def _make_tenure(self, requested: _Requested) -> Tenure:
+        number = requested.number
+        tensors = self._shared.context.shared_tensors
+        lender: OutputLender | None = None
+        if tensors.domain == requested.command.shm_namespace != "":
+            lender = OutputLender(tensors)
+            self._lenders.add(lender)
+        run = self._run_on_loop
+        callbacks = InstanceCallbacks(
+            on_loaded=lambda: run(self._on_loaded, requested),
+            on_ended=lambda instance, error: run(self._on_ended, requested, instance, error),
+            on_kept=lambda instance: run(self._on_kept, requested, instance),
+            on_model_lost=lambda *lost: run(self._send_event, _model_lost(number, *lost)),
+        )
+        return Tenure(number, self._endpoint, callbacks, self._mesh, lender)
+
+    def _run_on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:
+            _log.debug("an instance outlived the event loop")
+
+    def _on_kept(self, requested: _Requested, instance: Instance) -> None:
+        if requested.instance is instance:
+            self._shared.kept.add(instance, requested.content)
+            self._send_event(_unloaded(requested.number))
+            self._forget(requested)
+
+    def _on_ended(
+        self, requested: _Requested, instance: Instance, error: ErrorStatus | None
+    ) -> None:
+        # Reference cycles of the model would otherwise stay among the frozen objects.
+        self._on_objects_changed()
+        shared = self._shared
+        shared.ended_batches[instance.version] += instance.batches
+        shared.kept.instance_ended(instance)
+        prepared = shared.prepared.pop(instance, None)
+        if requested.instance is not instance:
+            if prepared is not None:
+                prepared.release()
+            return
+        # Until it is known whether the instance is loaded again.
+        requested.prepared = prepared
+        if error is None:
+            self._send_event(_unloaded(requested.number))
+        elif (
+            not instance.loaded
+            and (requested.former is not None or len(shared.kept) > 0)
+            and _is_about_memory(error)
+        ):
+            _log.warning("kept instances are unloaded, to free memory for %s", instance.spec.name)
+            requested.instance = None
+            self._keep_former(requested)
+            self._run(self._adopt_or_load(requested, None, shared.kept.take_all()))
+            return
+        elif not instance.loaded and self._adopt_former(requested, error):
+            return
+        else:
+            self._send_event(_failed(requested.number, error))
+        self._forget(requested)
+
+    def _forget_waiting(self) -> None:
+        for requested in list(self._requested.values()):
+            self._keep_former(requested)
+            if requested.instance is None:
+                self._forget(requested)
+
+    def _forget(self, requested: _Requested) -> None:
+        requested.release_prepared()
+        self._keep_former(requested)
+        requested.instance, requested.is_wanted = None, False
+        del self._requested[requested.number]
+        if not self._requested:
+            self.none_left.set()
+        shared = self._shared
+        grants = shared.claims.release(model_of(requested.command), self, requested.number)
+        shared.carry_out(shared.begun.grant(grants))
+
+
+def _unloaded(number: int) -> pb.ExecutorEvent:
+    return pb.ExecutorEvent(instance_unloaded=pb.InstanceUnloaded(instance=number))
+
+
+def _failed(number: int, error: ErrorStatus) -> pb.ExecutorEvent:
+    failed = pb.InstanceFailed(instance=number)
+    write_error(error, failed.error)
+    return pb.ExecutorEvent(instance_failed=failed)
+
+
+def _model_lost(
+    number: int, stream: int, last_batch: int, error_status: ErrorStatus
+) -> pb.ExecutorEvent:
+    lost = pb.InstanceLost(instance=number, stream=stream, begun=last_batch)
+    write_error(error_status, lost.error)
+    return pb.ExecutorEvent(instance_lost=lost)
+
+
+def _is_about_memory(error_status: ErrorStatus) -> bool:
+    message = error_status.message.lower()
+    return any(word in message for word in _MEMORY_WORDS)

@@ -1,0 +1,322 @@
+"""The executor's life: sessions with every scheduler of the mesh, one after another, until leave().
+
+Runs on the event loop; what happens during a session is session.py's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from nereid.mesh_auth.roles import Role
+from nereid.object_store.settings import default_cache_directory, store_environ
+from nereid.object_store.stores import CachePlace, ModelStores
+from nereid.observability.tracers import open_tracer
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import ChannelOptions, SocketChannel
+from nereid.rpc.net.backoff import BackoffOptions
+from nereid.rpc.net.scheduler_addresses import only_address, parse_addresses, watch_addresses
+from nereid_executor.backends.python.supervisor import environments
+from nereid_executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
+from nereid_executor.batch.timeline import ExecutorTimeline
+from nereid_executor.core import devices
+from nereid_executor.core.cores import usable_cores
+from nereid_executor.core.files.model_files import read_model_files
+from nereid_executor.core.heap import limit_arenas
+from nereid_executor.core.mesh_client import Mesh
+from nereid_executor.core.nvtx_ranges import open_ranges
+from nereid_executor.core.shared_tensors import SharedTensors
+from nereid_executor.instances.description_runs import (
+    DescriptionLimits,
+    DescriptionRuns,
+)
+from nereid_executor.instances.descriptions import Descriptions
+from nereid_executor.instances.instance import InstanceContext
+from nereid_executor.instances.kept_instances import KeptInstances
+from nereid_executor.instances.load_slots import LoadSlots
+from nereid_executor.instances.session_instances import ExecutorInstances
+from nereid_executor.instances.tenure import SchedulerEndpoint
+from nereid_executor.repository.agents import RepositoryAgents, installed_agents
+from nereid_executor.repository.model_directories import ModelDirectories
+from nereid_executor.session import metrics
+from nereid_executor.session.scheduler_sessions import SchedulerSessions
+from nereid_executor.session.session import SessionContext
+from nereid_executor.settings import visible_gpus
+
+if TYPE_CHECKING:
+    from nereid.mesh_routing.scheduler_channels import SchedulerChannels
+    from nereid.observability.metrics_page import Page
+    from nereid.rpc import Channel, ThreadStreams
+    from nereid_executor.backends.registry import BackendRegistry
+    from nereid_executor.instances.instance import Instance
+    from nereid_executor.settings import ExecutorSettings
+
+_log = logging.getLogger(__name__)
+
+# Sessions' own pauses (scheduler_sessions.py) are no shorter.
+_BACKOFF: Final = BackoffOptions(first_s=0.005, factor=1.2, largest_s=1.0)
+
+
+@dataclass(frozen=True)
+class LocalScheduler:
+    """The way to a scheduler in this process, for all but models' own processes, which dial."""
+
+    channel: Channel
+    thread_streams: ThreadStreams
+    # How long a lone request may take that the event loop executes itself; 0: none.
+    inline_limit_ns: int
+
+
+class ExecutorService:
+    """One executor. Create it inside the event loop that it shall run in."""
+
+    def __init__(
+        self,
+        settings: ExecutorSettings,
+        backends: BackendRegistry,
+        local: LocalScheduler | None = None,
+    ) -> None:
+        """local: a scheduler in this process; else settings say where it is."""
+        self._settings = settings
+        self._backends = backends
+        self._agents = RepositoryAgents(installed_agents())
+        self._local = local
+        self._exit_timeout_s = settings.exit_timeout_secs
+        self._leaving = asyncio.Event()
+        # The sessions with each address, and the addresses that schedulers have now.
+        self._schedulers: dict[str, SchedulerSessions] = {}
+        self._addresses: set[str] = set()
+        self._specs = parse_addresses(settings.scheduler_address)
+        # Set by run().
+        self._instances: ExecutorInstances | None = None
+        self._ended_batches: Counter[tuple[str, int]] = Counter()
+
+    def write_metrics(self, page: Page) -> None:
+        """Of the executor itself, not of the mesh."""
+        instances: list[Instance] = []
+        if self._instances is not None:
+            instances += self._instances.kept
+        for each in self._schedulers.values():
+            if each.session is not None:
+                instances += each.session.instances
+        metrics.write_metrics(page, self._joined, instances, self._ended_batches)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has joined, is not leaving, and has loaded what it was asked to load."""
+        sessions = [each.session for each in self._schedulers.values() if each.joined]
+        instances = [each for one in sessions if one is not None for each in one.instances]
+        return (
+            bool(sessions) and not self._leaving.is_set() and all(each.loaded for each in instances)
+        )
+
+    def leave(self, timeout_s: float | None = None) -> None:
+        """Begin to end: run() returns when the current batches are completed, or after timeout_s
+        (by default --exit-timeout-secs).
+        """
+        if timeout_s is not None:
+            self._exit_timeout_s = timeout_s
+        self._leaving.set()
+
+    async def run(self) -> bool:
+        """Serve until leave(); False: a batch was still running at the end of its time."""
+        settings = self._settings
+        if settings.malloc_arenas:
+            limit_arenas(settings.malloc_arenas)
+        if settings.preload_backend:
+            # While the scheduler starts.
+            preload = partial(self._backends.preload, settings.preload_backend)
+            threading.Thread(target=preload, name="preload", daemon=True).start()
+        description_runs = DescriptionRuns(
+            DescriptionLimits(
+                settings.model_describe_timeout_secs, settings.model_load_thread_count
+            )
+        )
+        shared_tensors = SharedTensors(settings.shm_limit_bytes, settings.shm_idle_secs)
+        # With GPUs it imports model runtimes, which takes seconds.
+        hello = await asyncio.to_thread(make_hello, settings, self._backends)
+        hello.repository_agents.extend(self._agents.names)
+        hello.shm_namespace, hello.process = shared_tensors.domain, shared_tensors.process
+        tracer = open_tracer(settings, "executor", hello.name)
+        timeline: ExecutorTimeline | None = None
+        if settings.timeline_seconds:
+            timeline = ExecutorTimeline(hello.name, settings.timeline_seconds)
+        hello.records_timeline = timeline is not None
+        # Nobody would start another one in the process of the scheduler.
+        hello.drains = self._local is None
+        credentials = settings.mesh_credentials(Role.EXECUTOR)
+        kept = KeptInstances(settings.or_restart(settings.kept_instance_secs), self._is_commanded)
+        directories = make_directories(settings, self._agents)
+        self._instances = instances = ExecutorInstances(
+            settings,
+            InstanceContext(
+                backends=self._backends,
+                credentials=None if credentials is None else credentials.metadata,
+                load_slots=LoadSlots(settings.model_load_thread_count),
+                shared_tensors=shared_tensors,
+                tracer=tracer,
+                times=settings.recovery,
+                timeline=timeline,
+                ranges=open_ranges() if settings.nvtx else None,
+            ),
+            kept,
+            cores=settings.cpu_cores or usable_cores(),
+            ended_batches=self._ended_batches,
+            directories=directories,
+        )
+        descriptions = Descriptions(read_model_files)
+        schedulers, mesh = self._open_mesh(hello.shm_namespace)
+        context = SessionContext(
+            settings, hello, description_runs, descriptions, instances, self.leave, mesh
+        )
+        stopped_limit_s = settings.recovery.ping_reply_s
+        tasks = (
+            asyncio.ensure_future(_trim_memory(shared_tensors)),
+            asyncio.ensure_future(STOPPED_WORKERS.run(stopped_limit_s)),
+        )
+        joining = asyncio.ensure_future(self._join_all(context))
+        joining.add_done_callback(lambda _: self._leaving.set())
+        try:
+            await self._leaving.wait()
+            if joining.done():
+                joining.result()
+            return await self._leave_all(instances)
+        finally:
+            for task in (joining, *tasks):
+                task.cancel()
+            kept.close()
+            await directories.close()
+            if mesh is not None and schedulers is not None:
+                mesh.close()
+                await schedulers.close()
+            description_runs.close()
+            await asyncio.to_thread(environments.discard)
+            if tracer is not None:
+                await asyncio.to_thread(tracer.close)
+
+    def _is_commanded(self) -> bool:
+        return any(each.is_commanded for each in self._schedulers.values())
+
+    @property
+    def _joined(self) -> bool:
+        return any(each.joined for each in self._schedulers.values())
+
+    def _open_mesh(self, domain: str) -> tuple[SchedulerChannels | None, Mesh | None]:
+        """Models' way to all schedulers; None: there is one, and each session is the way to it."""
+        settings = self._settings
+        if self._local is not None or only_address(settings.scheduler_address) is not None:
+            return None, None
+        # Imported only where it is used.
+        from nereid.mesh_routing.scheduler_channels import SchedulerChannels  # noqa: PLC0415
+
+        schedulers = SchedulerChannels(self._specs, self._open_channel, domain)
+        memory = settings.shm_limit_bytes, settings.shm_idle_secs
+        return schedulers, Mesh(
+            None, domain, memory, schedulers, reconnect_limit_s=settings.recovery.model_call_s
+        )
+
+    async def _join_all(self, context: SessionContext) -> None:
+        """Join every scheduler, for as long as its address is one; until leave()."""
+        local = self._local
+        if local is not None:
+            address = self._settings.scheduler_address
+            endpoint = self._endpoint(address, local.thread_streams, local.inline_limit_ns)
+            sessions = SchedulerSessions(context, local.channel, endpoint, "the scheduler")
+            self._schedulers[address] = sessions
+            await sessions.run(self._leaving, lambda: True)
+            return
+        async with asyncio.TaskGroup() as group:
+            async for addresses in watch_addresses(self._specs):
+                self._addresses = set(addresses)
+                for address in addresses:
+                    if address not in self._schedulers:
+                        self._schedulers[address] = self._dial(context, address)
+                        group.create_task(self._join(context, address))
+
+    async def _join(self, context: SessionContext, address: str) -> None:
+        """Join who listens at an address, until leave() or the address is no scheduler's."""
+        while True:
+            sessions = self._schedulers[address]
+            await sessions.run(self._leaving, lambda: address in self._addresses)
+            if self._leaving.is_set():
+                return
+            await sessions.close()
+            if address not in self._addresses:
+                del self._schedulers[address]
+                return
+            self._schedulers[address] = self._dial(context, address)
+
+    def _dial(self, context: SessionContext, address: str) -> SchedulerSessions:
+        is_only = only_address(self._settings.scheduler_address) is not None
+        label = "the scheduler" if is_only else f"the scheduler at {address}"
+        channel = self._open_channel(address)
+        return SchedulerSessions(context, channel, self._endpoint(address), label)
+
+    def _open_channel(self, address: str) -> SocketChannel:
+        settings = self._settings
+        # A scheduler that does not reply ends the session, and with it its instances' streams.
+        options = settings.with_keepalive(
+            ChannelOptions(backoff=_BACKOFF),
+            replaceable=only_address(settings.scheduler_address) is None,
+        )
+        return SocketChannel(address, settings.mesh_channel(address, Role.EXECUTOR, options))
+
+    def _endpoint(
+        self, address: str, threads: ThreadStreams | None = None, inline_limit_ns: int = 0
+    ) -> SchedulerEndpoint:
+        tls = self._settings.mesh_tls_client(address)
+        return SchedulerEndpoint(address, tls, threads, inline_limit_ns)
+
+    async def _leave_all(self, instances: ExecutorInstances) -> bool:
+        """Leave all schedulers at once, and unload what is kept; False: a batch still runs."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._exit_timeout_s
+        schedulers = list(self._schedulers.values())
+        leaves = await asyncio.gather(*(each.leave(self._exit_timeout_s) for each in schedulers))
+        kept = instances.kept
+        left_s = max(0.0, deadline - loop.time())
+        finished = await kept.unload(kept.take_all(), left_s) and all(leaves)
+        await asyncio.gather(*(each.close() for each in schedulers))
+        return finished
+
+
+async def _trim_memory(shared_tensors: SharedTensors) -> None:
+    while True:
+        await asyncio.sleep(shared_tensors.trim_interval_s)
+        shared_tensors.trim_idle()
+
+
+def make_directories(settings: ExecutorSettings, agents: RepositoryAgents) -> ModelDirectories:
+    """What makes models' directories ready that are in object stores, or have agents."""
+    named = settings.repository_cache_directory
+    place = CachePlace(
+        Path(named) if named else None, default_cache_directory(), settings.repository_cache_bytes
+    )
+    stores = ModelStores(store_environ(), place)
+    return ModelDirectories(settings.local_path, stores, agents)
+
+
+def make_hello(settings: ExecutorSettings, backends: BackendRegistry) -> pb.Hello:
+    """What this executor offers; GPUs only if a backend here can use them."""
+    return pb.Hello(
+        name=settings.own_name(),
+        host=devices.host_identity(),
+        devices=[devices.cpu(), *offered_gpus(settings, backends)],
+        backends=backends.available_backends(),
+    )
+
+
+def offered_gpus(settings: ExecutorSettings, backends: BackendRegistry) -> list[pb.Device]:
+    """The GPUs that an executor with these settings has to offer."""
+    found = devices.gpus(visible_gpus()) if settings.gpus != "none" else []
+    if found and not backends.any_uses_gpus():
+        _log.warning("%d GPUs are not offered: no backend installed here can use them", len(found))
+        return []
+    offered = settings.select_gpus([device.id for device in found])
+    return [device for device in found if device.id in offered]

@@ -1,0 +1,1 @@
+"""Sessions with schedulers: registration, commands, reports, metrics."""

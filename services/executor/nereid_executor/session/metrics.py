@@ -1,0 +1,139 @@
+"""How busy this machine is, and this executor's own metrics.
+
+The machine's usage is read from /proc and, where this executor offers GPUs, from NVML; what cannot
+be read is left at zero. Knows no stream.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nereid.observability import metrics
+from nereid.pb import nereid_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from nereid.observability.metrics_page import Page
+    from nereid_executor.instances.instance import Instance
+
+_log = logging.getLogger(__name__)
+
+# A pair of readings of the same kind, see processor_times and memory_bytes.
+Readings = tuple[int, int]
+
+
+class UsageReader:
+    """Reads the usage since its last reading; one thread at a time."""
+
+    def __init__(self, gpu_uuids: Sequence[str], proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._gpu_uuids = gpu_uuids
+        self._times = self._read(processor_times, "stat", (0, 0))
+        self._nvml: Any = None
+
+    def read(self) -> pb.DeviceUsage:
+        """The machine's usage now."""
+        before, self._times = self._times, self._read(processor_times, "stat", self._times)
+        total, used = self._read(memory_bytes, "meminfo", (0, 0))
+        return pb.DeviceUsage(
+            cpu_utilization=utilization(before, self._times),
+            memory_total_bytes=total,
+            memory_used_bytes=used,
+            gpus=self._read_gpus(),
+        )
+
+    def _read(self, parse: Callable[[str], Readings], name: str, otherwise: Readings) -> Readings:
+        try:
+            return parse((self._proc / name).read_text())
+        except (OSError, ValueError, KeyError, IndexError):
+            return otherwise
+
+    def _read_gpus(self) -> list[pb.GpuUsage]:
+        if not self._gpu_uuids:
+            return []
+        if self._nvml is None:
+            try:
+                self._nvml = importlib.import_module("pynvml")
+                self._nvml.nvmlInit()
+            except Exception as error:
+                _log.warning("GPU usage cannot be read, and is reported as zero: %s", error)
+                self._gpu_uuids = ()
+                return []
+        return [gpu_usage(self._nvml, uuid) for uuid in self._gpu_uuids]
+
+
+def processor_times(stat: str) -> Readings:
+    """From /proc/stat: how long all processors were busy, and their total time."""
+    fields = stat.splitlines()[0].split()
+    # user nice system idle iowait irq softirq steal; user includes guests' time.
+    times = [int(each) for each in fields[1:9]]
+    return sum(times) - times[3] - times[4], sum(times)
+
+
+def memory_bytes(meminfo: str) -> Readings:
+    """From /proc/meminfo: the total, and what is in use."""
+    sizes = {
+        name: int(rest.split()[0]) * 1024
+        for name, _, rest in (line.partition(":") for line in meminfo.splitlines())
+    }
+    return sizes["MemTotal"], sizes["MemTotal"] - sizes["MemAvailable"]
+
+
+def utilization(before: Readings, now: Readings) -> float:
+    """The share of the time between two readings that processors were busy."""
+    busy, total = now[0] - before[0], now[1] - before[1]
+    return min(1.0, max(0.0, busy / total)) if total > 0 else 0.0
+
+
+def gpu_usage(nvml: Any, uuid: str) -> pb.GpuUsage:
+    """One GPU's usage; NVML does not have all values for every GPU and MIG slice."""
+    usage = pb.GpuUsage(uuid=uuid)
+
+    def query(function: Callable[[Any], Any]) -> Any:
+        try:
+            return function(handle)
+        except nvml.NVMLError:
+            return None
+
+    try:
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+    except nvml.NVMLError:
+        return usage
+    rates, memory = query(nvml.nvmlDeviceGetUtilizationRates), query(nvml.nvmlDeviceGetMemoryInfo)
+    if rates is not None:
+        usage.utilization = rates.gpu / 100
+    if memory is not None:
+        usage.memory_total_bytes, usage.memory_used_bytes = memory.total, memory.used
+    # Milliwatts and millijoules.
+    usage.power_usage_watts = (query(nvml.nvmlDeviceGetPowerUsage) or 0) / 1000
+    usage.power_limit_watts = (query(nvml.nvmlDeviceGetPowerManagementLimit) or 0) / 1000
+    usage.energy_joules = (query(nvml.nvmlDeviceGetTotalEnergyConsumption) or 0) / 1000
+    return usage
+
+
+def write_metrics(
+    page: Page,
+    joined: bool,
+    instances: Iterable[Instance],
+    ended_batches: Counter[tuple[str, int]],
+) -> None:
+    """The executor's own series; joined: a scheduler; ended_batches: of instances that have ended,
+    by version.
+    """
+    page.add_value(metrics.EXECUTOR_JOINED, joined)
+    counts: Counter[tuple[str, int]] = Counter()
+    batches = ended_batches.copy()
+    for instance in instances:
+        counts[instance.version] += 1
+        batches[instance.version] += instance.batches
+    for metric, values in (
+        (metrics.EXECUTOR_INSTANCES, counts),
+        (metrics.EXECUTOR_BATCHES, batches),
+    ):
+        for (model, version), count in values.items():
+            page.add_value(metric, count, {"model": model, "version": str(version)})

@@ -1,0 +1,200 @@
+"""The executor's flags and environment variables; nothing else in the executor reads either."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+from dataclasses import dataclass
+from math import ceil
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+
+from nereid.config import flags
+from nereid.config.flags import Topic, flag
+from nereid.config.inherited_secrets import read_environ
+from nereid.config.recovery import RecoverySettings
+from nereid.config.settings_reader import read_settings
+from nereid.mesh_auth.roles import Role
+from nereid.mesh_auth.settings import MeshAccessSettings
+from nereid.object_store.settings import RepositoryCacheSettings
+from nereid.observability.logging import LogSettings
+from nereid.observability.trace_config import TraceSettings
+from nereid.rpc.net.scheduler_addresses import address_list
+from nereid.shm.settings import SegmentSettings
+from nereid.timeline.settings import TimelineSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PROGRAM: Final = "nereid_executor"
+
+
+class PathMapping(NamedTuple):
+    """A directory as the scheduler names it, and as this executor does."""
+
+    theirs: PurePosixPath
+    mine: PurePosixPath
+
+    def __str__(self) -> str:
+        return f"{self.theirs}={self.mine}"
+
+
+def _gpus(text: str) -> str:
+    if text not in ("all", "none") and not all(
+        part.strip().isdecimal() for part in text.split(",")
+    ):
+        raise ValueError("expected all, none, or GPUs' numbers such as 0,2")
+    return text
+
+
+def _milliseconds(text: str) -> int:
+    """Rounded up: Triton accepts fractions."""
+    try:
+        return ceil(flags.seconds(text))
+    except ValueError:
+        raise ValueError("expected a number of milliseconds, not negative") from None
+
+
+def _path_mapping(text: str) -> PathMapping:
+    theirs, equals, mine = text.partition("=")
+    if not (equals and theirs.startswith("/") and mine.startswith("/")):
+        raise ValueError("expected /scheduler's/path=/executor's/path")
+    return PathMapping(PurePosixPath(theirs), PurePosixPath(mine))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorSettings(
+    RepositoryCacheSettings,
+    MeshAccessSettings,
+    RecoverySettings,
+    TraceSettings,
+    TimelineSettings,
+    SegmentSettings,
+    LogSettings,
+):
+    """Loads models and executes batches for the scheduler that it joins."""
+
+    TOPIC: ClassVar = Topic.EXECUTORS
+    MESH_ROLES: ClassVar = frozenset({Role.EXECUTOR})
+
+    scheduler_address: str = flag(
+        "127.0.0.1:8003",
+        "the scheduler: host:port or unix:/path; several, with commas between them: all of the"
+        " mesh's; dns:host:port: every address that the name has, looked up again every few"
+        " seconds",
+        address_list,
+    )
+    name: str = flag(
+        "", "this executor's name, unique in the mesh; default: host, process id, random letters"
+    )
+    gpus: str = flag("all", "the GPUs to offer: all, none, or their numbers, such as 0,2", _gpus)
+    model_repository_map: tuple[PathMapping, ...] = flag(
+        (), "theirs=mine: a directory as the scheduler names it, and as it is named here; may be "
+        "given several times", _path_mapping, repeated=True,
+    )  # fmt: skip
+    backend_directory: str = flag(
+        "", "a directory of Python-based backends, each a folder with a model.py"
+    )
+    preload_backend: tuple[str, ...] = flag(
+        (), "a backend to import at the start, while the scheduler starts as well, instead of with "
+        "its first model; may be given several times. By default, nereid serve gives those that "
+        "the files in its repositories are for", repeated=True,
+    )  # fmt: skip
+    exit_timeout_secs: float = flag(
+        30.0, "how long running batches may take to finish after SIGTERM", flags.seconds
+    )
+
+    cpu_cores: int = flag(
+        0,
+        "how many processor cores the threads of models' operators may occupy; 0: all that the"
+        " process may use, by its affinity and its cgroup's quota",
+        flags.integer(0),
+    )
+    kept_instance_secs: float | None = flag(
+        None,
+        "how long instances that have lost their scheduler stay loaded for one that asks for the"
+        " same, from when a scheduler has joined or has asked last; by default"
+        " --mesh-restart-secs; 0: they are unloaded at once",
+        flags.seconds,
+    )
+    model_load_thread_count: int = flag(
+        4,
+        "how many instances may be loading at a time; one that takes longer than a minute does"
+        " not count any more",
+        flags.integer(1),
+    )
+    model_describe_timeout_secs: float = flag(
+        120.0, "how long a model's file, or a Python model's auto_complete_config, may take to say"
+        " what the configuration leaves open; other models load meanwhile", flags.seconds,
+    )  # fmt: skip
+    malloc_arenas: int = flag(
+        0, "how many arenas the C library's allocator may have; few make loads and unloads cheaper,"
+        " many suit instances that execute at a time; 0: its own default, or 2 where nereid serve"
+        " has a --model-memory-budget", flags.integer(0),
+    )  # fmt: skip
+    nvtx: bool = flag(
+        False, "mark what instances do with batches as NVTX ranges, which NVIDIA's Nsight shows;"
+        " needs the package nvtx or the library libnvToolsExt", flags.boolean, bare="true",
+    )  # fmt: skip
+    metrics_interval_ms: int = flag(
+        2000, "how often to report CPU, memory and GPU usage; 0: never", _milliseconds
+    )
+    metrics_port: int = flag(
+        -1, "a port for this executor's own /metrics; -1: none", flags.own_port
+    )
+    metrics_address: str = flag(
+        "0.0.0.0", "the interface of the metrics port", hardened="127.0.0.1"
+    )
+
+    def errors(self) -> list[str]:
+        """What is wrong with these settings, one line each."""
+        return self.mesh_errors()
+
+    def select_gpus(self, visible: Sequence[int]) -> tuple[int, ...]:
+        """Those of the visible GPUs that are offered."""
+        if self.gpus in ("all", "none"):
+            return tuple(visible) if self.gpus == "all" else ()
+        chosen = {int(part) for part in self.gpus.split(",")}
+        return tuple(gpu for gpu in visible if gpu in chosen)
+
+    def local_path(self, theirs: str) -> str:
+        """The local name of a path of the scheduler's, by the longest mapping that applies."""
+        path = PurePosixPath(theirs)
+        applicable = [one for one in self.model_repository_map if path.is_relative_to(one.theirs)]
+        if not applicable:
+            return theirs
+        best = max(applicable, key=lambda one: len(one.theirs.parts))
+        return str(best.mine / path.relative_to(best.theirs))
+
+    def own_name(self) -> str:
+        """The executor's name in the mesh."""
+        # Containers may share both host name and process id. Without random letters they would
+        # replace each other in the scheduler again and again.
+        return self.name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+def read(
+    argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
+) -> ExecutorSettings:
+    """The settings of this process; prints all errors and exits with 2 if there are any."""
+    return read_settings(
+        ExecutorSettings,
+        sys.argv[1:] if argv is None else argv,
+        read_environ() if environ is None else environ,
+        PROGRAM,
+    )
+
+
+def visible_gpus() -> str | None:
+    """CUDA's own selection of GPUs, which renumbers them; None: all."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def prepare_environment() -> None:
+    """Set variables that libraries read at first use, unless the user has set them."""
+    # CUDA counts GPUs as NVML does.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    # ONNX Runtime's own builds send telemetry by default.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -1,1 +1,0 @@
-"""The gateway: clients' HTTP and gRPC on one side, the scheduler's link on the other."""

@@ -1,0 +1,25 @@
+"""Whose sequence a request with a correlation id belongs to, by who has sent it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nereid.core.sequence_owners import address_owner
+from nereid.rpc.net.limits.budget import account_of
+from nereid_gateway.core.access.principal import principal_of
+
+if TYPE_CHECKING:
+    from nereid.rpc.net.limits.budget import Account, Owner
+
+
+def sequence_owner(sender: Account | Owner | None, *, limits_addresses: bool) -> str:
+    """Return InferRequest.sequence_owner. limits_addresses: an address without credentials may
+    have only its share of a model's slots.
+    """
+    principal = principal_of(sender)
+    if principal is not None and principal.sequence_owner:
+        return principal.sequence_owner
+    account = account_of(sender)
+    if account is None:
+        return ""
+    return address_owner(account.client, limited=limits_addresses and principal is None)

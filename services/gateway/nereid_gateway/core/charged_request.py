@@ -1,0 +1,45 @@
+"""A large request, charged to its client until its last response or its cancellation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nereid.core.wire.messages import InferResponse
+    from nereid.rpc.net.limits.budget import Account
+    from nereid_gateway.core.infer_step import OnResponse, RequestHandle
+
+
+class ChargedRequest:
+    """A RequestHandle; handle: the request's own, once it was sent."""
+
+    __slots__ = ("_account", "_on_response", "handle", "size_bytes")
+
+    handle: RequestHandle
+
+    def __init__(self, account: Account | None, size_bytes: int, on_response: OnResponse) -> None:
+        """Raises OverBudgetError: the client has too much here."""
+        if account is not None:
+            account.charge_pending(size_bytes)
+        self._account = account
+        self.size_bytes = size_bytes
+        self._on_response = on_response
+
+    def on_response(self, response: InferResponse) -> None:
+        """Pass a response on."""
+        if not response.more:
+            self.release()
+        self._on_response(response)
+
+    def cancel(self) -> None:
+        self.release()
+        self.handle.cancel()
+
+    def set_flow(self, *, paused: bool) -> None:
+        self.handle.set_flow(paused=paused)
+
+    def release(self) -> None:
+        """It is pending no more."""
+        account, self._account = self._account, None
+        if account is not None:
+            account.release_pending(self.size_bytes)

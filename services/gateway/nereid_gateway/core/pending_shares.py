@@ -1,0 +1,96 @@
+"""Who may have how many of the requests that a gateway keeps pending: no model keeps the others
+out, and no client the other clients of a model.
+
+Dynamic thresholds, as of a switch's shared buffer: a model that has more than _SHARE times what is
+left of the limit may add nothing, nor may a client of it that has more than _SHARE times what is
+left of that. Alone, one may have most of the limit; n that want all of it converge to equal parts,
+and what is left over lets the next one in at once. Below a part of the limit nobody can exceed
+this, and nothing is counted. Models come first because all clients may be behind one proxy.
+
+Pure. The counts are of a census, with what has been admitted here since. It is taken again when
+enough requests were added uncounted, or have ended and the counts would refuse one: nothing has to
+be counted where requests end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from nereid.rpc.net.limits.budget import Account, Owner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Hashable
+
+    from nereid.core.wire.messages import InferRequest
+    from nereid.mesh_routing.pending_requests import PendingRequest
+
+_SHARE: Final = 8
+# Counts may be wrong by this part of the limit, which bounds what a request costs by census.
+_STALE_PART: Final = 16
+
+_sender_and_head_of = attrgetter("request.sender", "request.head")
+
+
+class PendingShares:
+    """Of one gateway. uncontended: below so many pending requests every one may be added."""
+
+    def __init__(self, limit: int, model_of: Callable[[bytes], str]) -> None:
+        """limit: of all pending requests. model_of: the model that a request's head names."""
+        # One client of one model with n requests: n < _SHARE * (_SHARE * (limit - n) - n).
+        self.uncontended = -(-limit * _SHARE**2 // (_SHARE**2 + _SHARE + 1))
+        self._limit = limit
+        self._model_of = model_of
+        self._by_model: Counter[str] = Counter()
+        self._by_client: Counter[tuple[Hashable, str]] = Counter()
+        # The requests that are counted; they may have ended.
+        self._counted = 0
+        # Requests that may have been added meanwhile, and the number that the next one has if none
+        # was.
+        self._uncounted = 0
+        self._next = 0
+        self._most_stale = limit // _STALE_PART
+
+    def may_add(
+        self, request: InferRequest, number: int, pending: Collection[PendingRequest]
+    ) -> bool:
+        """Whether one more request may be pending beside these; if so, it is counted. number: what
+        it gets, accepted or refused, one more than the request before it.
+        """
+        self._uncounted += number - self._next
+        self._next = number + 1
+        most = _SHARE * (self._limit - len(pending))
+        if most <= 0:
+            return False
+        if self._uncounted > self._most_stale:
+            self._count(pending)
+        model = self._model_of(request.head)
+        client = _owner_of(request.sender), model
+        if not self._is_below(most, client):
+            if self._counted - len(pending) <= self._most_stale:
+                return False
+            self._count(pending)
+            if not self._is_below(most, client):
+                return False
+        self._by_model[model] += 1
+        self._by_client[client] += 1
+        self._counted += 1
+        return True
+
+    def _is_below(self, most: int, client: tuple[Hashable, str]) -> bool:
+        return self._by_client[client] < _SHARE * (most - self._by_model[client[1]])
+
+    def _count(self, pending: Collection[PendingRequest]) -> None:
+        self._by_model.clear()
+        self._by_client.clear()
+        self._counted, self._uncounted = len(pending), 0
+        for (sender, head), count in Counter(map(_sender_and_head_of, pending)).items():
+            model = self._model_of(head)
+            self._by_model[model] += count
+            self._by_client[_owner_of(sender), model] += count
+
+
+def _owner_of(sender: Hashable) -> Hashable:
+    """The client over all its connections."""
+    return sender.owner if isinstance(sender, Account | Owner) else sender

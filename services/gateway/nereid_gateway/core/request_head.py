@@ -1,0 +1,139 @@
+"""The head of a request: the parts of a ModelInferRequest that are the same for many requests.
+
+Both fronts build heads here, so that equal requests over HTTP and gRPC have the same head. Services
+cache what they derive from a head by its bytes, each part in a table of its own and not in slots of
+one object per head: most parts are there only where the settings ask for them, each forgets by its
+own events (rules, routes, models), and finding the object would be the same look-up.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.bounded_cache import BoundedCache
+from nereid.core.errors import InvalidArgument
+from nereid.core.tensors.datatypes import BYTES
+from nereid.core.tensors.shapes import MAX_RANK, bounded_count
+from nereid.core.wire.messages import CLASSIFICATION
+from nereid.pb import kserve_pb2
+from nereid_gateway.core.tensors.string_elements import StringInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nereid_gateway.plane.client_shm.regions import RegionRanges
+
+# Of a BoundedCache of what is derived from heads.
+CACHED_HEADS: Final = 2048
+MAX_CACHED_HEAD_BYTES: Final = 8192
+# Every service that a head passes reads it on its event loop. Of one request:
+MAX_HEAD_BYTES: Final = 262144
+# Inputs, outputs, parameters.
+MAX_COUNT: Final = 1024
+
+
+class CheckedHead(NamedTuple):
+    """A head that was checked, and what was derived from it."""
+
+    head: bytes
+    input_names: tuple[str, ...]
+    strings: tuple[StringInput, ...]
+    # None: no tensor is in clients' shared memory.
+    regions: RegionRanges | None = None
+
+
+def naming(model: str, version: str) -> bytes:
+    """The head that names a model and nothing else; for requests with an error."""
+    return kserve_pb2.ModelInferRequest(model_name=model, model_version=version).SerializeToString()
+
+
+class HeadReader:
+    """Reads models' names and versions and the number of strings in requests' heads; remembers
+    them.
+    """
+
+    def __init__(self) -> None:
+        self._known = BoundedCache[bytes, tuple[str, str, int]](CACHED_HEADS, MAX_CACHED_HEAD_BYTES)
+
+    def model_of(self, head: bytes) -> str:
+        """The model's name."""
+        return self.read(head)[0]
+
+    def strings_of(self, head: bytes) -> int:
+        """The number of BYTES elements in all inputs."""
+        return self.read(head)[2]
+
+    def read(self, head: bytes) -> tuple[str, str, int]:
+        """The model's name, its version as the client says it, and the number of strings."""
+        known = self._known.get(head)
+        if known is not None:
+            return known
+        message = kserve_pb2.ModelInferRequest.FromString(head)
+        strings = sum(
+            bounded_count(each.shape) for each in message.inputs if each.datatype == BYTES
+        )
+        return self._known.remember(head, (message.model_name, message.model_version, strings))
+
+
+class HeadInput(NamedTuple):
+    """One input in a head."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+def build(
+    model: str,
+    version: str,
+    inputs: Iterable[HeadInput],
+    outputs: Iterable[str],
+    classes: Mapping[str, int] = MappingProxyType({}),
+) -> CheckedHead:
+    """The head of a request with these inputs for these outputs (none: all); classes: of how many
+    best elements of an output the classes are wanted.
+
+    Raises:
+        InvalidArgument: a shape does not fit the protocol's 64 bits, or the head is too large.
+    """
+    message = kserve_pb2.ModelInferRequest(model_name=model, model_version=version)
+    strings = []
+    names = []
+    for index, (name, datatype, shape) in enumerate(inputs):
+        if len(shape) > MAX_RANK:
+            raise InvalidArgument(
+                f"input '{name}' for model '{model}' has {len(shape)} dimensions, more than"
+                f" {MAX_RANK}"
+            )
+        try:
+            message.inputs.add(name=name, datatype=datatype, shape=shape)
+        except ValueError as error:
+            raise InvalidArgument(
+                f"the shape of input '{name}' for model '{model}' is out of range"
+            ) from error
+        names.append(name)
+        if datatype == BYTES and all(size >= 0 for size in shape):
+            strings.append(StringInput(index, name, model, bounded_count(shape)))
+    # An output that is named twice is returned once, as on Triton.
+    for name in dict.fromkeys(outputs):
+        output = message.outputs.add(name=name)
+        if classes.get(name):
+            output.parameters[CLASSIFICATION].int64_param = classes[name]
+    head = message.SerializeToString()
+    if len(head) > MAX_HEAD_BYTES:
+        raise InvalidArgument(
+            f"the names and shapes of a request for model '{model}' take {len(head)} bytes, more"
+            f" than {MAX_HEAD_BYTES}"
+        )
+    return CheckedHead(head, tuple(names), tuple(strings))
+
+
+def check_count(what: str, count: int, model: str) -> None:
+    """Refuse a request with more inputs, outputs or parameters (what) than any model has.
+
+    Raises:
+        InvalidArgument: it has more.
+    """
+    if count > MAX_COUNT:
+        raise InvalidArgument(f"a request for model '{model}' has more than {MAX_COUNT} {what}")

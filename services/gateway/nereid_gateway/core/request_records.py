@@ -1,0 +1,95 @@
+"""The requests of a gateway, as they are recorded for timelines: written on the hot path, read when
+somebody asks.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Final
+
+from librt.strings import write_i16_le, write_i64_le
+
+from nereid.core.wire.trace_context import TRACE_ID
+from nereid.observability.tracing import is_sampled
+from nereid.timeline.records import GatewayRequest
+from nereid_gateway.core.request_head import HeadReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nereid.mesh_routing.pending_requests import PendingRequest
+    from nereid.timeline.recorder import Recorder
+    from nereid.timeline.ring import PackedRing
+
+# Of a client's id for its request, as it is recorded.
+_MAX_ID: Final = 128
+_HTTP: Final = "http"
+_PROTOCOLS: Final = (_HTTP, "grpc", "stream")
+# When it ended, and was received, its number, status and protocol, and the bytes of its id and of
+# its trace's, which come behind.
+_RECORD: Final = Struct("<4q3h")
+
+
+class RequestRecords:
+    """Of one gateway."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._ring: PackedRing = recorder.add_packed_ring(GatewayRequest, _read)
+        self._heads = HeadReader()
+
+    def record(self, pending: PendingRequest, status: int) -> None:
+        """A request has ended, with this gRPC status code."""
+        request = pending.request
+        arrival = request.arrival
+        if arrival is None:
+            return  # it asks for a model alone
+        ended_ns: int = monotonic_ns()
+        request_id = b""
+        if request.request_id:
+            request_id = request.request_id[:_MAX_ID].encode(errors="replace")
+        trace_id = b""
+        context = request.trace_context
+        if context and is_sampled(context):
+            trace_id = context[TRACE_ID]
+        ring = self._ring
+        model, version, _ = self._heads.read(request.head)
+        piece, objects = ring.piece, ring.objects
+        write_i64_le(piece, ended_ns)
+        write_i64_le(piece, arrival.received_ns)
+        write_i64_le(piece, request.id)
+        write_i64_le(piece, status)
+        write_i16_le(piece, 2 if arrival.streamed else 0 if arrival.protocol == _HTTP else 1)
+        write_i16_le(piece, len(request_id))
+        write_i16_le(piece, len(trace_id))
+        if request_id:
+            piece.write(request_id)
+        if trace_id:
+            piece.write(trace_id)
+        # Not the tuple, which compiled code makes anew here.
+        objects.append(model)
+        objects.append(version)
+        ring.end(ended_ns)
+
+
+def _read(data: bytes, objects: list[Any]) -> Iterator[tuple[int, GatewayRequest]]:
+    at = 0
+    for model, version in zip(objects[::2], objects[1::2], strict=True):
+        ended_ns, received_ns, number, status, protocol, *sizes = _RECORD.unpack_from(data, at)
+        id_at = at + _RECORD.size
+        trace_at = id_at + sizes[0]
+        at = trace_at + sizes[1]
+        yield (
+            ended_ns,
+            GatewayRequest(
+                number,
+                model,
+                version,
+                _PROTOCOLS[protocol],
+                data[id_at:trace_at].decode(),
+                data[trace_at:at].hex(),
+                received_ns,
+                ended_ns,
+                status,
+            ),
+        )

@@ -1,0 +1,110 @@
+"""Where the time of a request went, in its response: the value of W3C's Server-Timing.
+
+For requests that ask for it by a header, or all, as --response-timings says. Knows no protocol of
+clients; what is known behind the gateway comes with the response.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.wire.messages import RequestTimings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.core.wire.messages import InferRequest, InferResponse
+
+# Asks for it, as an HTTP header and as gRPC metadata, by the value 1. Others are ignored: a request
+# does not fail for what is no part of its inference.
+HEADER: Final = "nereid-timing"
+HEADER_BYTES: Final = HEADER.encode()
+# What the response has.
+SERVER_TIMING: Final = "server-timing"
+# In a stream's responses, whose trailers come once for all requests: a parameter.
+STREAM_PARAMETER: Final = "server_timing"
+
+# The phase that is the lookup in the response cache.
+_CACHE: Final = "cache"
+_ASKED: Final = frozenset({"1", b"1"})
+_UNQUOTED: Final = re.compile(r"[^ !#-\[\]-~]")
+_MAX_TEXT: Final = 128
+_UNKNOWN: Final = RequestTimings()
+
+
+class TimedRequests(Enum):
+    """Which requests' responses say where their time went."""
+
+    NEVER = "never"
+    REQUESTED = "requested"
+    ALWAYS = "always"
+
+    def include(self, asked: str | bytes | None) -> bool:
+        """Whether a request is among them. asked: its header's value."""
+        if self is TimedRequests.REQUESTED:
+            return asked in _ASKED
+        return self is TimedRequests.ALWAYS
+
+
+class ResponseTimer:
+    """Of one request, from its arrival to its response."""
+
+    __slots__ = ("_received_ns", "_timings")
+
+    def __init__(self, received_ns: int) -> None:
+        self._received_ns = received_ns
+        self._timings = _UNKNOWN
+
+    def record(self, response: InferResponse) -> None:
+        """What the scheduler says of the request's time, in its last response."""
+        if response.timings is not None:
+            self._timings = response.timings
+
+    def on_response(
+        self, forward_response: Callable[[InferResponse], None], response: InferResponse
+    ) -> None:
+        """Record a response, and pass it on."""
+        self.record(response)
+        forward_response(response)
+
+    def text(self) -> str:
+        """The value of Server-Timing, if the response is sent now."""
+        timings = self._timings
+        total_ns = left_ns = monotonic_ns() - self._received_ns
+        entries = []
+        for name, phase_ns in timings.phases:
+            # Clocks of several hosts: the parts never are more than the whole.
+            ns = min(phase_ns, left_ns)
+            left_ns -= ns
+            outcome = f";desc={'hit' if timings.cached else 'miss'}" if name == _CACHE else ""
+            entries.append(f"{name};dur={ns / 1e6:.3f}{outcome}")
+        entries += (f"network;dur={left_ns / 1e6:.3f}", f"total;dur={total_ns / 1e6:.3f}")
+        if timings.batch_size:
+            entries.append(f"batch-size;desc={timings.batch_size}")
+        if timings.instance:
+            entries.append(f'instance;desc="{_quotable(timings.instance)}"')
+        if timings.attempt:
+            entries.append(f"attempt;desc={timings.attempt}")
+        return ", ".join(entries)
+
+    def header_line(self) -> bytes:
+        """As a line of an HTTP response's head, or of its trailers."""
+        return b"Server-Timing: %b\r\n" % self.text().encode()
+
+    def trailers(self) -> tuple[tuple[str, str], ...]:
+        """As trailing metadata of a gRPC call."""
+        return ((SERVER_TIMING, self.text()),)
+
+
+def start_timer(request: InferRequest, received_ns: int) -> ResponseTimer:
+    """The timer of a request that is to have one. received_ns 0: it came just now."""
+    request.wants_timings = True
+    return ResponseTimer(received_ns or monotonic_ns())
+
+
+def _quotable(text: str) -> str:
+    """Text in a quoted string of a header: an operator's, who may name an instance anything."""
+    return _UNQUOTED.sub("?", text[:_MAX_TEXT])

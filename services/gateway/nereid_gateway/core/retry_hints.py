@@ -1,0 +1,65 @@
+"""How a response says when to come back: HTTP's Retry-After, and gRPC's retry push-back (gRFC A6),
+which clients with a retry policy obey.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from random import random
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import Unavailable
+from nereid.core.retry_after import DEFAULT_MS, spread_ms, whole_seconds
+
+if TYPE_CHECKING:
+    from nereid.core.errors import NereidError
+    from nereid.core.wire.messages import ErrorStatus
+    from nereid.rpc.net.limits.budget import OverBudgetError
+
+    Trailers = tuple[tuple[str, str], ...]
+
+_PUSHBACK: Final = "grpc-retry-pushback-ms"
+
+
+def _spread_ms(after_ms: int) -> int:
+    return spread_ms(after_ms, random())  # noqa: S311 - no secret
+
+
+def retry_line(error: ErrorStatus | NereidError) -> bytes:
+    """A header line for an error that a retry may help; else nothing."""
+    after_ms = error.retry_after_ms
+    return _line(whole_seconds(_spread_ms(after_ms))) if after_ms else b""
+
+
+def retry_trailers(error: ErrorStatus | NereidError) -> Trailers:
+    """Trailers for an error that a retry may help; else none."""
+    after_ms = error.retry_after_ms
+    return _pushback(_spread_ms(after_ms)) if after_ms else ()
+
+
+def over_budget(error: OverBudgetError) -> Unavailable:
+    """The error of a request whose client has too many bytes here: it may be sent again."""
+    return Unavailable(error.message, retry_after_ms=DEFAULT_MS)
+
+
+def drain_trailers() -> Trailers:
+    """Trailers of a call that is refused because the gateway shuts down."""
+    return _pushback(_spread_ms(DEFAULT_MS))
+
+
+def exact_line(after_s: float) -> bytes:
+    """A header line, where it is known when the next request is permitted."""
+    return _line(ceil(after_s))
+
+
+def exact_trailers(after_s: float) -> Trailers:
+    """As exact_line()."""
+    return _pushback(ceil(after_s * 1000))
+
+
+def _line(after_s: int) -> bytes:
+    return b"Retry-After: %d\r\n" % after_s
+
+
+def _pushback(after_ms: int) -> Trailers:
+    return ((_PUSHBACK, str(after_ms)),)

@@ -1,0 +1,1 @@
+"""Tensors' bytes in the gateway: memory, string elements, digests."""

@@ -1,0 +1,216 @@
+"""Large tensors of a gateway's requests and responses in shared memory.
+
+A request's body is received into a segment of the gateway's, which the request leases until its
+response arrives. A response's tensors are read in the executor's segment, which is released when
+the last view of it is dropped: the client's socket has taken it then. While the scheduler is not
+known to share memory, everything is inline. Knows no protocol of clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core.errors import Unavailable
+from nereid.core.wire.messages import InferResponse, error_status_of
+from nereid.shm.mappings import SegmentMappings, part
+from nereid.shm.reference import SharedMemory
+from nereid.shm.segments import (
+    IDLE_S,
+    SHM_THRESHOLD_BYTES,
+    Lease,
+    SegmentPool,
+    aligned,
+    shm_namespace,
+    trim_interval_s,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nereid.core.wire.messages import InferRequest, Payload
+
+    ReleaseSegments = Callable[[tuple[str, ...]], None]
+
+_RESPONSE_LOST: Final = "the executor was lost before its response was read"
+
+
+class MessageBuffer:
+    """A segment, or part of one, for a request's body."""
+
+    __slots__ = ("_offset", "lease", "view")
+
+    def __init__(self, lease: Lease, offset: int, size_bytes: int) -> None:
+        self.lease = lease
+        self._offset = offset
+        # As long as the body.
+        self.view = lease.segment.view[offset : offset + size_bytes]
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+    def __getitem__(self, part: slice) -> SharedMemory:
+        """A reference to a part of the body, without copying it."""
+        return self.lease.segment.range(self._offset + part.start, part.stop - part.start)
+
+
+class TensorMemory:
+    """One gateway's segments, and its view of executors'. A pending_requests.TensorSharing."""
+
+    def __init__(self, limit_bytes: int, idle_s: float = IDLE_S) -> None:
+        self.domain = shm_namespace(limit_bytes)
+        # Whether the scheduler is known to share memory with this gateway.
+        self.shared = False
+        self.segments = SegmentPool(limit_bytes)
+        self._idle_s = idle_s
+        self._mappings = SegmentMappings()
+        # Segments of responses that are read no more, to be released.
+        self._released: deque[str] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
+        self._cleanup_timer: asyncio.TimerHandle | None = None
+        self._release_segments: ReleaseSegments | None = None
+
+    def start(self, release_segments: ReleaseSegments) -> None:
+        """Call from the event loop. release_segments is called with segments of responses that are
+        read no more.
+        """
+        self._release_segments = release_segments
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._clean_up()
+
+    def close(self) -> None:
+        """Release no more segments."""
+        self._release_segments = None
+        if self._cleanup_timer is not None:
+            self._cleanup_timer.cancel()
+
+    def on_scheduler_domain(self, domain: str) -> None:
+        """The scheduler shares memory of this domain; empty: it shares none, or is disconnected."""
+        self.shared = bool(domain) and domain == self.domain
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def message_buffer(self, size_bytes: int, header_bytes: int = 0) -> MessageBuffer | None:
+        """A buffer for a body of this size, in which what follows the header is aligned; None: the
+        body is to be received as bytes.
+        """
+        if not self.shared or size_bytes < SHM_THRESHOLD_BYTES:
+            return None
+        offset = aligned(header_bytes) - header_bytes
+        segment = self.segments.acquire_segment(offset + size_bytes)
+        if segment is None:
+            return None
+        return MessageBuffer(Lease(self.segments, segment), offset, size_bytes)
+
+    def stage(self, request: InferRequest) -> None:
+        """Move a request's tensors from bytes to a segment, if they are large."""
+        for target, payload in self._place_payloads(request):
+            target[:] = payload
+
+    async def stage_in_thread(self, request: InferRequest) -> None:
+        """As stage, of tensors so large that copying them would hold the event loop up."""
+        if copies := self._place_payloads(request):
+            await asyncio.to_thread(_copy_all, copies)
+
+    def _place_payloads(self, request: InferRequest) -> list[tuple[memoryview, bytes]]:
+        """Give large tensors their places in a segment; what is to be copied to where."""
+        if request.lease is not None or not self.shared:
+            return []
+        payloads: list[Any] = request.payloads
+        buffer = self.message_buffer(sum(aligned(len(each)) for each in payloads))
+        if buffer is None:
+            return []
+        copies = []
+        offset = 0
+        for index, payload in enumerate(payloads):
+            size = len(payload)
+            copies.append((buffer.view[offset : offset + size], payload))
+            payloads[index] = buffer[offset : offset + size]
+            offset += aligned(size)
+        request.lease = buffer.lease
+        return copies
+
+    def make_inline(self, request: InferRequest) -> None:
+        """Replace a request's references by bytes: its receiver may not see the segment."""
+        if request.lease is not None:
+            request.payloads = [bytes(tensor_bytes(request, each)) for each in request.payloads]
+            request.lease = None
+
+    # --- responses ------------------------------------------------------------------------------
+
+    def open_response(self, response: InferResponse) -> None:
+        """Replace a response's references by views of what they name.
+
+        Raises:
+            SegmentLostError: the executor died in the meantime.
+        """
+        # A gateway starts without NumPy (nereid_gateway.core.deferred_imports).
+        import numpy as np  # noqa: PLC0415
+
+        references: list[Any] = response.payloads
+        # All views of this response depend on this object: it is collected after the last of them.
+        watched = np.frombuffer(self._mappings.segment(response.segment_name), np.uint8)
+        whole = watched.data
+        response.payloads = [part(whole, each) for each in references]
+        weakref.finalize(watched, self._on_unread, response.segment_name).atexit = False
+
+    def lost_response(self, response: InferResponse) -> InferResponse:
+        """The error to deliver in place of a response whose segment is lost for good."""
+        self._on_unread(response.segment_name)
+        error = Unavailable(_RESPONSE_LOST, accepted=True)
+        return InferResponse(response.id, error=error_status_of(error))
+
+    def _on_unread(self, segment_name: str) -> None:
+        """The last view of a segment was collected: in any thread, at any time."""
+        self._released.append(segment_name)
+        loop = self._loop
+        if loop is None:
+            return
+        with contextlib.suppress(RuntimeError):
+            if threading.get_ident() == self._loop_thread:
+                # Mostly so, and without waking the loop by a system call.
+                loop.call_soon(self._flush_released)
+            else:
+                loop.call_soon_threadsafe(self._flush_released)
+
+    def _flush_released(self) -> None:
+        segment_names = []
+        while self._released:
+            segment_names.append(self._released.popleft())
+        if segment_names and self._release_segments is not None:
+            self._release_segments(tuple(segment_names))
+
+    def _clean_up(self) -> None:
+        self.segments.trim(self._idle_s)
+        self._mappings.sweep()
+        if self._loop is not None:
+            pause_s = trim_interval_s(self._idle_s)
+            self._cleanup_timer = self._loop.call_later(pause_s, self._clean_up)
+
+
+async def fill_in_thread(buffer: MessageBuffer, message: bytes) -> None:
+    """Copy a message of the buffer's size into it."""
+    await asyncio.to_thread(_copy_all, [(buffer.view, message)])
+
+
+def _copy_all(copies: Sequence[tuple[memoryview, bytes]]) -> None:
+    import numpy as np  # noqa: PLC0415 - as above
+
+    for target, payload in copies:
+        if payload:
+            # NumPy copies without the interpreter's lock.
+            np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(payload, np.uint8))
+
+
+def tensor_bytes(request: InferRequest, payload: Payload) -> bytes | memoryview:
+    """The bytes of one of a request's tensors, inline or in its segment."""
+    if not isinstance(payload, SharedMemory):
+        return payload
+    assert request.lease is not None, "a reference to shared memory without its lease"
+    return request.lease.segment.view[payload.offset : payload.offset + payload.size_bytes]

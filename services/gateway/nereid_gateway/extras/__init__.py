@@ -1,0 +1,1 @@
+"""Ports and pages beside KServe v2: managed endpoints, console, metrics."""

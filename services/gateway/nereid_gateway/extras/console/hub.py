@@ -1,0 +1,273 @@
+"""The consoles that are open at a gateway, and what each is sent.
+
+While any is open, the mesh is looked at once per interval for all of them. What has changed is
+encoded once for all with the same view. A console that reads slowly misses some of it, and is sent
+everything again once it has caught up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core.errors import Unavailable
+from nereid.facts import document
+from nereid_gateway.extras.console import sections
+from nereid_gateway.extras.console.encoding import (
+    NOTHING_SENT,
+    Encoder,
+    ViewDocument,
+    view_document,
+)
+from nereid_gateway.extras.console.look import Wanted
+from nereid_gateway.extras.console.model_rows import ModelRows, explained
+from nereid_gateway.extras.console.models_page import ModelPages
+from nereid_gateway.extras.console.slices import Slices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from nereid_gateway.extras.console.look import IndexEntry, Key, Look, Observer
+    from nereid_gateway.extras.console.queries import View
+    from nereid_gateway.plane.data_plane import DataPlane
+    from nereid_gateway.plane.slow_requests import SlowRequests
+
+_log = logging.getLogger(__name__)
+
+# Of one client at most half of them.
+MAX_CONSOLES: Final = 256
+INTERVAL_S: Final = 1.0
+# A console that was just opened has the next look sooner than an interval later, but not sooner
+# than this.
+_SHORTEST_PAUSE_S: Final = 0.25
+_LONGEST_PAUSE_S: Final = 30.0
+# The part of one core that looking, and sending what was seen, may take: a look that costs more is
+# followed by a longer pause. With what is not measured, such as the event loop's part, it is 2 %.
+_SHARE: Final = 0.015
+_TOO_MANY: Final = (
+    "too many consoles are open at this gateway: it serves {most} at once, {own} of them to one"
+    " client; close one, or try again later"
+)
+_RETRY_MS: Final = 5000
+
+
+@dataclass(eq=False)
+class Console:
+    """One that is open. client: whose it is. send: event and data. permissions: what the viewer may
+    do now; None: it may no longer look.
+    """
+
+    client: Hashable
+    view: View
+    permissions: Callable[[], document.Permissions | None]
+    send: Callable[[bytes, bytes], None]
+    # Ends its response.
+    end: Callable[[], None]
+    # It cannot be sent more at the moment.
+    paused: bool = False
+    # It has been sent everything up to the last look.
+    synced: bool = False
+    # What it was told of the viewer's rights.
+    shown_permissions: document.Permissions | None = None
+
+
+class ConsoleHub:
+    """Has the consoles; one task looks for all. Belongs to one event loop."""
+
+    def __init__(  # noqa: PLR0913 (most by keyword)
+        self,
+        data_plane: DataPlane,
+        observer: Observer,
+        slow_requests: SlowRequests,
+        *,
+        grpc_port: int = 0,
+        timeline_seconds: float = 0.0,
+        max_consoles: int = MAX_CONSOLES,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        """grpc_port: what the page's code is to name; 0: none. timeline_seconds: how much of the
+        past is recorded.
+        """
+        self._data_plane = data_plane
+        self._observer = observer
+        self._slow_requests = slow_requests
+        self._grpc_port = grpc_port
+        self._timeline_seconds = timeline_seconds
+        self._max_consoles = max_consoles
+        self._interval_s = interval_s
+        self._consoles: dict[Console, None] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._opened = asyncio.Event()
+        self._pages = ModelPages()
+        self._rows = ModelRows()
+        self._earlier: Look | None = None
+        # What consoles that are in step have been sent.
+        self._last = NOTHING_SENT
+        self._pause_s = interval_s
+        self._closed = False
+
+    def open(self, console: Console) -> None:
+        """Begin to send to a console; close() it once.
+
+        Raises:
+            Unavailable: there are too many.
+        """
+        most = self._max_consoles
+        own = sum(each.client == console.client for each in self._consoles)
+        if self._closed or len(self._consoles) >= most or own >= most // 2:
+            raise Unavailable(_TOO_MANY.format(most=most, own=most // 2), retry_after_ms=_RETRY_MS)
+        self._consoles[console] = None
+        self._opened.set()
+        if self._task is None:
+            self._slow_requests.watch(watched=True)
+            self._task = asyncio.create_task(self._run())
+
+    def close(self, console: Console) -> None:
+        """Send no more to it."""
+        self._consoles.pop(console, None)
+        if not self._consoles and self._task is not None:
+            self._task.cancel()
+            self._task = None
+            self._slow_requests.watch(watched=False)
+            self._earlier = None
+            self._last = NOTHING_SENT
+
+    def end_all(self) -> None:
+        """The gateway is stopping: end all consoles, and refuse others."""
+        self._closed = True
+        for console in tuple(self._consoles):
+            console.end()
+            self.close(console)
+
+    async def _run(self) -> None:
+        while True:
+            began_s = time.monotonic()
+            self._opened.clear()
+            cost = Slices()
+            try:
+                look = await self._observer.look(self._wanted, cost)
+                with cost:
+                    await self._publish(look, cost)
+            except Exception:
+                _log.exception(
+                    "unexpected error: consoles are not updated until the next look at the mesh"
+                )
+                for console in self._consoles:
+                    console.synced = False
+            await self._pause(began_s, cost.total_s)
+
+    async def _pause(self, began_s: float, cost_s: float) -> None:
+        """Until the next look is due: an interval later, or as soon as one may be if a console has
+        just been opened.
+        """
+        least_s = min(_LONGEST_PAUSE_S, cost_s / _SHARE)
+        self._pause_s = max(self._interval_s, least_s)
+        took_s = time.monotonic() - began_s
+        soon_s = max(_SHORTEST_PAUSE_S, least_s) - took_s
+        await asyncio.sleep(max(0.0, soon_s))
+        rest_s = self._pause_s - (time.monotonic() - began_s)
+        if rest_s > 0:
+            try:
+                await asyncio.wait_for(self._opened.wait(), rest_s)
+            except TimeoutError:
+                return
+
+    # ---- what they are sent
+
+    def _views(self) -> set[View]:
+        return {console.view for console in self._consoles}
+
+    def _wanted(self, index: tuple[IndexEntry, ...]) -> Wanted:
+        views = self._views()
+        return Wanted(
+            {each.key for view in views for each in self._pages.page(index, view).entries},
+            {view.model for view in views if view.model},
+        )
+
+    async def _publish(self, look: Look, cost: Slices) -> None:
+        """Send to all consoles what this look has changed."""
+        earlier, self._earlier = self._earlier or look, look
+        pages = {view: self._pages.page(look.index, view) for view in self._views()}
+        owners = sections.owners(look)
+        rows: dict[Key, document.Model] = {}
+        for entry in chain.from_iterable(page.entries for page in pages.values()):
+            if entry.key not in rows:
+                owner = owners.get(entry.key.name, "")
+                rows[entry.key] = self._rows.row(entry, look, earlier, owner)
+                await cost.pause()
+        self._rows.forget_others(rows)
+        shared = self._shared(look, earlier)
+        encoder = Encoder(shared, rows, self._last)
+        documents: dict[View, ViewDocument] = {}
+        for view, page in pages.items():
+            own = {} if view.shows_all else sections.limited(shared, look, earlier, view.shows)
+            if view.model and view.shows(view.model):
+                own["details"] = _details(look, view)
+            documents[view] = view_document(
+                view, page, own.get("summary", shared["summary"])["models"], own
+            )
+            await cost.pause()
+        for console in tuple(self._consoles):
+            # It may have come, or left, in a pause.
+            if console.view in documents and console in self._consoles:
+                self._update(console, documents[console.view], encoder)
+                await cost.pause()
+        self._last = encoder.sent(documents)
+
+    def _update(self, console: Console, shown: ViewDocument, encoder: Encoder) -> None:
+        if console.paused:
+            console.synced = False
+            return
+        permissions = console.permissions()
+        if permissions is None:
+            self.close(console)
+            console.end()
+        elif console.synced and permissions == console.shown_permissions:
+            console.send(b"patch", encoder.patch(console.view, shown))
+        else:
+            console.synced, console.shown_permissions = True, permissions
+            console.send(b"snapshot", encoder.snapshot(shown, permissions))
+
+    def _shared(self, look: Look, earlier: Look) -> dict[str, Any]:
+        metadata = self._data_plane.server_metadata()
+        server: document.Server = {
+            "name": metadata.name,
+            "version": metadata.version,
+            "ready": look.server_ready,
+            "draining": self._data_plane.draining,
+            "time_s": round(look.time_s, 3),
+            "interval_s": round(self._pause_s, 2),
+            "consoles": len(self._consoles),
+            "max_consoles": self._max_consoles,
+            "grpc_port": self._grpc_port,
+            "timeline_seconds": self._timeline_seconds,
+            "problems": sections.problems(look),
+        }
+        shared: dict[str, Any] = {
+            "format": document.FORMAT,
+            "server": server,
+            "summary": sections.summary(look, earlier),
+            "executors": sections.executors(look),
+            "schedulers": sections.schedulers(look),
+            "slow_requests": self._slow_requests.slowest(),
+        }
+        cache = sections.cache(look, earlier)
+        return shared if cache is None else {**shared, "cache": cache}
+
+
+def _details(look: Look, view: View) -> document.Details:
+    declared = {(each.model, str(each.version)): each.config for each in look.hosting.configs}
+    return {
+        "model": view.model,
+        "versions": {
+            key.version: sections.configuration(declared.get(key), config.proto)
+            for key, config in look.configs.items()
+            if key.name == view.model and view.version in ("", key.version)
+        },
+        "batches": sections.batches(look, view),
+        "explanation": explained(look, view),
+    }

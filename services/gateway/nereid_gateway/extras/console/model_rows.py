@@ -1,0 +1,209 @@
+"""One version as the console shows it, of what was seen of it now and before. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.facts.explanation import explanation, statement_document
+from nereid.facts.mesh_facts import MeshFacts, VersionFacts
+from nereid.facts.reasons import HELD_REQUESTS, explain
+from nereid.observability import metrics
+from nereid.observability.samples import Samples
+from nereid_gateway.extras.console.counters import Counters, mean_durations
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+    from typing import Any
+
+    from nereid.facts import document
+    from nereid.facts.mesh_facts import ConfigFacts
+    from nereid_gateway.extras.console.look import IndexEntry, Key, Look
+    from nereid_gateway.extras.console.queries import View
+
+_NOTHING: Final = Samples(b"")
+_TARGETS: Final = {
+    "target_us": metrics.TARGET,
+    "held_us": metrics.TARGET_HELD,
+    "batch_size": metrics.TARGET_SIZE,
+    "delay_us": metrics.TARGET_DELAY,
+    "execution_us": metrics.TARGET_EXECUTION,
+    "reachable": metrics.TARGET_REACHABLE,
+    "missed": metrics.TARGET_MISSED,
+}
+
+
+class _Known(NamedTuple):
+    row: document.Model
+    entry: IndexEntry
+    samples: Samples
+    mesh: tuple[float | None, ...]
+    owner: str
+    config: ConfigFacts | None
+    # Whether counters stood still before it was made, so that its rates are 0.
+    still: bool
+
+
+class ModelRows:
+    """The rows of one mesh. A row is made anew only when something in it may have changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[Key, _Known] = {}
+
+    def row(self, entry: IndexEntry, look: Look, earlier: Look, owner: str) -> document.Model:
+        """That of one version. earlier: the same as look if there was none before. owner: its
+        scheduler; empty: there is only one.
+        """
+        mesh = look.mesh.total(metrics.EXECUTORS.name), look.mesh.total(metrics.HELD.name)
+        samples = look.models.get(entry.key, _NOTHING)
+        config = look.configs.get(entry.key)
+        last = self._known.get(entry.key)
+        same = last is not None and last.samples.same_as(samples)
+        if (
+            last is not None
+            and same
+            and last.still
+            and (last.entry, last.mesh, last.owner) == (entry, mesh, owner)
+            and last.config is config
+            and entry.key not in look.ready
+        ):
+            return last.row
+        row = _row(entry, samples, look, earlier)
+        if owner:
+            row["scheduler"] = owner
+        self._known[entry.key] = _Known(row, entry, samples, mesh, owner, config, same)
+        return row
+
+    def forget_others(self, shown: Container[Key]) -> None:
+        """Keep the rows of these alone."""
+        for key in [each for each in self._known if each not in shown]:
+            del self._known[key]
+
+
+def _mesh_facts(
+    look: Look, model: str, entries: Iterable[IndexEntry], names: Iterable[str] = ()
+) -> MeshFacts:
+    """What explain() is to be asked about these versions of a model. names: of all models."""
+    found = tuple(entries)
+    metrics_of = [look.models[each.key] for each in found if each.key in look.models]
+    return MeshFacts(
+        model,
+        look.server_ready,
+        tuple(_version_facts(each, look) for each in found),
+        tuple(names),
+        Samples.joined(look.mesh, *metrics_of),
+    )
+
+
+def explained(look: Look, view: View) -> dict[str, Any]:
+    """The document of `nereid explain --json` on the model of a view."""
+    entries = [each for each in look.index if each.key.name == view.model]
+    names = sorted({each.key.name for each in look.index if view.shows(each.key.name)})
+    facts = _mesh_facts(look, view.model, entries, names)
+    statements = explain(facts)
+    if not view.shows_all:
+        statements = [each for each in statements if each.code != HELD_REQUESTS]
+    return explanation(facts, statements, 0.0)
+
+
+def _version_facts(entry: IndexEntry, look: Look) -> VersionFacts:
+    config = look.configs.get(entry.key)
+    ready = look.ready.get(entry.key)
+    if ready is None:
+        samples = look.models.get(entry.key, _NOTHING)
+        instances = samples.total(metrics.INSTANCES.name)
+        of_steps = config is not None and config.batching == "ensemble"
+        ready = entry.state == "READY" and (instances != 0 or of_steps)
+    shown = config if entry.in_memory else None
+    return VersionFacts(entry.key.version, entry.state, entry.reason, ready, shown)
+
+
+def _row(entry: IndexEntry, samples: Samples, look: Look, earlier: Look) -> document.Model:
+    statements = [*map(statement_document, explain(_mesh_facts(look, entry.key.name, [entry])))]
+    row: document.Model = {
+        "name": entry.key.name,
+        "version": entry.key.version,
+        "state": entry.state,
+        "reason": entry.reason,
+        "in_memory": entry.in_memory,
+        "health": "out",
+        "statements": statements,
+    }
+    if entry.in_memory and samples is not _NOTHING:
+        before = earlier.models.get(entry.key, samples)
+        _add_figures(row, Counters(samples, before, look.time_s - earlier.time_s))
+        config = look.configs.get(entry.key)
+        if config is not None:
+            row["batches"]["max_batch_size"] = config.proto.max_batch_size
+    row["health"] = _health(entry, row)
+    return row
+
+
+def _health(entry: IndexEntry, row: document.Model) -> str:
+    if entry.failed:
+        return "failed"
+    if any(each["problem"] for each in row["statements"]):
+        return "problem"
+    if not entry.in_memory:
+        return "out"
+    return "busy" if row.get("instances", {}).get("busy") else "idle"
+
+
+def _add_figures(row: document.Model, counted: Counters) -> None:
+    row["rates"] = {
+        "requests": counted.rate(metrics.SUCCESS),
+        "errors": counted.rate(metrics.FAILURE),
+        "refused": counted.rate(metrics.REFUSED),
+        "rows": counted.rate(metrics.INFERENCES),
+        "executions": counted.rate(metrics.EXECUTIONS),
+    }
+    row["latency_us"] = mean_durations(counted.recently)
+    executions = counted.recently(metrics.EXECUTIONS)
+    rows = counted.recently(metrics.INFERENCES)
+    row["batches"] = {
+        "mean_rows": round(rows / executions, 2) if executions else 0.0,
+        "max_batch_size": 0,
+        "sizes": counted.sizes(),
+        "closed": counted.by_label(metrics.BATCHES_CLOSED, "reason"),
+        "closed_recently": counted.recently_by(metrics.BATCHES_CLOSED, "reason"),
+    }
+    row["instances"] = {"free": 0, "busy": 0, **counted.by_label(metrics.INSTANCES, "state")}
+    sequences = counted.by_label(metrics.SEQUENCES, "state")
+    if sequences:
+        row["sequences"] = sequences
+    pending = counted.total(metrics.PENDING)
+    row["queue"] = {
+        "pending": pending,
+        "waits_for": waits_for(row["instances"], sequences) if pending else "",
+    }
+    if counted.value(metrics.CACHE_HITS) is not None:
+        row["cache"] = {
+            "hits": counted.total(metrics.CACHE_HITS),
+            "misses": counted.total(metrics.CACHE_MISSES),
+        }
+    row["memory_bytes"] = counted.by_label(metrics.MODEL_MEMORY, "device")
+    row["totals"] = {
+        "requests": counted.total(metrics.SUCCESS),
+        "rows": counted.total(metrics.INFERENCES),
+        "executions": counted.total(metrics.EXECUTIONS),
+        "refused": counted.total(metrics.REFUSED),
+        "retries": counted.total(metrics.RETRIES),
+    }
+    row["failures"] = counted.by_label(metrics.FAILURE, "reason")
+    row["load_seconds"] = counted.value(metrics.LOAD_DURATION) or 0.0
+    if counted.value(metrics.TARGET) is not None:
+        row["target"] = {name: counted.value(family) or 0.0 for name, family in _TARGETS.items()}
+
+
+def waits_for(instances: dict[str, int], sequences: dict[str, int]) -> str:
+    """What the waiting requests of a version wait for."""
+    free, busy = instances.get("free", 0), instances.get("busy", 0)
+    backlog = sequences.get("backlog", 0)
+    if not free + busy:
+        return "an instance: none is ready"
+    if not free:
+        return f"an instance: all {busy} are busy" if busy > 1 else "an instance: the one is busy"
+    if backlog:
+        return f"a slot: {backlog} sequences wait for others to end"
+    return (
+        f"more requests, the queue delay, or a rate limiter's resources: {free} instances are free"
+    )

@@ -1,0 +1,69 @@
+"""What a gateway's ports are open for, and to whom: one line at the start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from nereid_gateway.core.routes import RULES, SAGEMAKER, VERTEX_AI
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid_gateway.settings import GatewaySettings
+
+# The APIs as --http-restricted-api names them, as the line does; what is not here is harmless.
+_TEXTS: Final = {
+    "inference": "inference",
+    "metadata": "metadata",
+    "statistics": "statistics",
+    "model-repository": "model control",
+    "trace": "trace settings",
+    "logging": "log settings",
+    "shared-memory": "shared memory",
+    "console": "the console",
+}
+
+
+def exposure(settings: GatewaySettings, addresses: Mapping[str, str | None]) -> str:
+    """addresses: where "http", "grpc", "metrics" and the managed ports are served; None, or no such
+    name: nowhere.
+    """
+    ports: dict[tuple[str, str], list[str]] = {}
+    for protocol in ("http", "grpc"):
+        if address := addresses[protocol]:
+            what = ", ".join(_open_apis(settings, protocol)) or "nothing"
+            ports.setdefault((_clients(settings, protocol), what), []).append(address)
+    for platform in (SAGEMAKER, VERTEX_AI):
+        if address := addresses.get(platform):
+            what = ", ".join(_platform_apis(settings, platform)) or "nothing"
+            ports.setdefault(("any client", what), []).append(address)
+    parts = [f"to {who} of {' and '.join(at)}: {what}" for (who, what), at in ports.items()]
+    if settings.auth_config:
+        parts.append("to clients with credentials: what --auth-config permits them")
+    if metrics := addresses["metrics"]:
+        parts.append(f"to any client of {metrics}: metrics")
+    return "; ".join(parts)
+
+
+def _open_apis(settings: GatewaySettings, protocol: str) -> list[str]:
+    guarded = settings.restricted_apis(protocol) | settings.closed_apis(protocol)
+    guarded |= settings.apis_with_credentials()
+    if not settings.allow_client_shm:
+        guarded |= {"shared-memory"}
+    if not (settings.console and protocol == "http"):
+        guarded |= {"console"}
+    return [text for name, text in _TEXTS.items() if name not in guarded]
+
+
+def _platform_apis(settings: GatewaySettings, platform: str) -> list[str]:
+    """Those of the HTTP port that a managed port has."""
+    served = {_TEXTS.get(rule.api) for rule in RULES.values() if platform in rule.ports}
+    if platform == SAGEMAKER and not settings.sagemaker_multi_model:
+        served.discard(_TEXTS["model-repository"])
+    return [text for text in _open_apis(settings, "http") if text in served]
+
+
+def _clients(settings: GatewaySettings, protocol: str) -> str:
+    if getattr(settings, f"{protocol}_use_ssl_mutual"):
+        return f"clients with a certificate of --{protocol}-root-cert"
+    return "any client"

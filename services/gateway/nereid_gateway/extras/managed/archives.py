@@ -1,0 +1,241 @@
+"""Models of multi-model mode on disk: the platform's unpacked archives become models of a model
+repository, and are known again from there.
+
+A model's folder in the repository is made of links to the archive, with a configuration of its own:
+the model has the name that the platform uses, and an ensemble's steps have names that no other
+archive uses. A record of each archive is in a hidden folder beside them, which all gateways read.
+Blocking; knows no HTTP and no scheduler.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from google.protobuf import text_format
+
+from nereid.core.errors import AlreadyExists, InvalidArgument, NotFound
+from nereid.core.files.regular_files import read_regular_file
+from nereid.core.known_backends import ENSEMBLE_PLATFORM
+from nereid.model_config import parse_config
+from nereid.pb import model_config_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_CONFIG: Final = "config.pbtxt"
+_RECORDS: Final = ".sagemaker"
+_LONGEST_NAME: Final = 200
+# Of one archive: an ensemble and its steps.
+_MOST_MODELS: Final = 256
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An archive whose models are in the repository.
+
+    key: its name for the platform. model: the model that serves it; models: that and its steps'.
+    url: its directory, as the platform is told it.
+    """
+
+    key: str
+    model: str
+    models: tuple[str, ...]
+    url: str
+
+
+def check_key(key: str) -> str:
+    """key, if it can be part of a target. Raises InvalidArgument."""
+    if not is_plain(key):
+        raise InvalidArgument(
+            f"model_name '{key[:_LONGEST_NAME]}' cannot be served: it must be of letters, digits"
+            " and -_.=+~@ and may not begin with a dot"
+        )
+    return key
+
+
+def model_name(key: str, target_model: str) -> str:
+    """The name to serve an archive by: its own, as the platform's clients know it, where that can
+    be a model's.
+    """
+    return target_model if is_plain(target_model) else key
+
+
+def is_plain(name: str) -> bool:
+    """Whether it can be a model's name, a folder's and part of a target."""
+    return (
+        0 < len(name) <= _LONGEST_NAME
+        and name[0] != "."
+        and name.isascii()
+        and all(each.isalnum() or each in "-_.=+~@" for each in name)
+    )
+
+
+class Archives:
+    """The archives of one repository."""
+
+    def __init__(self, repository: Path, root: Path) -> None:
+        """root: the directory below which archives may be."""
+        self._repository = repository
+        self._root = root
+
+    def find(self, key: str) -> Archive:
+        """A known archive. Raises NotFound."""
+        if is_plain(key):
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+                document = json.loads(self._record(key).read_bytes())
+                return Archive(**(document | {"models": tuple(document["models"])}))
+        raise NotFound(f"model '{key}' is not loaded")
+
+    def all(self) -> list[Archive]:
+        """All that are known, by their keys."""
+        try:
+            names = sorted(each.name for each in (self._repository / _RECORDS).iterdir())
+        except FileNotFoundError:
+            return []
+        found = []
+        for name in names:
+            try:
+                found.append(self.find(name))
+            except NotFound:
+                continue
+        return found
+
+    def add(self, key: str, url: str, target_model: str) -> Archive:
+        """Add the models of the archive at url to the repository, and record it.
+
+        Raises:
+            AlreadyExists: the repository has a model of such a name.
+            InvalidArgument: there is no archive, or none that can be served.
+            OSError: a file cannot be read or written.
+        """
+        directory = self._directory(url)
+        name = model_name(key, target_model)
+        configs = _read_models(directory)
+        top = _top_model(configs)
+        # Where the archive is a model itself, the platform is told of its parent, as by Triton.
+        shown = str(directory if top else directory.parent)
+        names = {each: name if each == top else f"{name}.{each}" for each in configs}
+        archive = Archive(key, name, (name, *sorted(set(names.values()) - {name})), shown)
+        made: list[Path] = []
+        try:
+            for each, config in configs.items():
+                place = self._repository / names[each]
+                place.mkdir()
+                made.append(place)
+                _fill(place, directory / each, _renamed(config, names, each))
+            (self._repository / _RECORDS).mkdir(exist_ok=True)
+            record = self._record(key)
+            unfinished = record.with_name(f".{record.name}")
+            unfinished.write_text(json.dumps(asdict(archive)))
+            unfinished.replace(record)
+        except FileExistsError as error:
+            _remove(made)
+            raise AlreadyExists(
+                f"the model repository has a model '{Path(error.filename).name}' already"
+            ) from error
+        except BaseException:
+            _remove(made)
+            raise
+        return archive
+
+    def remove(self, archive: Archive) -> None:
+        """Take its models out of the repository, and forget it."""
+        self._record(archive.key).unlink(missing_ok=True)
+        _remove([self._repository / name for name in archive.models])
+
+    def _record(self, key: str) -> Path:
+        return self._repository / _RECORDS / quote(key, safe="")
+
+    def _directory(self, url: str) -> Path:
+        root = self._root.resolve()
+        # Links count as what they lead to.
+        directory = Path(url).resolve()
+        if not directory.is_relative_to(root) or directory == root:
+            raise InvalidArgument(f"url '{url}' is not below {root}")
+        if not directory.is_dir():
+            raise InvalidArgument(f"url '{url}': there is no such directory")
+        return directory
+
+
+def _read_models(directory: Path) -> dict[str, model_config_pb2.ModelConfig]:
+    """The configurations of an archive's models by their folders, of which "" is the archive's own.
+
+    Raises:
+        InvalidArgument: there are none.
+    """
+    folders = sorted(each.name for each in directory.iterdir() if _is_folder(each))
+    if (directory / _CONFIG).is_file() or any(each.isdigit() for each in folders):
+        folders = [""]
+    if len(folders) > _MOST_MODELS:
+        raise InvalidArgument(f"the archive has more than {_MOST_MODELS} models")
+    if not folders:
+        raise InvalidArgument("the archive has neither a configuration nor a folder of a model")
+    return {each: _read_config(directory / each, each) for each in folders}
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and is_plain(path.name)
+
+
+def _read_config(folder: Path, name: str) -> model_config_pb2.ModelConfig:
+    try:
+        text = read_regular_file(folder / _CONFIG).decode()
+    except FileNotFoundError:
+        return model_config_pb2.ModelConfig()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{_CONFIG} of model '{name}' is not UTF-8 text") from error
+    return parse_config(text, model_name=name)
+
+
+def _steps(config: model_config_pb2.ModelConfig) -> set[str]:
+    return {step.model_name for step in config.ensemble_scheduling.step}
+
+
+def _top_model(configs: Mapping[str, model_config_pb2.ModelConfig]) -> str:
+    """The folder of the model that serves an archive: the only one, or the ensemble of others.
+
+    Raises:
+        InvalidArgument: there are several.
+    """
+    if len(configs) == 1:
+        return next(iter(configs))
+    ensembles = {name for name, each in configs.items() if each.platform == ENSEMBLE_PLATFORM}
+    nested = {step for each in configs.values() for step in _steps(each)}
+    tops = sorted(ensembles - nested)
+    if len(tops) != 1:
+        raise InvalidArgument(
+            f"the archive has the models {', '.join(sorted(configs))}, of which not just one is an"
+            " ensemble of others"
+        )
+    return tops[0]
+
+
+def _renamed(
+    config: model_config_pb2.ModelConfig, names: Mapping[str, str], folder: str
+) -> model_config_pb2.ModelConfig:
+    renamed = model_config_pb2.ModelConfig()
+    renamed.CopyFrom(config)
+    renamed.name = names[folder]
+    for step in renamed.ensemble_scheduling.step:
+        step.model_name = names.get(step.model_name, step.model_name)
+    return renamed
+
+
+def _fill(place: Path, source: Path, config: model_config_pb2.ModelConfig) -> None:
+    for each in source.iterdir():
+        if each.name != _CONFIG:
+            (place / each.name).symlink_to(each)
+    text = text_format.MessageToString(config)
+    (place / _CONFIG).write_text(text, "utf-8")
+
+
+def _remove(folders: list[Path]) -> None:
+    for each in folders:
+        # Not what its links lead to.
+        shutil.rmtree(each, ignore_errors=True)

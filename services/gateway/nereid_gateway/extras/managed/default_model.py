@@ -1,0 +1,52 @@
+"""The model that requests are for where their target names none."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from nereid.core.errors import InvalidArgument
+from nereid.pb import kserve_pb2
+
+if TYPE_CHECKING:
+    from nereid_gateway.plane.control.control import Control
+
+
+class DefaultModel:
+    """Given by a flag, or else the only model that is ready when the first request comes."""
+
+    def __init__(self, control: Control, name: str, flag: str) -> None:
+        """name: the flag's value; empty: none."""
+        self._control = control
+        self._flag = flag
+        # Empty: not known yet.
+        self.name = name
+        self._search: asyncio.Task[str] | None = None
+
+    async def find(self) -> str:
+        """Its name. Many may wait for the one search.
+
+        Raises:
+            InvalidArgument: not just one model is ready.
+            NereidError: the scheduler cannot say.
+        """
+        if self._search is None:
+            self._search = asyncio.get_running_loop().create_task(self._find_only())
+            self._search.add_done_callback(self._on_found)
+        return await asyncio.shield(self._search)
+
+    def _on_found(self, search: asyncio.Task[str]) -> None:
+        self._search = None
+        if not search.cancelled() and search.exception() is None:
+            self.name = search.result()
+
+    async def _find_only(self) -> str:
+        index = await self._control.call(
+            "RepositoryIndex",
+            kserve_pb2.RepositoryIndexRequest(ready=True),
+            kserve_pb2.RepositoryIndexResponse,
+        )
+        names = {each.name for each in index.models}
+        if len(names) != 1:
+            raise InvalidArgument(f"{len(names)} models are ready: {self._flag} has to name one")
+        return names.pop()

@@ -1,0 +1,76 @@
+"""SageMaker's routes, and the statuses that its platform acts on. Pure: text in, values out."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Final, NamedTuple
+
+from nereid_gateway.core.routes import name_of
+from nereid_gateway.server.call import TEXT
+
+
+class Action(Enum):
+    """What a target asks for."""
+
+    PING = "ping"
+    INVOCATIONS = "invocations"
+    # Routes that only multi-model mode has.
+    MODELS = "models"
+    MODEL = "model"
+    INVOKE = "invoke"
+    NONE = "none"
+
+
+class SageMakerRoute(NamedTuple):
+    """model: as the platform names it; empty: the target names none."""
+
+    action: Action
+    model: str = ""
+
+
+_PLAIN: Final = {
+    b"/ping": SageMakerRoute(Action.PING),
+    b"/invocations": SageMakerRoute(Action.INVOCATIONS),
+    b"/models": SageMakerRoute(Action.MODELS),
+    b"/models/": SageMakerRoute(Action.MODELS),
+}
+_MODEL: Final = re.compile(rb"/models/([^/]+)(/invoke)?")
+_NOWHERE: Final = SageMakerRoute(Action.NONE)
+
+# By what a framework says where memory is short; the platform then unloads other models.
+_OUT_OF_MEMORY: Final = re.compile(
+    rb"out of memory|OUT_OF_MEMORY|OutOfMemory|MemoryError|\bOOM\b"
+    rb"|(?:Dst|Src) tensor is not initialized"
+    rb"|(?:CUDNN|CUBLAS)_STATUS_(?:NOT_INITIALIZED|ALLOC_FAILED)"
+    rb"|failed to allocate memory|bad_alloc|No space left on device",
+    re.IGNORECASE,
+)
+INSUFFICIENT_STORAGE: Final = 507
+_INTERNAL: Final = 500
+_BAD_REQUEST: Final = 400
+
+
+def resolve(target: bytes) -> SageMakerRoute:
+    """The route of a request target; a query is ignored."""
+    path = target.partition(b"?")[0]
+    plain = _PLAIN.get(path)
+    if plain is not None:
+        return plain
+    match = _MODEL.fullmatch(path)
+    if match is None:
+        return _NOWHERE
+    try:
+        name = name_of(match[1].decode("latin-1"))
+    except ValueError:
+        return _NOWHERE
+    return SageMakerRoute(Action.INVOKE if match[2] else Action.MODEL, name)
+
+
+def map_status(status: int, content_type: bytes, text: bytes) -> int:
+    """The status of an error: 507 where memory is short, and 400 where a model failed, which is
+    500 on the HTTP port. Errors of requests that were accepted come as plain text.
+    """
+    if _OUT_OF_MEMORY.search(text):
+        return INSUFFICIENT_STORAGE
+    return _BAD_REQUEST if status == _INTERNAL and content_type == TEXT else status

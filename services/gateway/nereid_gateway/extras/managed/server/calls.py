@@ -1,0 +1,93 @@
+"""Calls of a managed port: as any other HTTP call, but for the form of their responses.
+
+The platforms pass no headers of Triton's on: the length of the JSON header in front of binary
+tensors is in the content type.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from nereid_gateway.extras.managed.server.content_types import header_length_text
+from nereid_gateway.server.call import BINARY, JSON, HttpCall
+from nereid_gateway.server.request_reader import RequestReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from typing import Any
+
+    from nereid.rpc.net.limits.budget import Account
+    from nereid_gateway.server.known_headers import KnownHeaders
+
+    Work = Callable[["ManagedCall"], Coroutine[Any, Any, None] | None]
+
+_LENGTH: Final = b"inference-header-content-length"
+_LENGTH_LINE: Final = b"Inference-Header-Content-Length: "
+_FIRST_ERROR: Final = 400
+
+
+class ManagedCall(HttpCall):
+    """A call that its port makes one of a KServe route."""
+
+    __slots__ = ("binary_type", "map_status", "response_type", "translated", "work")
+
+    def __init__(
+        self, on_progress: Callable[[], None], peer: str = "", account: Account | None = None
+    ) -> None:
+        super().__init__(on_progress, peer, account)
+        # Whether the target is that of a KServe route.
+        self.translated = False
+        # What serves the call in place of that route, which only says who may do that.
+        self.work: Work | None = None
+        # The content type of requests with binary tensors, to which a number is added; likewise of
+        # responses, where empty: they are those of the HTTP port.
+        self.binary_type = self.response_type = b""
+        # The status of an error, from the KServe route's, its content type and text; None: the
+        # same.
+        self.map_status: Callable[[int, bytes, bytes], int] | None = None
+
+    def translate(self, target: bytes, work: Work | None = None) -> None:
+        """Make it a call of target. Raises InvalidArgument: its content type makes no sense."""
+        # No compression of responses, as on Triton.
+        unread = (_LENGTH, b"accept-encoding")
+        headers = {name: text for name, text in self.headers.items() if name not in unread}
+        length = header_length_text(headers.get(b"content-type", b""), self.binary_type)
+        if length is not None:
+            headers[_LENGTH] = length
+        self.headers, self.target, self.work = headers, target, work
+        self.translated = True
+
+    def respond(
+        self,
+        status: int,
+        body: Sequence[bytes],
+        content_type: bytes = JSON,
+        extra: bytes = b"",
+    ) -> None:
+        if self.response_type and content_type == BINARY and extra.startswith(_LENGTH_LINE):
+            line, _, extra = extra.partition(b"\r\n")
+            content_type = self.response_type + line[len(_LENGTH_LINE) :]
+        if status >= _FIRST_ERROR and self.map_status is not None:
+            status = self.map_status(status, content_type, b"".join(body))
+        super().respond(status, body, content_type, extra)
+
+    def fail(
+        self, status: int, message: str, content_type: bytes = JSON, extra: bytes = b""
+    ) -> None:
+        if self.map_status is not None:
+            text = message.encode("utf-8", "replace")
+            status = self.map_status(status, content_type, text)
+        super().fail(status, message, content_type, extra)
+
+
+class ManagedReader(RequestReader):
+    """Reads ManagedCalls."""
+
+    def make_call(
+        self, on_progress: Callable[[], None], peer: str, account: Account | None
+    ) -> ManagedCall:
+        return ManagedCall(on_progress, peer, account)
+
+    def known_headers_of(self, call: HttpCall, first_bytes: bytes) -> KnownHeaders | None:  # noqa: ARG002
+        """Each head is read: a repeated one would become a plain call."""
+        return None

@@ -1,0 +1,1 @@
+"""The two protocols: both translate, and hand requests to the data plane."""

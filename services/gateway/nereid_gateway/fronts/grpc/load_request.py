@@ -1,0 +1,27 @@
+"""RepositoryModelLoad requests with files, which may be as large as models are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+
+from nereid.core.errors import Internal
+from nereid.pb import kserve_pb2
+from nereid_gateway.core import request_head
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def rewrite_job(messages: Sequence[bytes]) -> tuple[None, tuple[bytes]]:
+    """A job for a decoder process: the request with nothing in it but what the scheduler reads, so
+    that it takes no longer to read there than its files to copy.
+    """
+    try:
+        request = kserve_pb2.RepositoryModelLoadRequest.FromString(messages[0])
+    except DecodeError as error:
+        raise Internal("Unable to parse request") from error
+    request_head.check_count("parameters", len(request.parameters), request.model_name)
+    request.DiscardUnknownFields()
+    return None, (request.SerializeToString(),)

@@ -1,0 +1,184 @@
+"""Clients' shared memory over gRPC: the methods that register regions, and tensors' parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core.errors import InvalidArgument
+from nereid.pb import kserve_pb2 as pb
+from nereid_gateway.plane.client_shm.cuda import open_cuda
+from nereid_gateway.plane.client_shm.regions import (
+    CUDA,
+    SYSTEM,
+    RegionRange,
+    RegionRanges,
+    Registration,
+)
+from nereid_gateway.plane.client_shm.system import open_system
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from nereid.core.wire.messages import InferRequest
+    from nereid_gateway.core.request_head import CheckedHead
+    from nereid_gateway.plane.client_shm.regions import Regions
+
+    Respond = Callable[[bytes], Coroutine[Any, Any, bytes]]
+
+_REGION: Final = "shared_memory_region"
+_OFFSET: Final = "shared_memory_offset"
+_SIZE: Final = "shared_memory_byte_size"
+# Triton reads a negative number as a very large one.
+_UINT64_END: Final = 1 << 64
+
+
+# --- tensors ------------------------------------------------------------------------------------
+
+
+def region_use(message: pb.ModelInferRequest, regions: Regions) -> RegionRanges | None:
+    """The regions that a request names, checked as on Triton: inputs first; None: it names none.
+
+    Raises:
+        NereidError: a parameter is wrong, or its range lies in no region.
+    """
+    inputs: list[tuple[int, RegionRange]] = []
+    outputs: dict[str, RegionRange | None] = {}
+    for position, tensor in enumerate(message.inputs):
+        place = _range(tensor)
+        if place is None:
+            continue
+        if tensor.HasField("contents"):
+            raise InvalidArgument(
+                "unexpected 'content' provided when using shared memory for input tensor"
+                f" '{tensor.name}' for model '{message.model_name}'"
+            )
+        regions.find_region(place)
+        inputs.append((position, place))
+    for output in message.outputs:
+        place = _range(output)
+        if place is not None:
+            wanted = output.parameters
+            if "classification" in wanted and wanted["classification"].int64_param > 0:
+                raise InvalidArgument(
+                    "output can't set both 'shared_memory_region' and 'classification'"
+                )
+            regions.find_region(place)
+        # Of an output that is named twice the first counts.
+        outputs.setdefault(output.name, place)
+    placed = tuple((name, place) for name, place in outputs.items() if place is not None)
+    return RegionRanges(tuple(inputs), placed) if inputs or placed else None
+
+
+def _range(tensor: Any) -> RegionRange | None:
+    parameters = tensor.parameters
+    if not parameters:
+        return None
+    if _REGION not in parameters:
+        for key in (_OFFSET, _SIZE):
+            if key in parameters:
+                raise InvalidArgument(
+                    f"'{key}' can not be specified without '{_REGION}' parameter for tensor"
+                    f" '{tensor.name}'"
+                )
+        return None
+    region = _value(tensor, _REGION, "string_param")
+    offset = _value(tensor, _OFFSET, "int64_param") if _OFFSET in parameters else 0
+    if _SIZE not in parameters:
+        raise InvalidArgument(
+            f"'{_SIZE}' must be specified along with '{_REGION}' parameter for tensor"
+            f" '{tensor.name}'"
+        )
+    size_bytes = _value(tensor, _SIZE, "int64_param")
+    return RegionRange(region, offset % _UINT64_END, size_bytes % _UINT64_END)
+
+
+def _value(tensor: Any, key: str, kind: str) -> Any:
+    parameter = tensor.parameters[key]
+    if parameter.WhichOneof("parameter_choice") != kind:
+        raise InvalidArgument(
+            f"invalid value type for '{key}' parameter for tensor '{tensor.name}', expected {kind}."
+        )
+    return getattr(parameter, kind)
+
+
+def place_payloads(
+    request: InferRequest, checked: CheckedHead, used: RegionRanges, model: str
+) -> None:
+    """Give each payload of the message to its input; inputs in shared memory have none.
+
+    Raises:
+        InvalidArgument: there are fewer payloads than inputs that need one.
+    """
+    elsewhere = {position for position, _ in used.inputs}
+    inline = iter(request.payloads)
+    payloads = []
+    for position, name in enumerate(checked.input_names):
+        payload = b"" if position in elsewhere else next(inline, None)
+        if payload is None:
+            raise InvalidArgument(
+                f"unable to find data for input tensor '{name}' for model '{model}' in request."
+            )
+        payloads.append(payload)
+    request.payloads = payloads
+
+
+# --- methods ------------------------------------------------------------------------------------
+
+
+def methods(regions: Regions) -> dict[str, Respond]:
+    """The handler of each method, by its name; messages are bytes."""
+
+    async def system_register(message: bytes) -> bytes:
+        regions.check_allowed()
+        request = pb.SystemSharedMemoryRegisterRequest.FromString(message)
+        about = Registration(SYSTEM, request.name, request.byte_size, request.key, request.offset)
+        regions.register(about, lambda: open_system(about))
+        return b""
+
+    async def cuda_register(message: bytes) -> bytes:
+        regions.check_allowed()
+        request = pb.CudaSharedMemoryRegisterRequest.FromString(message)
+        about = Registration(
+            CUDA,
+            request.name,
+            request.byte_size,
+            device_id=request.device_id,
+            handle=request.raw_handle,
+        )
+        regions.register(about, lambda: open_cuda(about, about.handle))
+        return b""
+
+    async def system_status(message: bytes) -> bytes:
+        request = pb.SystemSharedMemoryStatusRequest.FromString(message)
+        system = pb.SystemSharedMemoryStatusResponse()
+        for each in regions.status(SYSTEM, request.name):
+            status = system.regions[each.name]
+            status.name, status.key = each.name, each.key
+            status.offset, status.byte_size = each.offset, each.size_bytes
+        return system.SerializeToString()
+
+    async def cuda_status(message: bytes) -> bytes:
+        request = pb.CudaSharedMemoryStatusRequest.FromString(message)
+        cuda = pb.CudaSharedMemoryStatusResponse()
+        for each in regions.status(CUDA, request.name):
+            status = cuda.regions[each.name]
+            status.name, status.byte_size = each.name, each.size_bytes
+            status.device_id = each.device_id
+        return cuda.SerializeToString()
+
+    async def system_unregister(message: bytes) -> bytes:
+        regions.unregister(SYSTEM, pb.SystemSharedMemoryUnregisterRequest.FromString(message).name)
+        return b""
+
+    async def cuda_unregister(message: bytes) -> bytes:
+        regions.unregister(CUDA, pb.CudaSharedMemoryUnregisterRequest.FromString(message).name)
+        return b""
+
+    return {
+        "SystemSharedMemoryRegister": system_register,
+        "SystemSharedMemoryStatus": system_status,
+        "SystemSharedMemoryUnregister": system_unregister,
+        "CudaSharedMemoryRegister": cuda_register,
+        "CudaSharedMemoryStatus": cuda_status,
+        "CudaSharedMemoryUnregister": cuda_unregister,
+    }

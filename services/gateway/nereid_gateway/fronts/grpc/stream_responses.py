@@ -1,0 +1,118 @@
+"""What goes back on an inference stream: ModelStreamInferResponse bytes, and in which order.
+
+Pure. Models that give exactly one response have their replies sent in the order of requests;
+decoupled models, which are known by a response that is not the last, have theirs sent at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.wire.varint import encode_varint
+from nereid.pb import kserve_pb2
+from nereid_gateway.core.response_timings import STREAM_PARAMETER
+from nereid_gateway.fronts.grpc import infer_codec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.core.wire.messages import InferResponse
+
+_Inner = kserve_pb2.ModelInferResponse
+_FINAL: Final = "triton_final_response"
+# Field infer_response of ModelStreamInferResponse.
+_TAG: Final = b"\x12"
+
+
+def _final_parameter(final: bool) -> bytes:
+    message = _Inner()
+    message.parameters[_FINAL].bool_param = final
+    return message.SerializeToString()
+
+
+_FINAL_PARAMETER: Final = {final: _final_parameter(final) for final in (False, True)}
+
+
+def reply_to(
+    response: InferResponse, request_id: str, final: bool = True, timings: str = ""
+) -> bytes:
+    """The reply for a response; an error is in error_message, and the stream goes on. timings: a
+    parameter, if there are any.
+
+    The reply of a request that was not accepted names nothing but its id, as on Triton.
+    """
+    if response.error is not None:
+        inner = _Inner.FromString(response.head)
+        inner.id = request_id
+        if response.head:
+            inner.parameters[_FINAL].bool_param = final
+        if timings:
+            inner.parameters[STREAM_PARAMETER].string_param = timings
+        return kserve_pb2.ModelStreamInferResponse(
+            error_message=response.error.message, infer_response=inner
+        ).SerializeToString()
+    parts = infer_codec.parts_of(response, request_id)
+    parts.append(_FINAL_PARAMETER[final])
+    if timings:
+        parameter = _Inner()
+        parameter.parameters[STREAM_PARAMETER].string_param = timings
+        parts.append(parameter.SerializeToString())
+    size = sum(map(len, parts))
+    return b"".join((_TAG, encode_varint(size), *parts))
+
+
+def empty_final_reply(head: bytes, request_id: str, timings: str = "") -> bytes:
+    """The reply that ends a decoupled request with this head, for clients that asked for it."""
+    model = kserve_pb2.ModelInferRequest.FromString(head).model_name
+    inner = _Inner(model_name=model, id=request_id)
+    inner.parameters[_FINAL].bool_param = True
+    if timings:
+        inner.parameters[STREAM_PARAMETER].string_param = timings
+    return kserve_pb2.ModelStreamInferResponse(infer_response=inner).SerializeToString()
+
+
+class PendingReply:
+    """A request's place in the order of replies.
+
+    reply: None until the last one is there; kept until those before it are sent.
+    """
+
+    __slots__ = ("reply",)
+
+    def __init__(self) -> None:
+        self.reply: bytes | None = None
+
+    def cancel(self) -> None:
+        """Cancel the request."""
+
+
+class ReplyOrder:
+    """Sends replies in the order of their requests, or at once."""
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self.replies: deque[PendingReply] = deque()
+
+    def add_request(self, pending: PendingReply) -> None:
+        """A new request, behind all others."""
+        self.replies.append(pending)
+
+    def send_at_once(self, reply: bytes) -> None:
+        """Send a decoupled model's reply out of order; empty: there is none."""
+        if reply:
+            self._send(reply)
+
+    def send_last(self, pending: PendingReply, reply: bytes) -> None:
+        """Send a request's last reply in order; empty: there is none."""
+        replies = self.replies
+        if replies[0] is not pending:
+            pending.reply = reply
+            return
+        replies.popleft()
+        if reply:
+            self._send(reply)
+        while replies and replies[0].reply is not None:
+            kept = replies.popleft().reply
+            if kept:
+                self._send(kept)

@@ -1,0 +1,74 @@
+"""Typed contents of a gRPC request to raw bytes, by Triton's rules and with its texts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import InvalidArgument
+from nereid.core.tensors.byte_elements import join_bytes
+from nereid.core.tensors.datatypes import NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.pb import kserve_pb2
+
+    Input = kserve_pb2.ModelInferRequest.InferInputTensor
+
+# Field of InferTensorContents, Triton's name of it, the datatypes it may carry; in the
+# order in which Triton looks.
+_FIELDS: Final = (
+    ("bool_contents", "BOOL", frozenset({"BOOL"})),
+    ("int_contents", "INT32", frozenset({"INT8", "INT16", "INT32"})),
+    ("int64_contents", "INT64", frozenset({"INT64"})),
+    ("uint_contents", "UINT32", frozenset({"UINT8", "UINT16", "UINT32"})),
+    ("uint64_contents", "UINT64", frozenset({"UINT64"})),
+    ("fp32_contents", "FP32", frozenset({"FP32"})),
+    ("fp64_contents", "FP64", frozenset({"FP64"})),
+    ("bytes_contents", "BYTES", frozenset({"BYTES"})),
+)
+_WIDE: Final = {"int_contents": "INT32", "uint_contents": "UINT32"}
+
+
+def to_raw(tensor: Input, model: str) -> bytes:
+    """The raw form of a typed input; empty contents are a tensor without elements.
+
+    Raises:
+        InvalidArgument: contents of another type than the datatype, or none at all.
+    """
+    if not tensor.HasField("contents"):
+        raise InvalidArgument(
+            f"unable to find data for input tensor '{tensor.name}' for model '{model}' in request."
+        )
+    contents, raw, found = tensor.contents, b"", False
+    for field, kind, datatypes in _FIELDS:
+        values = getattr(contents, field)
+        if not values:
+            continue
+        if found:
+            raise InvalidArgument(
+                f"unexpected explicit tensor data for input tensor '{tensor.name}' for model"
+                f" '{model}', binary data was already supplied."
+            )
+        found = True
+        if tensor.datatype not in datatypes:
+            expected = tensor.datatype if tensor.datatype in NAMES else "<invalid>"
+            raise InvalidArgument(
+                f"unexpected explicit tensor data for input tensor '{tensor.name}' for model"
+                f" '{model}' of type '{kind}', expected datatype '{expected}'"
+            )
+        if kind == "BYTES":
+            raw = join_bytes(values)
+        else:
+            raw = _numbers(values, _WIDE.get(field, tensor.datatype), tensor.datatype)
+    return raw
+
+
+def _numbers(values: Sequence[float], wide: str, datatype: str) -> bytes:
+    """Narrow integers come in wide fields and wrap, as on Triton."""
+    # A gateway starts without NumPy (nereid_gateway.core.deferred_imports).
+    import numpy as np  # noqa: PLC0415
+
+    from nereid.core.tensors.tensors import NUMPY_TYPE  # noqa: PLC0415
+
+    return np.array(values, NUMPY_TYPE[wide]).astype(NUMPY_TYPE[datatype]).tobytes()

@@ -1,0 +1,116 @@
+"""The outermost fields of a ModelInferRequest, read by hand: a large message is split in place into
+its tensors and the rest, which protobuf parses.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from nereid.core.wire.varint import decode_varint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MODEL_NAME: Final = 1
+_MODEL_VERSION: Final = 2
+_REQUEST_ID: Final = 3
+_RAW_INPUT_CONTENTS: Final = 7
+# What reads a message field by field reads so many.
+MAX_FIELDS: Final = 4096
+# No file system has longer names. What is longer names no model.
+MAX_NAME_BYTES: Final = 1024
+_VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
+
+
+def split_tensors(message: memoryview) -> tuple[bytes, list[tuple[int, int]]]:
+    """All fields but the raw tensors, and where each of these begins and ends.
+
+    Raises:
+        DecodeError: this is no protobuf message.
+    """
+    rest: list[memoryview] = []
+    places: list[tuple[int, int]] = []
+    for number, kind, begin, start, end in _fields(message):
+        if number == _RAW_INPUT_CONTENTS and kind == _LENGTH_DELIMITED:
+            if end > len(message):
+                raise DecodeError("the message is cut off")
+            places.append((start, end))
+        else:
+            rest.append(message[begin:end])
+    return b"".join(rest), places
+
+
+class Outline(NamedTuple):
+    """What a message is about, without what is in it."""
+
+    model: str
+    version: str
+    request_id: str
+    # Of everything but the raw tensors.
+    rest_bytes: int
+    # It has more fields than MAX_FIELDS, which were not read.
+    unread: bool
+
+
+def outline(message: memoryview) -> Outline:
+    """The outline of a message, in a time that does not depend on its size.
+
+    Raises:
+        DecodeError: this is no protobuf message.
+    """
+    names: dict[int, str] = {}
+    raw_bytes = count = 0
+    for number, kind, begin, start, end in islice(_fields(message), MAX_FIELDS):
+        count += 1
+        if kind != _LENGTH_DELIMITED:
+            continue
+        if number == _RAW_INPUT_CONTENTS:
+            raw_bytes += end - begin
+        elif number in (_MODEL_NAME, _MODEL_VERSION, _REQUEST_ID):
+            names[number] = bytes(message[start : min(end, start + MAX_NAME_BYTES)]).decode(
+                "utf-8", "replace"
+            )
+    return Outline(
+        names.get(_MODEL_NAME, ""),
+        names.get(_MODEL_VERSION, ""),
+        names.get(_REQUEST_ID, ""),
+        len(message) - raw_bytes,
+        count == MAX_FIELDS,
+    )
+
+
+def first_tensor_offset(beginning: memoryview) -> int:
+    """Where the first raw tensor of a message that begins so will begin; 0: unknown."""
+    try:
+        for number, kind, _, start, _ in islice(_fields(beginning), MAX_FIELDS):
+            if number == _RAW_INPUT_CONTENTS and kind == _LENGTH_DELIMITED:
+                return start
+    except DecodeError:
+        return 0
+    return 0
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
+    """Each field's number and kind, where it and its content begin, and where it ends, which may be
+    past the end of an incomplete message.
+    """
+    position, size = 0, len(message)
+    while position < size:
+        begin = position
+        key, position = decode_varint(message, position)
+        kind = key & 7
+        if kind == _LENGTH_DELIMITED:
+            length, start = decode_varint(message, position)
+            position = start + length
+        elif kind == _VARINT:
+            start = position
+            _, position = decode_varint(message, position)
+        elif kind in (_FIXED64, _FIXED32):
+            start = position
+            position += 8 if kind == _FIXED64 else 4
+        else:
+            raise DecodeError("the message has a field of an unknown kind")
+        yield key >> 3, kind, begin, start, position

@@ -1,0 +1,40 @@
+"""Reads the bodies of control calls: any of them says little, but a client may send much."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nereid_gateway.plane.decoding.limits import LARGE_BYTES, SMALL_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nereid_gateway.plane.data_plane import DataPlane
+    from nereid_gateway.server.call import HttpCall
+
+    Value = TypeVar("Value")
+
+
+async def read_body(
+    data_plane: DataPlane, call: HttpCall, read: Callable[..., Value], *arguments: Any
+) -> Value:
+    """What read(body, *arguments) says about the body of a call, which is dropped. read is a
+    function of a module, and its value small: a large body is read by a decoder process.
+
+    Raises:
+        NereidError: read raised it, or there was no process for it.
+    """
+    body, call.body = call.body, b""
+    if len(body) <= LARGE_BYTES:
+        if len(body) > SMALL_BYTES:
+            await data_plane.turns.wait(call.peer, len(body))
+        return read(body, *arguments)
+    value: Value
+    value, _ = await data_plane.decoders.run(call.peer, _read_job, read, arguments, blobs=[body])
+    return value
+
+
+def _read_job(
+    bodies: Sequence[bytes], read: Callable[..., Any], arguments: tuple[Any, ...]
+) -> tuple[Any, tuple[()]]:
+    return read(bodies[0], *arguments), ()

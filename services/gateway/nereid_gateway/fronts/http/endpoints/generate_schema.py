@@ -1,0 +1,182 @@
+"""The generate extension's JSON to a request's tensors and parameters, and outputs back to JSON.
+
+A member that has the name of one of the model's inputs is that input, a scalar or a list; any other
+is a parameter of the request. The members of `parameters` are read alike. Pure; knows no routes and
+no sockets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from nereid.core.errors import Internal, InvalidArgument, NereidError, error_from_code
+from nereid.core.tensors.shapes import VARIABLE
+from nereid.core.wire.messages import InferRequest, InferResponse
+from nereid.pb import kserve_pb2
+from nereid_gateway.core import request_head
+from nereid_gateway.core.request_head import HeadInput
+from nereid_gateway.core.tensors import string_elements
+from nereid_gateway.fronts.http.inference.infer_request import custom_parameter
+from nereid_gateway.fronts.http.json import parser, tensor_data
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from nereid.core.wire.messages import Parameter
+    from nereid_gateway.fronts.http.inference.infer_response import HeadMembers
+
+    TensorMetadata = kserve_pb2.ModelMetadataResponse.TensorMetadata
+
+NOT_ONE_RESPONSE: Final = (
+    "generate expects model to produce exactly 1 response, use generate stream for model that"
+    " generates various number of responses"
+)
+_PARAMETERS: Final = "parameters"
+
+
+def decode_request(
+    body: bytes, model: str, version: str, metadata: kserve_pb2.ModelMetadataResponse
+) -> InferRequest:
+    """The request that body asks for.
+
+    Raises:
+        NereidError: body is not a JSON object, or does not fit the model's inputs.
+    """
+    document = parser.parse_members(body, _PARAMETERS)
+    if not isinstance(document, dict):
+        raise Internal("attempt to get members for non-object")
+    request_id = parser.as_string(document["id"], "id") if "id" in document else ""
+    request_head.check_count("parameters", len(document), model)
+    reader = _DocumentReader(metadata, request_id, model)
+    for key in _names(document):
+        if key == _PARAMETERS:
+            reader.read_parameters(document[key])
+        else:
+            reader.read_member(key, document[key])
+    checked = request_head.build(model, version, reader.inputs, ())
+    request = InferRequest(0, checked.head, reader.payloads, request_id)
+    for string_input in checked.strings:
+        string_elements.check(reader.payloads[string_input.position], string_input, request_id)
+    request.parameters = reader.parameters or None
+    return request
+
+
+def decode_job(
+    bodies: Sequence[bytes], model: str, version: str, metadata: bytes
+) -> tuple[InferRequest, Sequence[Any]]:
+    """A job for a decoder process: the request that a body asks for, and its payloads."""
+    described = kserve_pb2.ModelMetadataResponse.FromString(metadata)
+    request = decode_request(bodies[0], model, version, described)
+    payloads, request.payloads = request.payloads, []
+    return request, payloads
+
+
+def encode_job(
+    payloads: Sequence[bytes], head: HeadMembers, request_id: str, max_text_bytes: int
+) -> tuple[None, Sequence[bytes]]:
+    """A job for a decoder process: encode_response of a response with these payloads."""
+    response = InferResponse(0, b"", list(payloads))
+    texts = tensor_data.OutputTexts(max_text_bytes)
+    return None, (encode_response(response, head, request_id, texts.from_raw),)
+
+
+def _names(members: dict[str, Any]) -> Iterable[str]:
+    """Of members that come twice, twice: as on Triton, an input that does is an error."""
+    return members.names if isinstance(members, parser.RepeatedMembers) else members
+
+
+class _DocumentReader:
+    """Collects the inputs and parameters of one document."""
+
+    def __init__(
+        self, metadata: kserve_pb2.ModelMetadataResponse, request_id: str, model: str
+    ) -> None:
+        self._inputs_by_name: dict[str, TensorMetadata] = {
+            each.name: each for each in metadata.inputs
+        }
+        self._request_id = request_id
+        self._model = model
+        self.inputs: list[HeadInput] = []
+        self.payloads: list[Any] = []
+        self.parameters: dict[str, Parameter] = {}
+
+    def read_parameters(self, members: Any) -> None:
+        if not isinstance(members, dict):
+            raise Internal(
+                f"Expected JSON object for keyword: '{_PARAMETERS}': attempt to access JSON"
+                " non-object as object"
+            )
+        request_head.check_count("parameters", len(members), self._model)
+        for key in _names(members):
+            try:
+                self.read_member(key, members[key])
+            except NereidError as error:
+                message = f"Converting keyword: '{_PARAMETERS}': {error.message}"
+                raise error_from_code(error.code, message) from error
+
+    def read_member(self, key: str, value: Any) -> None:
+        tensor = self._inputs_by_name.get(key)
+        if tensor is not None:
+            self._read_input(tensor, value)
+        elif key != "id":
+            self.parameters[parser.printable(key)] = custom_parameter(key, value)
+
+    def _read_input(self, tensor: TensorMetadata, value: Any) -> None:
+        name, datatype = tensor.name, tensor.datatype
+        if datatype in tensor_data.BINARY_ONLY:
+            tensor_data.refuse_half_precision(name, datatype)
+        data = value if type(value) is list else [value]
+        shape = _fit_shape(name, tensor.shape, len(data))
+        payload = tensor_data.to_raw(data, name, datatype, shape)
+        if any(each.name == name for each in self.inputs):
+            prefix = string_elements.prefix(self._request_id)
+            raise InvalidArgument(f"{prefix}input '{name}' already exists in request")
+        self.inputs.append(HeadInput(name, datatype, shape))
+        self.payloads.append(payload)
+
+
+def _fit_shape(name: str, shape: Any, count: int) -> list[int]:
+    """The shape of count elements: the innermost variable dimension gets what the rest leaves."""
+    rest = count
+    for size in shape:
+        if size == VARIABLE:
+            continue
+        if not size or rest % size:
+            _refuse_shape(name)
+        rest //= size
+    dims = list(shape)
+    for axis in reversed(range(len(dims))):
+        if dims[axis] == VARIABLE:
+            dims[axis], rest = rest, 1
+    if rest != 1:
+        _refuse_shape(name)
+    return dims
+
+
+def _refuse_shape(name: str) -> None:
+    raise InvalidArgument(f"The schema can not convert input '{name}' to tensor with proper shape")
+
+
+def encode_response(
+    response: InferResponse,
+    head: HeadMembers,
+    request_id: str,
+    from_raw: Callable[..., Any] = tensor_data.from_raw,
+) -> bytes:
+    """The JSON text of a response without error: outputs flat, or a scalar if of one element.
+    from_raw: as tensor_data's.
+
+    Raises:
+        InvalidArgument: an output has no JSON form.
+    """
+    members, tensors = head
+    document: dict[str, Any] = {}
+    for tensor, payload in zip(tensors, response.payloads, strict=True):
+        document[tensor["name"]] = from_raw(payload, tensor["datatype"], scalar=True)
+    document |= members.get(_PARAMETERS, {})
+    document |= {name: members[name] for name in ("model_name", "model_version")}
+    if request_id:
+        document["id"] = request_id
+    return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)

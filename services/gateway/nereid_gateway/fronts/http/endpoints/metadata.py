@@ -1,0 +1,58 @@
+"""The routes that describe the server and its models: metadata, configuration, statistics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nereid.model_config import config_json
+from nereid.pb import kserve_pb2
+from nereid_gateway.fronts.http.json import control_documents
+
+if TYPE_CHECKING:
+    from nereid_gateway.core.routes import Route
+    from nereid_gateway.plane.data_plane import DataPlane
+    from nereid_gateway.server.call import HttpCall
+
+
+class MetadataEndpoints:
+    """Handlers of these routes."""
+
+    def __init__(self, data_plane: DataPlane) -> None:
+        self._data_plane = data_plane
+        self._control = data_plane.control
+
+    def server_metadata(self, call: HttpCall, _route: Route) -> None:
+        metadata = self._data_plane.server_metadata()
+        call.respond(200, (control_documents.server_metadata(metadata),))
+
+    async def model_metadata(self, call: HttpCall, route: Route) -> None:
+        response = await self._control.call(
+            "ModelMetadata",
+            kserve_pb2.ModelMetadataRequest(name=route.model, version=route.version),
+            kserve_pb2.ModelMetadataResponse,
+        )
+        call.respond(200, (control_documents.model_metadata(response),))
+
+    async def model_config(self, call: HttpCall, route: Route) -> None:
+        response = await self._control.call(
+            "ModelConfig",
+            kserve_pb2.ModelConfigRequest(name=route.model, version=route.version),
+            kserve_pb2.ModelConfigResponse,
+        )
+        call.respond(200, (config_json(response.config),))
+
+    async def model_statistics(self, call: HttpCall, route: Route) -> None:
+        request = kserve_pb2.ModelStatisticsRequest(name=route.model, version=route.version)
+        if route.model:
+            page = _statistics(
+                await self._control.call_bytes("ModelStatistics", request.SerializeToString())
+            )
+        else:
+            page = await self._control.page("ModelStatistics", request, _statistics)
+        call.respond(200, (page,))
+
+
+def _statistics(response: bytes) -> bytes:
+    return control_documents.model_statistics(
+        kserve_pb2.ModelStatisticsResponse.FromString(response)
+    )

@@ -1,0 +1,119 @@
+"""The model repository extension over HTTP: JSON to the scheduler's calls and back.
+
+Which models are loaded is the scheduler's business; only what is specific to HTTP is checked here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core.errors import Internal, InvalidArgument
+from nereid.pb import kserve_pb2
+from nereid_gateway.core import request_head
+from nereid_gateway.core.access.principal import principal_of
+from nereid_gateway.fronts.http.endpoints.control_bodies import read_body
+from nereid_gateway.fronts.http.json import control_documents, parser
+
+if TYPE_CHECKING:
+    from nereid_gateway.core.routes import Route
+    from nereid_gateway.plane.control.control import Control
+    from nereid_gateway.plane.data_plane import DataPlane
+    from nereid_gateway.server.call import HttpCall
+
+_CONFIG: Final = "config"
+_FILE: Final = "file:"
+_UNLOAD_DEPENDENTS: Final = "unload_dependents"
+
+
+class RepositoryEndpoints:
+    """Handlers of the extension's routes."""
+
+    def __init__(self, control: Control, data_plane: DataPlane) -> None:
+        self._control = control
+        self._data_plane = data_plane
+
+    async def index(self, call: HttpCall, _route: Route) -> None:
+        ready = False
+        if call.body:
+            ready = await read_body(self._data_plane, call, _wants_ready)
+        request = kserve_pb2.RepositoryIndexRequest(ready=ready)
+        call.respond(200, (await self._control.page("RepositoryIndex", request, _index),))
+
+    async def load(self, call: HttpCall, route: Route) -> None:
+        request = await read_body(
+            self._data_plane, call, _load_request, route.model, route.repository
+        )
+        principal = principal_of(call.sender)
+        if principal is not None:
+            request = principal.with_permitted_steps(request)
+        await self._control.load(request)
+        call.respond(200, ())
+
+    async def unload(self, call: HttpCall, route: Route) -> None:
+        request = kserve_pb2.RepositoryModelUnloadRequest(
+            model_name=route.model, repository_name=route.repository
+        )
+        if await read_body(self._data_plane, call, _asks_for_dependents):
+            request.parameters[_UNLOAD_DEPENDENTS].bool_param = True
+        await self._control.call(
+            "RepositoryModelUnload", request, kserve_pb2.RepositoryModelUnloadResponse
+        )
+        call.respond(200, ())
+
+
+def _index(response: bytes) -> bytes:
+    return control_documents.repository_index(
+        kserve_pb2.RepositoryIndexResponse.FromString(response)
+    )
+
+
+def _wants_ready(body: bytes) -> bool:
+    document = parser.parse(body)
+    if type(document) is not dict or "ready" not in document:
+        return False
+    if type(document["ready"]) is not bool:
+        raise InvalidArgument("Invalid value for 'ready': expected a boolean")
+    return document["ready"]
+
+
+def _load_request(body: bytes, model: str, repository: str) -> bytes:
+    """A RepositoryModelLoadRequest."""
+    request = kserve_pb2.RepositoryModelLoadRequest(model_name=model, repository_name=repository)
+    parameters = _parameters(parser.parse(body) if body else None)
+    request_head.check_count("parameters", len(parameters), model)
+    for name, value in parameters.items():
+        text = parser.as_string(value)
+        if name == _CONFIG:
+            request.parameters[name].string_param = text
+        elif name.startswith(_FILE):
+            key = parser.printable(name)
+            request.parameters[key].bytes_param = _decode_base64(name, value)
+        else:
+            raise Internal("unexpected error on creating Triton parameter")
+    return request.SerializeToString()
+
+
+def _parameters(document: Any) -> dict[str, Any]:
+    if type(document) is not dict or "parameters" not in document:
+        return {}
+    parameters = document["parameters"]
+    if type(parameters) is not dict:
+        raise Internal("attempt to get members for non-object")
+    return parameters
+
+
+def _decode_base64(name: str, value: str) -> bytes:
+    try:
+        return base64.b64decode(value)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidArgument(f"the value of load parameter '{name}' is not base64") from error
+
+
+def _asks_for_dependents(body: bytes) -> bool:
+    """Anything else in the body of an unload, JSON or not, is ignored."""
+    try:
+        return _parameters(parser.parse(body)).get(_UNLOAD_DEPENDENTS) is True
+    except Internal:
+        return False

@@ -1,0 +1,1 @@
+"""The endpoint `infer`: its request, run and response."""

@@ -1,0 +1,473 @@
+"""Decodes the body of an HTTP infer request, and the form that its response should have.
+
+A body is a JSON header followed by binary tensors. What a header without inline data says is a pure
+function of its bytes and is remembered by them; the one thing that differs between such headers, a
+leading id, is cut off first. A body without a header is a raw request, which raw_request decodes.
+Knows no routes and no sockets.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from nereid.core import correlation_ids
+from nereid.core.errors import Internal, InvalidArgument, NereidError
+from nereid.core.wire.messages import InferRequest, Parameter, error_status_of
+from nereid_gateway.core import request_head
+from nereid_gateway.core.request_head import CheckedHead, HeadInput
+from nereid_gateway.core.tensors import string_elements
+from nereid_gateway.core.tensors.tensor_memory import MessageBuffer, tensor_bytes
+from nereid_gateway.fronts.http.endpoints import shared_memory
+from nereid_gateway.fronts.http.json import inline_data, parser, tensor_data
+from nereid_gateway.plane.client_shm.regions import (
+    NO_REGIONS,
+    ReadLaterError,
+    RegionRange,
+    RegionRanges,
+    Regions,
+    UnresolvedRegions,
+)
+from nereid_gateway.plane.decoding.limits import LARGE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+
+    from nereid.bounded_cache import BoundedCache
+    from nereid_gateway.core.tensors.string_elements import StringInput
+    from nereid_gateway.plane.client_shm.regions import ReadInputs
+    from nereid_gateway.plane.decoding.pool import RunJob
+
+_NUMBER: Final = re.compile(rb"\s*([+-]?)0*([0-9]*)")
+# int() is quadratic, and refuses more than some thousand digits.
+_MAX_DIGITS: Final = 100
+# Numbers below so many digits need no other look.
+_PLAIN_DIGITS: Final = 16
+# As many as fit into the protocol's 64 bits.
+_MAX_CLASSES: Final = (1 << 63) - 1
+_ID: Final = re.compile(rb'\{\s*"id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*(,)')
+_SOURCE_PARAMETERS: Final = ("binary_data_size", "shared_memory_region")
+_ONE_SOURCE: Final = (
+    "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters',"
+    " 'shared_memory_region' in 'parameters'."
+)
+_RESERVED: Final = (
+    "parameter keys starting with 'triton_' are reserved for Triton usage and should not be"
+    " specified."
+)
+
+
+class ResponseForm(NamedTuple):
+    """Which outputs the client wants as binary: the default, and exceptions by name. Of those in
+    shared memory the response has no data.
+    """
+
+    binary_by_default: bool = False
+    binary_by_name: tuple[tuple[str, bool], ...] = ()
+    in_regions: tuple[str, ...] = ()
+
+
+ALL_BINARY: Final = ResponseForm(binary_by_default=True)
+
+
+class ParsedHeader(NamedTuple):
+    """What a JSON header says."""
+
+    checked: CheckedHead
+    request_id: str
+    parameters: dict[str, Parameter] | None
+    priority: int
+    timeout_us: int
+    # Of each input; None: its data is in the header itself, 0: in shared memory.
+    sizes: tuple[int | None, ...]
+    inline: tuple[bytes, ...]
+    # The inputs that these are.
+    inline_inputs: tuple[HeadInput, ...]
+    form: ResponseForm
+
+
+def header_length(text: bytes | None, body_size: int) -> int:
+    """The length of the JSON header, 0 for a raw request; as C's atoi reads the header's value.
+
+    Raises:
+        InvalidArgument: it does not lie inside the body.
+    """
+    if text is None:
+        return body_size
+    if len(text) < _PLAIN_DIGITS and text.isdigit() and (length := int(text)) <= body_size:
+        return length
+    match = _NUMBER.match(text)
+    sign, digits = match.groups() if match else (b"", b"")
+    length = int(digits[:_MAX_DIGITS] or b"0")
+    if sign == b"-":
+        length = -length
+    if not 0 <= length <= body_size or len(digits) > _MAX_DIGITS:
+        raise InvalidArgument(
+            f"inference header size should be in range (0, {body_size}), got: {length}",
+            accepted=True,
+        )
+    return length
+
+
+class InferRequestDecoder:
+    """Decodes the bodies of one model's requests."""
+
+    def __init__(
+        self,
+        model: str,
+        version: str,
+        headers: BoundedCache[tuple[bytes, bytes], ParsedHeader],
+        regions: Regions = NO_REGIONS,
+    ) -> None:
+        """headers: those that were parsed, by naming head and text; shared by all decoders."""
+        self.model = model
+        self.version = version
+        self._regions = regions
+        self.naming_head = request_head.naming(model, version)
+        self._headers = headers
+
+    def decode(
+        self,
+        body: bytes | MessageBuffer,
+        length: int,
+        unchecked: list[StringInput] | None = None,
+    ) -> tuple[InferRequest, ResponseForm]:
+        """Decode a body whose first length bytes are the header; an invalid body becomes an error
+        request. unchecked: gets the large inputs whose elements are still to be counted.
+        """
+        request = InferRequest(0, self.naming_head, [])
+        try:
+            text, has_id = self._read_text(request, body, length)
+            repeated, arrays = inline_data.cut(text)
+            header = self._headers.get((self.naming_head, repeated))
+            inline: Sequence[bytes] | None = None
+            if header is not None:
+                inline = inline_data.read(arrays, header.inline_inputs) if arrays else ()
+            if header is None or inline is None:
+                header = self._parse_header(text, repeated, len(arrays))
+                inline = header.inline
+            if not has_id:
+                request.request_id = header.request_id
+            self._fill_request(request, header, inline, body, length)
+            strings = header.checked.strings
+            if strings:
+                _check_strings(request, strings, unchecked)
+        except NereidError as error:
+            return self.error_request(error, request.request_id), ResponseForm()
+        return request, header.form
+
+    async def decode_large(
+        self,
+        body: bytes | MessageBuffer,
+        length: int,
+        run_job: RunJob,
+        read: Callable[[RegionRanges], Awaitable[ReadInputs]],
+    ) -> tuple[InferRequest, ResponseForm]:
+        """As decode, of a large header, which run_job parses. read: reads large inputs from
+        clients' shared memory.
+        """
+        request = InferRequest(0, self.naming_head, [])
+        try:
+            buffer = body if isinstance(body, MessageBuffer) else None
+            text = memoryview(body) if isinstance(body, bytes) else body.view
+            regions_allowed = self._regions.allowed
+            parsed, inline = await run_job(
+                parse_header_job, self.model, self.version, regions_allowed, blobs=[text[:length]]
+            )
+            header: ParsedHeader = parsed
+            request.request_id = header.request_id
+            if length < len(body):
+                request.lease = None if buffer is None else buffer.lease
+            else:
+                body, length = b"", 0
+                if buffer is not None:
+                    buffer.lease.free()
+            try:
+                self._fill_request(request, header, inline, body, length)
+            except ReadLaterError as later:
+                inputs = await read(later.named)
+                request.payloads = []
+                with self._regions.having(inputs):
+                    self._fill_request(request, header, inline, body, length)
+            binary = [each for each in header.checked.strings if _is_binary(header, each)]
+            unchecked: list[StringInput] = []
+            _check_strings(request, binary, unchecked)
+            if unchecked:
+                await string_elements.check_large(request, unchecked, run_job)
+        except NereidError as error:
+            return self.error_request(error, request.request_id), ResponseForm()
+        return request, header.form
+
+    def known_header(self, text: bytes) -> ParsedHeader | None:
+        """What a JSON header says that was decoded before; None: it was not remembered."""
+        return self._headers.get((self.naming_head, text))
+
+    def error_request(self, error: NereidError, request_id: str = "") -> InferRequest:
+        """Submitted for a request that could not be decoded: names the model and the error."""
+        error_status = error_status_of(error)
+        # It may quote invalid text, which frames cannot hold.
+        error_status = error_status._replace(message=parser.printable(error_status.message))
+        return InferRequest(0, self.naming_head, [], request_id, error_status=error_status)
+
+    def _read_text(
+        self, request: InferRequest, body: bytes | MessageBuffer, length: int
+    ) -> tuple[bytes, bool]:
+        """The header's text without a leading id, which is moved to request; whether it has one."""
+        if isinstance(body, MessageBuffer):
+            text = bytes(body.view[:length])
+            request.lease = body.lease
+        else:
+            text = body if length == len(body) else body[:length]
+        match = _ID.match(text)
+        if match is None:
+            return text, False
+        # The id is what changes from one header to the next; what is left repeats.
+        request.request_id = match[1].decode("utf-8", "replace")
+        return b"{" + text[match.end() :], True
+
+    def _fill_request(
+        self,
+        request: InferRequest,
+        header: ParsedHeader,
+        inline: Sequence[bytes],
+        body: bytes | MessageBuffer,
+        length: int,
+    ) -> None:
+        if header.parameters:
+            request.parameters = dict(header.parameters)
+        request.priority = header.priority
+        request.timeout_us = header.timeout_us
+        request.head = header.checked.head
+        self._read_payloads(request, header, inline, body, length)
+        if header.checked.regions is not None:
+            self._regions.resolve_ranges(request, header.checked.regions)
+
+    def _read_payloads(
+        self,
+        request: InferRequest,
+        header: ParsedHeader,
+        inline: Sequence[bytes],
+        body: bytes | MessageBuffer,
+        position: int,
+    ) -> None:
+        append = request.payloads.append
+        end = len(body)
+        inline_raws: Iterator[bytes] = iter(inline)
+        for index, size in enumerate(header.sizes):
+            if size is None:
+                append(next(inline_raws))
+                continue
+            if position + size > end:
+                name = header.checked.input_names[index]
+                raise InvalidArgument(
+                    f"unexpected size for input '{name}', expecting {position + size - end}"
+                    f" additional bytes for model '{self.model}'"
+                )
+            append(body[position : position + size])
+            position += size
+        if position < end:
+            raise InvalidArgument(f"unexpected additional input data for model '{self.model}'")
+
+    def _parse_header(self, text: bytes, repeated: bytes, arrays: int) -> ParsedHeader:
+        """repeated: what is left of the text without so many arrays of data (inline_data)."""
+        header = _HeaderParser(self.model, self.version, self._regions).parse(parser.parse(text))
+        if len(repeated) <= request_head.MAX_CACHED_HEAD_BYTES and (
+            inline_data.is_cut(repeated, arrays) if arrays else not header.inline
+        ):
+            known = header._replace(inline=()) if arrays else header
+            self._headers.remember((self.naming_head, repeated), known)
+        return header
+
+
+def parse_header_job(
+    texts: Sequence[bytes], model: str, version: str, shm_allowed: bool
+) -> tuple[ParsedHeader, tuple[bytes, ...]]:
+    """A job for a decoder process: the header in a text, and its inline tensors, whose elements
+    have been counted.
+    """
+    regions = UnresolvedRegions(allowed=shm_allowed)
+    header = _HeaderParser(model, version, regions).parse(parser.parse(texts[0]))
+    inline = iter(header.inline)
+    raws = [b"" if size is not None else next(inline) for size in header.sizes]
+    for each in header.checked.strings:
+        if not _is_binary(header, each):
+            string_elements.check(raws[each.position], each, header.request_id)
+    return header._replace(inline=()), header.inline
+
+
+def _is_binary(header: ParsedHeader, tensor: StringInput) -> bool:
+    """Whether a tensor is not in the header itself."""
+    return header.sizes[tensor.position] is not None
+
+
+def _check_strings(
+    request: InferRequest,
+    strings: Iterable[StringInput],
+    unchecked: list[StringInput] | None,
+) -> None:
+    for string_input in strings:
+        raw = tensor_bytes(request, request.payloads[string_input.position])
+        if unchecked is not None and len(raw) > LARGE_BYTES:
+            unchecked.append(string_input)
+        else:
+            string_elements.check(raw, string_input, request.request_id)
+
+
+class _HeaderParser:
+    """Parses one JSON header in Triton's order, so that the same first error is reported."""
+
+    def __init__(self, model: str, version: str, regions: Regions) -> None:
+        self._model = model
+        self._version = version
+        self._regions = regions
+        self._binary_by_default = False
+        self._priority = 0
+        self._timeout_us = 0
+        self._sizes: list[int | None] = []
+        self._inline_data: list[bytes] = []
+        self._inline_inputs: list[HeadInput] = []
+        self._classes: dict[str, int] = {}
+        self._input_ranges: list[tuple[int, RegionRange]] = []
+        # Of an output that is requested twice the first counts; None: not in shared memory.
+        self._output_ranges: dict[str, RegionRange | None] = {}
+
+    def parse(self, document: Any) -> ParsedHeader:
+        members = document if type(document) is dict else {}
+        request_id = parser.string_member(members, "id") if "id" in members else ""
+        parameters = self._parse_parameters(members) if "parameters" in members else None
+        tensors = parser.array_member(members, "inputs")
+        request_head.check_count("inputs", len(tensors), self._model)
+        inputs = [self._parse_input(each) for each in tensors]
+        outputs = parser.array_member(members, "outputs") if "outputs" in members else ()
+        request_head.check_count("outputs", len(outputs), self._model)
+        names = [self._parse_output(each) for each in outputs]
+        # Of an output that is requested twice the first counts.
+        first = dict(reversed(names))
+        by_name = {name: binary for name, binary in first.items() if binary is not None}
+        if names:
+            # The default does not apply to outputs that are named.
+            self._binary_by_default = False
+        checked = request_head.build(
+            self._model, self._version, inputs, [name for name, _ in names], self._classes
+        )
+        placed = tuple((name, found) for name, found in self._output_ranges.items() if found)
+        if placed or self._input_ranges:
+            checked = checked._replace(regions=RegionRanges(tuple(self._input_ranges), placed))
+        return ParsedHeader(
+            checked,
+            request_id,
+            parameters,
+            self._priority,
+            self._timeout_us,
+            tuple(self._sizes),
+            tuple(self._inline_data),
+            tuple(self._inline_inputs),
+            ResponseForm(
+                self._binary_by_default,
+                tuple(by_name.items()),
+                tuple(name for name, _ in placed),
+            ),
+        )
+
+    def _parse_parameters(self, members: dict[str, Any]) -> dict[str, Parameter] | None:
+        given = members["parameters"]
+        if type(given) is not dict:
+            raise Internal("failed to get request params.: attempt to get members for non-object")
+        request_head.check_count("parameters", len(given), self._model)
+        custom: dict[str, Parameter] = {}
+        for key, value in given.items():
+            if key == "priority":
+                self._priority = parser.as_unsigned(value, key)
+            elif key == "timeout":
+                self._timeout_us = parser.as_unsigned(value, key)
+            elif key == "binary_data_output":
+                self._binary_by_default = parser.as_boolean(value, key)
+            elif key.startswith("triton_"):
+                raise InvalidArgument(_RESERVED)
+            else:
+                custom[parser.printable(key)] = custom_parameter(key, value)
+        return custom or None
+
+    def _parse_input(self, tensor: Any) -> HeadInput:
+        members = tensor if type(tensor) is dict else {}
+        parameters = members.get("parameters")
+        if type(parameters) is not dict:
+            parameters = {}
+        sources = ["data"] if "data" in members else []
+        sources += [each for each in _SOURCE_PARAMETERS if each in parameters]
+        if len(sources) != 1:
+            found = "set" + "".join(f" '{source}'" for source in sources)
+            raise InvalidArgument(f"{_ONE_SOURCE} But {found if sources else 'no field is set'}")
+        name = parser.string_member(members, "name")
+        datatype = parser.string_member(members, "datatype")
+        shape = [
+            parser.as_unsigned(size, "shape") for size in parser.array_member(members, "shape")
+        ]
+        if sources[0] == "shared_memory_region":
+            self._input_ranges.append((len(self._sizes), self._parse_range(parameters)))
+            self._sizes.append(0)
+        elif sources[0] == "binary_data_size":
+            size = parser.as_unsigned(parameters["binary_data_size"], "binary_data_size")
+            self._sizes.append(size)
+        else:
+            self._sizes.append(None)
+            self._inline_data.append(tensor_data.to_raw(members["data"], name, datatype, shape))
+            self._inline_inputs.append(HeadInput(name, datatype, shape))
+        return HeadInput(name, datatype, shape)
+
+    def _parse_range(self, parameters: dict[str, Any]) -> RegionRange:
+        tensor_range = shared_memory.tensor_range(parameters)
+        self._regions.find_region(tensor_range)
+        return tensor_range
+
+    def _parse_output(self, output: Any) -> tuple[str, bool | None]:
+        name = parser.string_member(output, "name")
+        again = name in self._output_ranges
+        parameters = output.get("parameters")
+        if type(parameters) is not dict:
+            self._output_ranges.setdefault(name, None)
+            return name, None
+        classes = parameters.get("classification", 0)
+        if type(classes) is not int or classes < 0:
+            raise Internal(
+                "Unable to set 'classification': attempt to access JSON non-unsigned-integer as"
+                " unsigned-integer"
+            )
+        binary = None
+        if "binary_data" in parameters:
+            binary = parser.as_boolean(parameters["binary_data"], "binary_data")
+        tensor_range = None
+        if "shared_memory_region" in parameters:
+            for other in ("classification", "binary_data"):
+                # Of classification even 0.
+                if parameters.get(other) or (other == "classification" and other in parameters):
+                    raise InvalidArgument(
+                        f"Output can't set both 'shared_memory_region' and '{other}'"
+                    )
+            tensor_range = self._parse_range(parameters)
+        self._output_ranges.setdefault(name, tensor_range)
+        if classes and not again:
+            self._classes[name] = min(classes, _MAX_CLASSES)
+        return name, binary
+
+
+def custom_parameter(key: str, value: Any) -> Parameter:
+    """A parameter's value, which must be of a kind that the protocol has."""
+    if key == "sequence_id":
+        if type(value) is str:
+            text = parser.printable(value)
+            correlation_ids.check_length(text)
+            return text
+        if type(value) is not int or value < 0:
+            parser.refuse_kind("string", key)
+        return value
+    if key in {"sequence_start", "sequence_end"}:
+        return parser.as_boolean(value, key)
+    if type(value) is str:
+        return parser.printable(value)
+    if isinstance(value, bool | int | float):
+        # As on Triton, an integer of JSON is signed.
+        return float(value) if value >= 1 << 63 else value
+    raise InvalidArgument(
+        f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."
+    )

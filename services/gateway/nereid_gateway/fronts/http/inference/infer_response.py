@@ -1,0 +1,166 @@
+"""Encodes the body of an HTTP infer response: a JSON header followed by binary tensors.
+
+Everything but the id and the tensors is a pure function of the response's head, the sizes and the
+form; it is remembered by them.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from nereid.bounded_cache import BoundedCache
+from nereid.core.tensors.datatypes import BYTES
+from nereid.core.wire.codecs import read_parameters
+from nereid.core.wire.messages import InferResponse
+from nereid.pb import kserve_pb2
+from nereid_gateway.core.request_head import CACHED_HEADS, MAX_CACHED_HEAD_BYTES
+from nereid_gateway.fronts.http.json import tensor_data
+from nereid_gateway.fronts.http.json.inline_data import MARK, QUOTED_MARK
+from nereid_gateway.plane.decoding.limits import LARGE_BYTES
+from nereid_gateway.server.call import BINARY, JSON
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid_gateway.fronts.http.inference.infer_request import ResponseForm
+
+# A response's head as JSON: the members before the outputs, and the outputs without data.
+HeadMembers = tuple[dict[str, Any], list[dict[str, Any]]]
+
+
+class _Layout(NamedTuple):
+    """What responses with one head have in common."""
+
+    # The JSON text without its opening brace and without an id, cut where outputs' data belongs.
+    texts: list[bytes]
+    # What that is: places among the payloads, and datatypes.
+    inline: list[tuple[int, str]]
+    # The places of what follows the text.
+    binary: list[int]
+    all_binary: bool
+
+
+class LargeOutputsError(Exception):
+    """A response has more to write as JSON than a turn of the event loop may spend."""
+
+
+class InferResponseEncoder:
+    """Encodes responses; remembers the headers that it has written."""
+
+    def __init__(
+        self, max_json_bytes: int = LARGE_BYTES, max_text_bytes: int | None = None
+    ) -> None:
+        """max_json_bytes: of the tensors that it writes as JSON, of one response. max_text_bytes:
+        of their JSON, which is then written in slices; None: at once.
+        """
+        self._max_json_bytes = max_json_bytes
+        self._max_text_bytes = max_text_bytes
+        self._layouts: BoundedCache[tuple[Any, ...], _Layout] = BoundedCache(CACHED_HEADS)
+        self._heads: BoundedCache[bytes, HeadMembers] = BoundedCache(
+            CACHED_HEADS, MAX_CACHED_HEAD_BYTES
+        )
+
+    def encode(
+        self, response: InferResponse, request_id: str, form: ResponseForm
+    ) -> tuple[bytes, bytes, Sequence[bytes]]:
+        """Content type, further header lines and body of a response without error.
+
+        Raises:
+            InvalidArgument: an output has no JSON form and was not requested as binary.
+            LargeOutputsError: the outputs that were not are too large for this encoder.
+        """
+        payloads: Sequence[Any] = response.payloads
+        key = (response.head, form, *map(len, payloads))
+        layout = self._layouts.get(key)
+        if layout is None:
+            layout = self._lay_out(response, form, key)
+        tail = layout.texts[0]
+        if layout.inline:
+            tail = self._write_inline(layout, payloads)
+        if not layout.all_binary:
+            payloads = [payloads[index] for index in layout.binary]
+        start = b'{"id":%b,' % orjson.dumps(request_id) if request_id else b"{"
+        if not any(payloads):
+            return JSON, b"", (start, tail)
+        extra = b"Inference-Header-Content-Length: %d\r\n" % (len(start) + len(tail))
+        return BINARY, extra, (start, tail, *payloads)
+
+    def _lay_out(
+        self, response: InferResponse, form: ResponseForm, key: tuple[Any, ...]
+    ) -> _Layout:
+        members, tensors = self.parse_head(response.head)
+        by_name = dict(form.binary_by_name)
+        outputs: list[dict[str, Any]] = []
+        binary: list[int] = []
+        inline: list[tuple[int, str]] = []
+        inline_bytes = 0
+        for index, (tensor, payload) in enumerate(zip(tensors, response.payloads, strict=True)):
+            name = tensor["name"]
+            output: dict[str, Any] = tensor.copy()
+            outputs.append(output)
+            if name in form.in_regions:
+                # Its data is in the client's memory already.
+                continue
+            if by_name.get(name, form.binary_by_default):
+                output["parameters"] = {"binary_data_size": len(payload)}
+                binary.append(index)
+            else:
+                output["data"] = MARK
+                inline.append((index, output["datatype"]))
+                inline_bytes += len(payload)
+                if inline_bytes > self._max_json_bytes:
+                    raise LargeOutputsError
+        text = orjson.dumps({**members, "outputs": outputs})[1:]
+        all_binary = len(binary) == len(outputs)
+        layout = _Layout(text.split(QUOTED_MARK), inline, binary, all_binary=all_binary)
+        # Strings differ in their sizes, and would fill the table.
+        if len(text) <= MAX_CACHED_HEAD_BYTES and all(each != BYTES for _, each in inline):
+            self._layouts.remember(key, layout)
+        return layout
+
+    def _write_inline(self, layout: _Layout, payloads: Sequence[Any]) -> bytes:
+        """The JSON text with the outputs that it has itself."""
+        from_raw = tensor_data.from_raw
+        if self._max_text_bytes is not None:
+            from_raw = tensor_data.OutputTexts(self._max_text_bytes).from_raw
+        pieces = [layout.texts[0]]
+        for place, (index, datatype) in enumerate(layout.inline, 1):
+            pieces.append(orjson.dumps(from_raw(payloads[index], datatype)))
+            pieces.append(layout.texts[place])
+        return b"".join(pieces)
+
+    def parse_head(self, data: bytes) -> HeadMembers:
+        """What a response's head says."""
+        head = self._heads.get(data)
+        if head is None:
+            message = kserve_pb2.ModelInferResponse.FromString(data)
+            members: dict[str, Any] = {
+                "model_name": message.model_name,
+                "model_version": message.model_version,
+            }
+            if message.parameters:
+                members["parameters"] = read_parameters(message.parameters)
+            head = (
+                members,
+                [
+                    {"name": each.name, "datatype": each.datatype, "shape": list(each.shape)}
+                    for each in message.outputs
+                ],
+            )
+            self._heads.remember(data, head)
+        return head
+
+
+def encode_job(
+    payloads: Sequence[bytes], head: bytes, request_id: str, form: ResponseForm, max_text_bytes: int
+) -> tuple[tuple[bytes, bytes], Sequence[bytes]]:
+    """A job for a decoder process: content type, further header lines, and the parts of the body of
+    a response.
+    """
+    response = InferResponse(0, head, list(payloads))
+    encoder = InferResponseEncoder(sys.maxsize, max_text_bytes)
+    content_type, extra, parts = encoder.encode(response, request_id, form)
+    return (content_type, extra), parts

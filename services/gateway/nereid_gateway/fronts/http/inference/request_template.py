@@ -1,0 +1,151 @@
+"""What repeats of a request and of its response: all but their tensors.
+
+Most clients that keep a connection send the same HTTP head and the same JSON header again and
+again. What the first such request says need not be read again, nor what precedes the tensors of its
+response be formatted again. All is keyed by the very bytes: the HTTP head's (server.known_headers),
+the JSON header's and the response's head. Knows no connection.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core.wire.messages import InferRequest
+from nereid_gateway.core.response_timings import HEADER_BYTES
+from nereid_gateway.plane.control.load_reports import FORMAT_HEADER
+from nereid_gateway.server.call import BINARY, JOIN_BYTES, kept_alive_head
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.core.wire.messages import InferResponse, Payload
+    from nereid_gateway.fronts.http.inference.infer_request import (
+        InferRequestDecoder,
+        ParsedHeader,
+    )
+    from nereid_gateway.server.call import HttpCall
+
+# Of a JSON header, and of what precedes the tensors of a response. There is a template for each
+# connection.
+_MAX_BYTES: Final = 1024
+# Headers that say something of the request, or of the form of its response.
+_MEANINGFUL: Final = (
+    b"content-encoding",
+    b"accept-encoding",
+    b"traceparent",
+    FORMAT_HEADER,
+    HEADER_BYTES,
+)
+
+
+class RequestTemplate:
+    """The requests with one HTTP head and one JSON header, all of whose tensors are binary."""
+
+    __slots__ = (
+        "_head",
+        "_joins",
+        "_priority",
+        "_response_head",
+        "_response_sizes",
+        "_response_start",
+        "_sizes",
+        "_text",
+        "_timeout_us",
+        "decoder",
+        "form",
+    )
+
+    def __init__(
+        self,
+        decoder: InferRequestDecoder,
+        text: bytes,
+        header: ParsedHeader,
+        sizes: tuple[int, ...],
+    ) -> None:
+        """text: the JSON header. sizes: of the tensors behind it."""
+        self.decoder = decoder
+        self.form = header.form
+        self._text = text
+        self._head = header.checked.head
+        self._priority = header.priority
+        self._timeout_us = header.timeout_us
+        self._sizes = sizes
+        # Of the last response, and what preceded its tensors. No response has these sizes.
+        self._response_head = b""
+        self._response_sizes = [-1]
+        self._response_start = b""
+        self._joins = False
+
+    def make_request(self, body: bytes) -> InferRequest | None:
+        """The request with this body, which is as long as the first one's. None: it has another
+        JSON header.
+        """
+        text = self._text
+        if not body.startswith(text):
+            return None
+        position = len(text)
+        payloads: list[Payload]
+        if len(self._sizes) == 1:
+            payloads = [body[position:]]
+        else:
+            payloads = []
+            for size in self._sizes:
+                payloads.append(body[position : position + size])
+                position += size
+        return InferRequest(0, self._head, payloads, "", None, self._priority, self._timeout_us)
+
+    def response_parts(self, response: InferResponse) -> list[bytes] | None:
+        """A response without an error, as it is written to a connection that is kept alive. None:
+        it has to be encoded.
+        """
+        payloads: list[Any] = response.payloads
+        sizes = [len(payload) for payload in payloads]
+        if sizes != self._response_sizes or response.head != self._response_head:
+            return None
+        if self._joins:
+            if len(payloads) == 1:
+                return [self._response_start + payloads[0]]
+            return [b"".join([self._response_start, *payloads])]
+        return [self._response_start, *payloads]
+
+    def remember_response(
+        self, response: InferResponse, encoded: tuple[bytes, bytes, Sequence[bytes]]
+    ) -> None:
+        """encoded: content type, further header lines and body of a response."""
+        content_type, extra, parts = encoded
+        payloads: Sequence[Any] = response.payloads
+        # One part more precedes the JSON header's; outputs as JSON have none.
+        if content_type != BINARY or len(parts) != 2 + len(payloads):
+            return
+        json_header = parts[0] + parts[1]
+        sizes = [*map(len, payloads)]
+        size_bytes = len(json_header) + sum(sizes)
+        start = kept_alive_head(content_type, extra, size_bytes) + json_header
+        if len(start) <= _MAX_BYTES:
+            self._response_head, self._response_sizes = response.head, sizes
+            self._response_start = start
+            self._joins = size_bytes <= JOIN_BYTES
+
+
+def make_template(
+    call: HttpCall, decoder: InferRequestDecoder, length: int, request: InferRequest
+) -> RequestTemplate | None:
+    """Of a call, whose body begins with a JSON header of this length, and its request. None: there
+    is more in the head or in the header than its tensors.
+    """
+    if (
+        length > _MAX_BYTES
+        or length == len(call.body)
+        or request.request_id
+        or request.error_status is not None
+        or any(name in call.headers for name in _MEANINGFUL)
+    ):
+        return None
+    text = call.body[:length]
+    header = decoder.known_header(text)
+    if header is None or header.parameters or header.checked.strings or header.checked.regions:
+        return None
+    sizes = tuple(size for size in header.sizes if size is not None)
+    if not sizes or len(sizes) < len(header.sizes):
+        return None
+    return RequestTemplate(decoder, text, header, sizes)

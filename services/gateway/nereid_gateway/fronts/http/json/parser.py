@@ -1,0 +1,304 @@
+"""JSON documents of requests, parsed as Triton does, with its error texts.
+
+orjson parses nearly all of them. What it refuses and Triton accepts (NaN and Infinity, a byte-order
+mark, text after a NUL, broken UTF-8, nesting deeper than its limit) is parsed again with the
+standard library. Knows JSON only, nothing of tensors or models.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any, Final, Never
+
+import orjson
+
+from nereid.core.errors import Internal, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _MakeObject = Callable[[list[tuple[str, Any]]], dict[str, Any]]
+
+_BOM: Final = b"\xef\xbb\xbf"
+_PREFIX: Final = "failed to parse the request JSON buffer: "
+
+# The standard library's texts, and those of RapidJSON, which Triton's clients know.
+_REASONS: Final = (
+    ("Expecting property name", "Missing a name for object member."),
+    ("Illegal trailing comma before end of object", "Missing a name for object member."),
+    ("Illegal trailing comma before end of array", "Invalid value."),
+    ("Expecting value", "Invalid value."),
+    ("Expecting ':'", "Missing a colon after a name of object member."),
+    ("Unterminated string", "Missing a closing quotation mark in string."),
+    ("Extra data", "The document root must not be followed by other values."),
+    ("Invalid \\", "Invalid escape character in string."),
+    ("Invalid control character", "Invalid escape character in string."),
+)
+
+
+def parse(text: bytes) -> Any:
+    """The document that text holds.
+
+    Raises:
+        Internal: it is not JSON; Triton's clients get status 500 for that.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return _parse_leniently(text)
+
+
+class RepeatedMembers(dict[str, Any]):
+    """A JSON object in which some member comes twice: the first counts."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(reversed(pairs))
+        # In the order of the document; a name that is repeated is there several times.
+        self.names = [name for name, _ in pairs]
+
+
+def parse_members(text: bytes, nested: str) -> Any:
+    """As parse; but an object, and the one that is its member `nested`, is RepeatedMembers where it
+    has some member twice, of which parse has the last.
+    """
+    document = parse(text)
+    if type(document) is not dict:
+        return document
+    members: Any = document.get(nested)
+    count = len(document) + (len(members) if type(members) is dict else 0)
+    # The rest is in strings, or in other objects, or belongs to members that come twice.
+    if text.count(b":") <= count or _has_objects(document, nested):
+        return document
+    return _parse_leniently(text, _members)
+
+
+def _has_objects(document: dict[str, Any], nested: str) -> bool:
+    """Whether there are objects within its values, which would be slow to look at."""
+    return any(
+        type(element) in _CONTAINERS
+        for name, value in document.items()
+        if name != nested
+        for element in (value if type(value) is list else (value,))
+    )
+
+
+_CONTAINERS: Final = (dict, list)
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    return members if len(members) == len(pairs) else RepeatedMembers(pairs)
+
+
+def _parse_leniently(text: bytes, make_object: _MakeObject | None = None) -> Any:
+    body = text.removeprefix(_BOM).split(b"\0", 1)[0]
+    if not body.strip():
+        raise Internal(f"{_PREFIX}The document is empty. at {len(body)}")
+    document = body.decode("utf-8", "surrogateescape")
+    try:
+        return _loads(document, make_object)
+    except json.JSONDecodeError as error:
+        if "Inf" not in document and "NaN" not in document:
+            raise _refusal(error, document) from error
+        # Once: a client could have each further pass find one more token.
+        spelt_out = _TOKEN.sub(_spell_out, document)
+    try:
+        return _loads(spelt_out, make_object)
+    except json.JSONDecodeError as error:
+        raise _refusal(error, spelt_out) from error
+
+
+def _refusal(error: json.JSONDecodeError, document: str) -> Internal:
+    reason, position = _reason(error, document)
+    position = len(document[:position].encode("utf-8", "surrogateescape"))
+    return Internal(f"{_PREFIX}{reason} at {position}")
+
+
+def _loads(document: str, make_object: _MakeObject | None) -> Any:
+    try:
+        if _LARGE_NUMBER.search(document):
+            return json.loads(
+                document,
+                parse_float=_finite,
+                parse_int=_integer,
+                object_pairs_hook=make_object,
+            )
+        # Without callbacks it is several times as fast.
+        return json.loads(document, object_pairs_hook=make_object)
+    except _TooBigError as error:
+        position = document.find(error.digits)
+        raise Internal(f"{_PREFIX}Number too big to be stored in double. at {position}") from error
+    except RecursionError as error:
+        raise InvalidArgument(f"{_PREFIX}Nested too deeply.") from error
+
+
+def _spell_out(match: re.Match[str]) -> str:
+    return _SPELT_OUT.get(match[0], match[0])
+
+
+class _TooBigError(Exception):
+    """A number that no double can hold."""
+
+    def __init__(self, digits: str) -> None:
+        super().__init__(digits)
+        self.digits = digits
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise _TooBigError(digits)
+    return value
+
+
+def _integer(digits: str) -> int | float:
+    """As orjson reads it: what does not fit into 64 bits is a double."""
+    value = int(digits) if len(digits) <= 20 else None
+    if value is not None and -(1 << 63) <= value < 1 << 64:
+        return value
+    return _finite(digits)
+
+
+def _reason(error: json.JSONDecodeError, document: str) -> tuple[str, int]:
+    """Why, and where: RapidJSON stops behind what it has begun to read."""
+    position = error.pos
+    for start, reason in _REASONS:
+        if error.msg.startswith(start):
+            if reason.startswith("Missing a closing"):
+                position = len(document)
+            elif reason == "Invalid value.":
+                position += _begun(document, position)
+            return reason, position
+    if error.msg.startswith("Expecting ','"):
+        if _FRACTION.match(document, position):
+            return "Miss fraction part in number.", position + 1
+        if exponent := _EXPONENT.match(document, position):
+            return "Miss exponent in number.", exponent.end()
+        bracket = _enclosing(document, error.pos)
+        kind = "an array element" if bracket == "]" else "an object member"
+        return f"Missing a comma or '{bracket}' after {kind}.", position
+    return "Invalid value.", position
+
+
+def _begun(document: str, position: int) -> int:
+    """How many characters of a value precede the one that cannot belong to it."""
+    begun = _BEGUN.match(document, position)
+    return len(begun[0]) if begun else 0
+
+
+# A point without digits after it; an exponent without digits.
+_FRACTION: Final = re.compile(r"(?<=[0-9])\.(?![0-9])")
+_EXPONENT: Final = re.compile(r"(?<=[0-9])[eE][+-]?(?![0-9])")
+# The beginnings of null, true, false and a negative number.
+_BEGUN: Final = re.compile(r"n(?:u(?:ll?)?)?|t(?:r(?:ue?)?)?|f(?:a(?:l(?:se?)?)?)?|-")
+# A string, closed or not. Nothing of it is tried twice, so that the cost is linear.
+_STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+# Strings, which are left alone, and spellings that only RapidJSON knows.
+_TOKEN: Final = re.compile(_STRING.pattern + r"|-?\b(?:Inf|NaN)\b", re.DOTALL)
+# All numbers that do not fit into a double, or into 64 bits, have such a part.
+_LARGE_NUMBER: Final = re.compile(r"[0-9]{19}|[0-9][eE]\+?0*+[0-9]{3}")
+_SPELT_OUT: Final = {"Inf": "Infinity", "-Inf": "-Infinity", "-NaN": "NaN"}
+
+
+def _enclosing(document: str, position: int) -> str:
+    """The bracket that closes the innermost container open at position.
+
+    What is before position was parsed: its brackets match.
+    """
+    # A gateway starts without NumPy (nereid_gateway.core.deferred_imports).
+    import numpy as np  # noqa: PLC0415
+
+    text = _STRING.sub("", document[:position]).encode("ascii", "replace")
+    brackets = np.frombuffer(text.translate(None, _NO_BRACKETS), np.uint8)[::-1]
+    # From the right, the first one that is opened and not closed.
+    depths = np.cumsum(np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1))
+    unclosed = np.flatnonzero(depths == 1)
+    return "]" if unclosed.size and brackets[unclosed[0]] == ord("[") else "}"
+
+
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def utf8(text: str) -> bytes:
+    """The bytes of a parsed string; invalid UTF-8 comes back as it was.
+
+    Raises:
+        Internal: half a surrogate pair, which UTF-8 cannot encode.
+    """
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise Internal(f"{_PREFIX}The surrogate pair in string is invalid.") from error
+
+
+def printable(text: str) -> str:
+    """Replace what UTF-8 cannot encode: protobuf's string fields refuse it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
+
+
+# --- values and members, with Triton's texts ----------------------------------------------------
+
+
+def refuse_kind(wanted: str, field: str = "") -> Never:
+    """Raise the error for a value that is not of the wanted kind; field: where it was, if known."""
+    prefix = f"Unable to parse '{field}': " if field else ""
+    raise Internal(f"{prefix}attempt to access JSON non-{wanted} as {wanted}")
+
+
+def as_string(value: Any, field: str = "") -> str:
+    if type(value) is not str:
+        refuse_kind("string", field)
+    return printable(value)
+
+
+def as_array(value: Any, field: str = "") -> list[Any]:
+    if type(value) is not list:
+        refuse_kind("array", field)
+    return value
+
+
+def as_unsigned(value: Any, field: str = "") -> int:
+    if type(value) is not int or value < 0:
+        refuse_kind("unsigned-integer", field)
+    return value
+
+
+def as_boolean(value: Any, field: str = "") -> bool:
+    if type(value) is not bool:
+        refuse_kind("boolean", field)
+    return value
+
+
+def member(document: Any, field: str) -> Any:
+    """document[field], which must exist."""
+    if type(document) is not dict or field not in document:
+        raise Internal(
+            f"Unable to parse '{field}': attempt to access non-existing object member '{field}'"
+        )
+    return document[field]
+
+
+def string_member(document: Any, field: str) -> str:
+    """document[field], which must be a string."""
+    return as_string(member(document, field), field)
+
+
+def array_member(document: Any, field: str) -> list[Any]:
+    """document[field], which must be an array."""
+    return as_array(member(document, field), field)
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def write(document: Any) -> bytes:
+    """The JSON text of document; NaN and Infinity as bare tokens, invalid UTF-8 as it came."""
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=True).encode(
+        "utf-8", "surrogateescape"
+    )

@@ -1,0 +1,274 @@
+"""Tensor data in JSON to raw bytes and back, by Triton's rules.
+
+Data may be flat or nested in any way. Integers outside a datatype's range wrap, as they do on
+Triton. FP16 and BF16 have no JSON form. BYTES elements are counted by string_elements, whatever
+format they came in.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from itertools import chain
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final, Never
+
+import orjson
+from orjson import Fragment
+
+from nereid.core.errors import Internal, InvalidArgument
+from nereid.core.tensors.byte_elements import join_bytes, split_bytes, split_in_slices
+from nereid.core.tensors.datatypes import BYTES
+from nereid.core.tensors.shapes import bounded_count
+from nereid_gateway.fronts.http.json import parser
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_SIGNED: Final = frozenset({"INT8", "INT16", "INT32", "INT64"})
+_UNSIGNED: Final = frozenset({"UINT8", "UINT16", "UINT32", "UINT64"})
+_FLOAT: Final = frozenset({"FP32", "FP64"})
+# These have no JSON form.
+BINARY_ONLY: Final = frozenset({"FP16", "BF16"})
+_INT: Final = {int}
+_LIST: Final = {list}
+# As struct and memoryview say them. struct refuses integers out of range; a double that no FP32 can
+# hold becomes infinite, as on Triton.
+_CODES: Final = {
+    "BOOL": "?",
+    "INT8": "b",
+    "INT16": "h",
+    "INT32": "i",
+    "INT64": "q",
+    "UINT8": "B",
+    "UINT16": "H",
+    "UINT32": "I",
+    "UINT64": "Q",
+    "FP32": "f",
+    "FP64": "d",
+}
+_NUMBER: Final = {int, float}
+# Of an output, that are written at once; a multiple of all sizes of elements.
+_SLICE_BYTES: Final = 65_536
+# Strings that are encoded at once.
+_PIECE: Final = 65536
+
+
+def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
+    """The raw form of an input's `data` member.
+
+    Raises:
+        Internal: the data is not what the datatype and the shape say.
+        InvalidArgument: the datatype is unknown, or has no JSON form.
+    """
+    count = bounded_count(shape)
+    if not count:
+        # Triton does not look at the data of a tensor without elements.
+        return b""
+    if type(data) is not list:
+        parser.refuse_kind("array", "data")
+    types = set(map(type, data))
+    if list in types:
+        data = _flatten(data)
+        types = set(map(type, data))
+    if datatype == BYTES:
+        if types - {str}:
+            raise Internal(
+                "Unable to parse JSON bytes array: attempt to access JSON non-string as string"
+            )
+        pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
+        return b"".join(join_bytes(_encoded(piece)) for piece in pieces)
+    if len(data) != count:
+        if not shape:
+            # Whether the model takes a scalar is checked first, by the scheduler.
+            return b""
+        wanted = data[: min(count, len(data))]
+        # An element of the wrong kind is reported first.
+        _numbers(wanted, set(map(type, wanted)), name, datatype)
+        raise Internal("Unable to parse 'data': Shape does not match true shape of 'data' field")
+    return _numbers(data, types, name, datatype)
+
+
+def _numbers(data: list[Any], types: set[type], name: str, datatype: str) -> bytes:
+    if datatype in _FLOAT:
+        if types - _NUMBER:
+            raise Internal("Unable to parse 'data': attempt to access JSON non-number as double")
+        return struct.pack(f"{len(data)}{_CODES[datatype]}", *data)
+    if datatype in _SIGNED:
+        return _integers(data, types, datatype, "signed-integer")
+    if datatype in _UNSIGNED:
+        return _integers(data, types, datatype, "unsigned-integer")
+    if datatype == "BOOL":
+        if types - {bool}:
+            parser.refuse_kind("boolean", "data")
+        return bytes(data)
+    if datatype not in BINARY_ONLY:
+        raise InvalidArgument(f"invalid datatype for input {name}")
+    if data:
+        refuse_half_precision(name, datatype)
+    return b""
+
+
+def refuse_half_precision(name: str, datatype: str) -> Never:
+    """Raise the error for an input whose datatype has no JSON form."""
+    raise InvalidArgument(
+        f"receiving {datatype} data via JSON is not supported."
+        f" Please use the binary data format for input {name}"
+    )
+
+
+def pack_numbers(data: list[Any], datatype: str) -> bytes | None:
+    """As to_raw, of as many numbers as the shape says, none of them nested, a boolean or null.
+    None: that is for to_raw to say, or to refuse.
+    """
+    code = _CODES.get(datatype)
+    if code is None or code == "?":
+        return None
+    try:
+        return struct.pack(f"{len(data)}{code}", *data)
+    except struct.error:
+        return None
+
+
+def _integers(data: list[Any], types: set[type], datatype: str, kind: str) -> bytes:
+    if types - _INT:
+        parser.refuse_kind(kind, "data")
+    if (raw := pack_numbers(data, datatype)) is not None:
+        return raw
+    # A gateway starts without NumPy (nereid_gateway.core.deferred_imports).
+    import numpy as np  # noqa: PLC0415
+
+    from nereid.core.tensors.tensors import NUMPY_TYPE  # noqa: PLC0415
+
+    try:
+        wide = np.array(data, np.int64 if kind == "signed-integer" else np.uint64)
+    except OverflowError:
+        parser.refuse_kind(kind, "data")
+    return wide.astype(NUMPY_TYPE[datatype]).tobytes()
+
+
+def _encoded(texts: list[str]) -> list[bytes]:
+    try:
+        return list(map(str.encode, texts))
+    except UnicodeEncodeError:
+        return list(map(parser.utf8, texts))
+
+
+def _flatten(data: list[Any]) -> list[Any]:
+    """The leaves of nested lists, in order; iterative, because nesting is unlimited."""
+    while (types := set(map(type, data))) == _LIST:
+        # Regular nesting, level by level.
+        data = list(chain.from_iterable(data))
+    if list not in types:
+        return data
+    flat: list[Any] = []
+    pending = [iter(data)]
+    while pending:
+        for item in pending[-1]:
+            if type(item) is list:
+                pending.append(iter(item))
+                break
+            flat.append(item)
+        else:
+            pending.pop()
+    return flat
+
+
+def from_raw(raw: bytes, datatype: str, *, scalar: bool = False) -> Any:
+    """An output's elements, flat, as orjson writes them: a list, or a Fragment where strict JSON
+    has no such elements. scalar: a lone element goes without its list.
+
+    Raises:
+        InvalidArgument: the datatype has no JSON form; as on Triton, after the model ran.
+    """
+    _check_has_json(datatype)
+    elements = split_bytes(raw) if datatype == BYTES else raw
+    values, strict = _values(elements, datatype)
+    value = values[0] if scalar and len(values) == 1 else values
+    return value if strict else Fragment(parser.write(value))
+
+
+class OutputTexts:
+    """Writes the outputs of a response in slices, since orjson crashes where it gets no memory."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """max_bytes: of all texts."""
+        self._max_bytes = self._left_bytes = max_bytes
+
+    def from_raw(self, raw: bytes, datatype: str, *, scalar: bool = False) -> Any:
+        """As the function of this name.
+
+        Raises:
+            InvalidArgument: likewise, or the texts are too large.
+        """
+        _check_has_json(datatype)
+        text = io.BytesIO()
+        count, separator = 0, b"["
+        for piece in _slices(raw, datatype):
+            values, strict = _values(piece, datatype)
+            text.write(separator)
+            if len(values) == 1 and type(values[0]) is str:
+                self._write_string(text, values[0])
+            else:
+                written = orjson.dumps(values) if strict else parser.write(values)
+                text.write(memoryview(written)[1:-1])
+            count, separator = count + len(values), b","
+            self._check_size(text)
+        text.write(b"]" if count else b"[]")
+        self._left_bytes -= text.tell()
+        content = text.getvalue()
+        return Fragment(content[1:-1] if scalar and count == 1 else content)
+
+    def _write_string(self, text: io.BytesIO, value: str) -> None:
+        text.write(b'"')
+        for at in range(0, len(value), _SLICE_BYTES):
+            text.write(memoryview(parser.write(value[at : at + _SLICE_BYTES]))[1:-1])
+            self._check_size(text)
+        text.write(b'"')
+
+    def _check_size(self, text: io.BytesIO) -> None:
+        if text.tell() > self._left_bytes:
+            raise InvalidArgument(
+                f"the outputs take more than {self._max_bytes} bytes as JSON. Please use the binary"
+                " data format for output, or --decoder-memory-bytes to increase the limit.",
+                accepted=True,
+            )
+
+
+def _check_has_json(datatype: str) -> None:
+    if datatype in BINARY_ONLY:
+        raise InvalidArgument(
+            f"sending {datatype} data via JSON is not supported."
+            " Please use the binary data format for output",
+            accepted=True,
+        )
+
+
+def _slices(raw: bytes, datatype: str) -> Iterator[Any]:
+    """Parts of an output, for _values; a long string is one by itself."""
+    if datatype != BYTES:
+        view = memoryview(raw)
+        for at in range(0, len(raw), _SLICE_BYTES):
+            yield view[at : at + _SLICE_BYTES]
+        return
+    for elements in split_in_slices(raw, _SLICE_BYTES):
+        # What is longer than a slice is the last that begins in it.
+        last = elements.pop() if len(elements[-1]) > _SLICE_BYTES else None
+        if elements:
+            yield elements
+        if last is not None:
+            yield [last]
+
+
+def _values(elements: Any, datatype: str) -> tuple[list[Any], bool]:
+    """What JSON has for some elements, raw or of BYTES, and whether strict JSON has it."""
+    if datatype == BYTES:
+        try:
+            return [element.decode() for element in elements], True
+        except UnicodeDecodeError:
+            return [element.decode("utf-8", "surrogateescape") for element in elements], False
+    view: Any = memoryview(elements).cast("B")
+    values: list[Any] = view.cast(_CODES[datatype]).tolist()
+    # A sum is cheap, and not finite where a value is not; or where finite ones are large.
+    strict = datatype not in _FLOAT or isfinite(sum(values)) or all(map(isfinite, values))
+    return values, strict

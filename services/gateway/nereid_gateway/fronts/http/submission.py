@@ -1,0 +1,75 @@
+"""From an HTTP call to the data plane: adds what the call's headers say, passes on a disconnect."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nereid.core.wire.messages import Arrival
+from nereid_gateway.core import trace_context
+from nereid_gateway.core.response_timings import HEADER_BYTES, start_timer
+from nereid_gateway.server.header_forwarding import CasePreservingHeaders
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.core.wire.messages import InferRequest, InferResponse
+    from nereid_gateway.core.infer_step import RequestHandle
+    from nereid_gateway.plane.data_plane import DataPlane
+    from nereid_gateway.server.call import HttpCall
+    from nereid_gateway.server.header_forwarding import HeaderForwarding
+
+
+class InferSubmission:
+    """Submits requests for inference."""
+
+    def __init__(self, data_plane: DataPlane, forwarding: HeaderForwarding | None) -> None:
+        """forwarding: makes headers parameters of requests, if any are wanted."""
+        self.data_plane = data_plane
+        self._forwarding = forwarding
+        self._times_all = data_plane.times_all
+
+    def submit_request(
+        self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
+    ) -> RequestHandle:
+        """Submit request; it is cancelled if the client disconnects."""
+        request.sender = call.sender
+        traceparent = call.headers.get(b"traceparent")
+        if traceparent is not None:
+            state = call.headers.get(b"tracestate")
+            request.trace_context = trace_context.binary(traceparent, state)
+        if self._forwarding is not None and isinstance(call.headers, CasePreservingHeaders):
+            self._forwarding.forward_headers(request, call.headers.spelt.items())
+        if self.data_plane.records_arrivals:
+            request.arrival = Arrival("http", call.received_ns, call)
+        asked = call.headers.get(HEADER_BYTES)
+        if (asked is not None or self._times_all) and self.data_plane.timed.include(asked):
+            timer = start_timer(request, call.received_ns)
+            call.last_lines = timer.header_line
+            on_response = partial(timer.on_response, on_response)
+        return self._submit(call, request, on_response)
+
+    @property
+    def reads_headers(self) -> bool:
+        """Whether requests depend on more than the protocol's own headers."""
+        return self._forwarding is not None or self.data_plane.reads_headers
+
+    def submit_plain(
+        self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
+    ) -> None:
+        """As submit_request(), if the headers add nothing to the request."""
+        request.sender = call.sender
+        if self.data_plane.records_arrivals:
+            request.arrival = Arrival("http", call.received_ns)
+        self._submit(call, request, on_response)
+
+    def _submit(
+        self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
+    ) -> RequestHandle:
+        # The connection holds the call until the response is there. From here on the data plane
+        # counts the bytes.
+        call.free_body()
+        submitted = self.data_plane.infer(request, on_response)
+        if not call.done:
+            call.on_cancel = submitted.cancel
+        return submitted

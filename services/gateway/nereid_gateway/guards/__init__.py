@@ -1,0 +1,1 @@
+"""Guards in front of the fronts: authentication, rights, restricted APIs."""

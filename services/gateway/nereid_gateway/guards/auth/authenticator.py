@@ -1,0 +1,200 @@
+"""Finds the principal of a call by its credentials.
+
+Whatever was accepted once is found by one look-up in a bounded table of the credentials themselves;
+verification happens on a miss alone. Knows neither protocol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from time import monotonic, time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.bounded_cache import BoundedCache
+from nereid.rpc.net.address import client_of
+from nereid_gateway.core.access.grant import NOTHING, Limits, union
+from nereid_gateway.core.access.principal import Principal
+from nereid_gateway.core.access.refusal import (
+    INVALID_CREDENTIALS,
+    NO_CREDENTIALS,
+    TOO_MANY_ATTEMPTS,
+    CallRefused,
+)
+from nereid_gateway.core.access.usage import Usage
+from nereid_gateway.guards.auth.api_key import digest_of
+from nereid_gateway.guards.auth.tokens import InvalidTokenError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid_gateway.guards.auth.config import AuthConfig
+    from nereid_gateway.guards.auth.tokens import TokenVerifier, VerifiedToken
+
+    Clock = Callable[[], float]
+
+Text = str | bytes
+
+# In lower case.
+CREDENTIAL_HEADERS: Final = frozenset({"authorization", "x-api-key"})
+_REMEMBERED: Final = 4096
+_MAX_CREDENTIAL_BYTES: Final = 8192
+# Principals of tokens; those that are idle are dropped first.
+_MAX_TOKEN_PRINCIPALS: Final = 8192
+# Of one address: what verifying that many tokens costs is some percent of a core.
+_INVALID_TOKENS: Final = Limits(requests_per_second=50.0, burst=100.0)
+_ADDRESSES: Final = 1024
+_BEARER: Final = "bearer "
+
+
+class Credentials(NamedTuple):
+    """What a call came with: the values of two headers, and the address of its sender."""
+
+    api_key: Text | None
+    authorization: Text | None
+    peer: str
+
+
+class Authenticator:
+    """The principals of one gateway.
+
+    monotonic_s is a clock for rates, epoch_s one for the expiry of tokens.
+    """
+
+    def __init__(
+        self,
+        config: AuthConfig,
+        verifier: TokenVerifier | None = None,
+        *,
+        monotonic_s: Clock = monotonic,
+        epoch_s: Clock = time,
+    ) -> None:
+        self._now = monotonic_s
+        self._epoch_s = epoch_s
+        self._named: dict[str, Principal] = {}
+        self._of_tokens: dict[tuple[str, str, frozenset[str]], Principal] = {}
+        # Of calls without credentials, where there may be any.
+        self.anonymous = Principal("anonymous", identity=())
+        # By the credentials as they came, of each header: one's are no credentials in the other.
+        # When they expire, in seconds of the epoch.
+        self._by_api_key, self._by_authorization = (
+            BoundedCache[Text, tuple[Principal, float | None]](_REMEMBERED, _MAX_CREDENTIAL_BYTES)
+            for _ in range(2)
+        )
+        self._invalid_tokens: BoundedCache[str, Usage] = BoundedCache(_ADDRESSES)
+        self.apply(config, verifier)
+
+    def apply(self, config: AuthConfig, verifier: TokenVerifier | None) -> None:
+        """Replace the configuration; principals that it still has keep their usage."""
+        self._config = config
+        self._verifier = verifier
+        self.anonymous.grant = config.anonymous or NOTHING
+        named = {}
+        self._by_digest: dict[str, Principal] = {}
+        for key in config.keys:
+            principal = self._named.pop(key.name, None) or Principal(key.name)
+            named[key.name] = principal
+            principal.grant = key.grant
+            # What everybody may, everybody with a key may.
+            self._add_anonymous_rights(principal)
+            self._by_digest |= dict.fromkeys(key.digests, principal)
+        for withdrawn in self._named.values():
+            withdrawn.grant = NOTHING
+        self._named = named
+        issuers = {each.issuer for each in config.issuers}
+        for (issuer, _, roles), principal in list(self._of_tokens.items()):
+            self._set_token_grant(principal, roles if issuer in issuers else frozenset())
+        self._by_api_key.clear()
+        self._by_authorization.clear()
+
+    def identify(self, credentials: Credentials) -> Principal:
+        """The principal of a call with these credentials.
+
+        Raises:
+            CallRefused: there is none.
+        """
+        api_key, authorization, peer = credentials
+        if api_key is not None:
+            credential, known = api_key, self._by_api_key
+        elif authorization is not None:
+            credential, known = authorization, self._by_authorization
+        else:
+            if self._config.anonymous is None:
+                raise CallRefused(NO_CREDENTIALS)
+            return self.anonymous
+        remembered = known.get(credential)
+        if remembered is not None:
+            principal, expires_at = remembered
+            if expires_at is None or self._epoch_s() < expires_at:
+                return principal
+            del known[credential]
+        text = credential.decode("latin-1") if isinstance(credential, bytes) else credential
+        if api_key is None:
+            if text[: len(_BEARER)].lower() != _BEARER:
+                raise CallRefused(INVALID_CREDENTIALS, "the Authorization header is no Bearer")
+            text = text[len(_BEARER) :].strip()
+            if self._verifier is not None and text.count(".") == 2:
+                principal, expires_at = self._verify_token(self._verifier, text, peer)
+                known.remember(credential, (principal, expires_at))
+                return principal
+        # Looked up by a digest, so the time it takes says nothing of the keys there are.
+        found = self._by_digest.get(digest_of(text))
+        if found is None:
+            raise CallRefused(INVALID_CREDENTIALS, "unknown API key")
+        known.remember(credential, (found, None))
+        return found
+
+    def _verify_token(
+        self, verifier: TokenVerifier, token: str, peer: str
+    ) -> tuple[Principal, float]:
+        address = client_of(peer)
+        invalid = self._invalid_tokens.get(address)
+        if invalid is None:
+            invalid = self._invalid_tokens.remember(address, Usage())
+        if invalid.wait_s(_INVALID_TOKENS, self._now()):
+            raise CallRefused(TOO_MANY_ATTEMPTS)
+        try:
+            verified = verifier.verify(token)
+        except InvalidTokenError as error:
+            raise CallRefused(error.refusal, f"invalid token: {error}") from error
+        invalid.give_back()
+        return self._principal_of(verified), verified.expires_at
+
+    def _principal_of(self, token: VerifiedToken) -> Principal:
+        # Of one subject a token with few roles does not get what another of its tokens has.
+        roles = token.roles.intersection(self._config.roles)
+        identity = token.issuer, token.subject, roles
+        principal = self._of_tokens.get(identity)
+        if principal is None:
+            self._drop_idle_principals()
+            name = token.subject or token.issuer
+            # Whatever roles its tokens have: its sequences are the same.
+            principal = Principal(name, identity=("token", token.issuer, token.subject))
+            self._of_tokens[identity] = principal
+            self._set_token_grant(principal, roles)
+        return principal
+
+    def _set_token_grant(self, principal: Principal, roles: frozenset[str]) -> None:
+        known = self._config.roles
+        principal.grant = union(known[role] for role in sorted(roles) if role in known)
+        self._add_anonymous_rights(principal)
+
+    def _add_anonymous_rights(self, principal: Principal) -> None:
+        """No client may do less with credentials than without."""
+        anonymous = self._config.anonymous
+        if anonymous is not None:
+            grant = principal.grant
+            principal.grant = replace(grant, permissions=grant.permissions + anonymous.permissions)
+
+    def _drop_idle_principals(self) -> None:
+        """Make space for a principal. What is in flight is bounded elsewhere."""
+        if len(self._of_tokens) < _MAX_TOKEN_PRINCIPALS:
+            return
+        now = self._now()
+        idle = (
+            identity
+            for identity, each in self._of_tokens.items()
+            if each.usage.is_idle(each.grant.limits, now)
+        )
+        for identity in list(islice(idle, _MAX_TOKEN_PRINCIPALS // 4)):
+            del self._of_tokens[identity]

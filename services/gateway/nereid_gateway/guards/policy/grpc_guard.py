@@ -1,0 +1,182 @@
+"""Refuses calls of the gRPC port that its policy does not permit, before the front sees them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.pb import kserve_pb2
+from nereid.rpc import RpcError
+from nereid_gateway.core.access.api_groups import API_BY_METHOD, CHANGING_METHODS
+from nereid_gateway.core.access.grant import UNGROUPED
+from nereid_gateway.core.access.refusal import CallRefused
+from nereid_gateway.core.request_head import HeadReader
+from nereid_gateway.core.retry_hints import exact_trailers
+from nereid_gateway.guards.auth.limited_infer import STATUSES, LimitedInfer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, MutableMapping
+
+    from nereid.rpc import AsyncUnaryHandler, Call, Handlers, StreamHandler, UnaryHandler
+    from nereid_gateway.core.access.refusal import Refusal
+    from nereid_gateway.core.infer_step import Infer
+    from nereid_gateway.fronts.grpc.front import GrpcFront
+    from nereid_gateway.guards.auth.access import Caller
+    from nereid_gateway.guards.policy.call_policy import CallPolicy
+    from nereid_gateway.plane.data_plane import DataPlane
+
+_SERVICE: Final = "/inference.GRPCInferenceService/"
+# Reflection describes the API, as metadata does the server.
+_REFLECTION: Final = "/grpc.reflection."
+
+# Control messages that name a model, and the field that does.
+_MODEL_FIELDS: Final[dict[str, tuple[Any, str]]] = {
+    _SERVICE + method: (getattr(kserve_pb2, f"{method}Request"), name)
+    for method, name in {
+        "ModelReady": "name",
+        "ModelMetadata": "name",
+        "ModelConfig": "name",
+        "ModelStatistics": "name",
+        "RepositoryModelLoad": "model_name",
+        "RepositoryModelUnload": "model_name",
+        "TraceSetting": "model_name",
+    }.items()
+}
+
+
+def api_of(path: str) -> str:
+    """The group of a method; UNGROUPED, which only all rights include, for what nobody listed."""
+    if path.startswith(_REFLECTION):
+        return "metadata"
+    return API_BY_METHOD.get(path, UNGROUPED)
+
+
+class GrpcGuard:
+    """Wraps the handlers of the gRPC front, on either engine."""
+
+    def __init__(self, front: GrpcFront, data_plane: DataPlane, policy: CallPolicy) -> None:
+        self._front = front
+        self._data_plane = data_plane
+        self._policy = policy
+        self._statuses: MutableMapping[int, int] = front.statuses
+        self._models = HeadReader()
+
+    def handlers(self, handlers: Handlers) -> Handlers:
+        """The same methods, for permitted calls only."""
+        return replace(
+            handlers,
+            unary={path: self._unary(path, each) for path, each in handlers.unary.items()},
+            async_unary={
+                path: self._async_unary(path, each) for path, each in handlers.async_unary.items()
+            },
+            stream={path: self._stream(path, each) for path, each in handlers.stream.items()},
+        )
+
+    def _unary(self, path: str, handler: UnaryHandler) -> UnaryHandler:
+        """ModelInfer, the only method of this kind."""
+        admit = self._admission(path)
+        if admit is None:
+            return handler
+
+        def handle(call: Call, message: Any) -> None:
+            try:
+                caller = admit(call)
+                if caller is not None:
+                    caller.count_request()
+            except CallRefused as refused:
+                self._fail(call, refused.refusal)
+                return
+            if caller is None:
+                handler(call, message)
+            else:
+                self._front.infer(call, message, self._limited(caller, of_stream=False))
+
+        return handle
+
+    def _async_unary(self, path: str, handler: AsyncUnaryHandler) -> AsyncUnaryHandler:
+        admit = self._admission(path)
+        if admit is None:
+            return handler
+        api = api_of(path)
+
+        async def handle(call: Call, message: bytes) -> bytes:
+            try:
+                caller = admit(call)
+                if caller is not None:
+                    if path in _MODEL_FIELDS and caller.principal.grant.depends_on_model(api):
+                        caller.check_rights(api, _model_of(path, message))
+                    caller.count_request()
+            except CallRefused as refused:
+                status = STATUSES[refused.refusal.reason]
+                self._statuses[status] += 1
+                trailers = _trailers(refused.refusal)
+                raise RpcError(status, refused.refusal.message, trailers) from refused
+            if caller is None:
+                return await handler(call, message)
+            principal = caller.principal
+            usage = principal.usage
+            usage.in_flight += 1
+            control = self._front.controls.get(path)
+            try:
+                if control is not None:
+                    return await control(call, message, principal)
+                return await handler(call, message)
+            finally:
+                usage.release()
+
+        return handle
+
+    def _stream(self, path: str, handler: StreamHandler) -> StreamHandler:
+        admit = self._admission(path)
+        if admit is None:
+            return handler
+        infers = path == _SERVICE + "ModelStreamInfer"
+
+        def handle(call: Call) -> None:
+            try:
+                caller = admit(call)
+            except CallRefused as refused:
+                self._fail(call, refused.refusal)
+                return
+            if infers and caller is not None:
+                self._front.stream_infer(call, self._limited(caller, of_stream=True))
+            else:
+                handler(call)
+
+        return handle
+
+    def _admission(self, path: str) -> Callable[[Call], Caller | None] | None:
+        """Who sends a call of this method, or raises CallRefused; None: everybody may call it."""
+        policy = self._policy
+        changes = path in CHANGING_METHODS
+        rule = policy.rule_of(API_BY_METHOD.get(path), changes=changes, is_grpc=True)
+        if rule is None and policy.access is None:
+            return None
+        api = api_of(path)
+        return lambda call: policy.admit(api, rule, call.get, call.peer)
+
+    def _limited(self, caller: Caller, *, of_stream: bool) -> Infer:
+        infer = self._data_plane.infer
+        return LimitedInfer(infer, caller, self._models, of_stream=of_stream).infer
+
+    def _fail(self, call: Call, refusal: Refusal) -> None:
+        status = STATUSES[refusal.reason]
+        self._statuses[status] += 1
+        call.fail(status, refusal.message, _trailers(refusal))
+
+
+def _model_of(path: str, message: bytes) -> str:
+    kind, field = _MODEL_FIELDS[path]
+    try:
+        return str(getattr(kind.FromString(message), field))
+    except DecodeError:
+        # Nobody will understand it: the handler says so.
+        return ""
+
+
+def _trailers(refusal: Refusal) -> tuple[tuple[str, str], ...]:
+    if not refusal.retry_after_s:
+        return ()
+    return exact_trailers(refusal.retry_after_s)

@@ -1,0 +1,111 @@
+"""Refuses calls of the HTTP port that its policy does not permit, before the front sees them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.bounded_cache import BoundedCache
+from nereid.rpc.net.limits.budget import Owner
+from nereid_gateway.core.access.refusal import CallRefused, Reason
+from nereid_gateway.core.retry_hints import exact_line
+from nereid_gateway.core.routes import RULES, resolve
+from nereid_gateway.server.call import JSON, TEXT
+from nereid_gateway.server.limits import RequestRejected
+
+if TYPE_CHECKING:
+    from nereid_gateway.core.access.refusal import Refusal
+    from nereid_gateway.guards.auth.access import Caller
+    from nereid_gateway.guards.policy.call_policy import CallPolicy, HeaderRule
+    from nereid_gateway.server.body import AllocateBody
+    from nereid_gateway.server.call import BodyBuffer, HttpCall
+    from nereid_gateway.server.ordered_responses import Dispatch
+
+_MAX_TARGETS: Final = 1024
+_MAX_TARGET_BYTES: Final = 1024
+# Bodies past this are not waited for if they are refused anyway; the connection is closed instead.
+_LARGE_BODY_BYTES: Final = 65536
+
+_STATUSES: Final = {
+    Reason.NO_CREDENTIALS: 401,
+    Reason.INVALID_CREDENTIALS: 401,
+    Reason.NOT_PERMITTED: 403,
+    Reason.RATE: 429,
+    Reason.CONCURRENCY: 429,
+    Reason.ATTEMPTS: 429,
+    Reason.RESTRICTED: 403,
+    Reason.CLOSED: 403,
+}
+# As on Triton.
+_PLAIN_TEXT: Final = frozenset({Reason.RESTRICTED, Reason.CLOSED})
+_CHALLENGES: Final = {
+    Reason.NO_CREDENTIALS: b'WWW-Authenticate: Bearer realm="nereid"\r\n',
+    Reason.INVALID_CREDENTIALS: (
+        b'WWW-Authenticate: Bearer realm="nereid", error="invalid_token"\r\n'
+    ),
+}
+
+
+class _Target(NamedTuple):
+    """What a request's target names."""
+
+    # None: there is no such API, or it is open.
+    api: str | None
+    model: str
+    rule: HeaderRule | None
+
+
+class HttpGuard:
+    """Dispatches the calls that are permitted to the front."""
+
+    def __init__(self, dispatch: Dispatch, allocate_body: AllocateBody, policy: CallPolicy) -> None:
+        self._dispatch = dispatch
+        self._allocate_body = allocate_body
+        self._policy = policy
+        self._targets: BoundedCache[bytes, _Target] = BoundedCache(_MAX_TARGETS, _MAX_TARGET_BYTES)
+
+    def __call__(self, call: HttpCall) -> None:
+        try:
+            caller = self._admit(call)
+            if caller is not None:
+                caller.count_request()
+                usage = caller.principal.usage
+                usage.in_flight += 1
+                call.on_done = usage.release
+                call.sender = Owner(caller.principal, call.account)
+        except CallRefused as refused:
+            status, message, lines = _response(refused.refusal)
+            content_type = TEXT if refused.refusal.reason in _PLAIN_TEXT else JSON
+            call.fail(status, message, content_type, extra=lines)
+        else:
+            self._dispatch(call)
+
+    def allocate_body(self, call: HttpCall, size_bytes: int) -> BodyBuffer | None:
+        """Refuses a large body before it arrives."""
+        if size_bytes > _LARGE_BODY_BYTES:
+            try:
+                self._admit(call)
+            except CallRefused as refused:
+                if refused.refusal.reason not in _PLAIN_TEXT:
+                    raise RequestRejected(*_response(refused.refusal)) from refused
+        return self._allocate_body(call, size_bytes)
+
+    def _admit(self, call: HttpCall) -> Caller | None:
+        target = self._targets.get(call.target) or self._resolve(call.target)
+        return self._policy.admit(
+            target.api, target.rule, call.headers.get, call.peer, target.model
+        )
+
+    def _resolve(self, target: bytes) -> _Target:
+        route = resolve(target)
+        known = RULES.get(route.kind)
+        api = (known.api or None) if known is not None else None
+        rule = self._policy.rule_of(api, changes=known is not None and known.is_control)
+        return self._targets.remember(target, _Target(api, route.model, rule))
+
+
+def _response(refusal: Refusal) -> tuple[int, str, bytes]:
+    """Status, message and further header lines."""
+    lines = _CHALLENGES.get(refusal.reason, b"")
+    if refusal.retry_after_s:
+        lines += exact_line(refusal.retry_after_s)
+    return _STATUSES[refusal.reason], refusal.message, lines

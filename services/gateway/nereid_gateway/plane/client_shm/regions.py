@@ -1,0 +1,433 @@
+"""The registered regions of clients' shared memory.
+
+Clients register a region once and name ranges of it in requests, instead of sending and receiving
+tensors. How memory is read and written is the business of `system` and `cuda`. Belongs to one event
+loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from nereid.core.errors import (
+    AlreadyExists,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+    Unimplemented,
+)
+from nereid.core.wire.messages import InferRequest
+from nereid_gateway.core.tensors.tensor_memory import tensor_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from nereid_gateway.core.tensors.string_elements import StringInput
+    from nereid_gateway.core.tensors.tensor_memory import TensorMemory
+
+DISABLED_MESSAGE: Final = (
+    "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+)
+SYSTEM: Final = "system"
+CUDA: Final = "cuda"
+_KIND_NAMES: Final = {SYSTEM: "system", CUDA: "CUDA"}
+# Each holds a file descriptor, which the gateway's connections need as well.
+MAX_REGIONS: Final = 4096
+MAX_REQUEST_BYTES: Final = 1 << 30
+# Copied on the event loop; more is read by a thread.
+_READ_AT_ONCE_BYTES: Final = 1 << 20
+_TOO_MUCH: Final = (
+    "inputs of {} bytes in shared memory are more than the {} of one request. Use"
+    " --max-connection-bytes to increase the limit."
+)
+
+
+# A request that has the inputs as its payloads, and nothing else.
+ReadInputs = InferRequest
+
+
+class ReadLaterError(Exception):
+    """The inputs of these ranges are to be read by Regions.read first."""
+
+    def __init__(self, named: RegionRanges) -> None:
+        super().__init__("inputs are to be read first")
+        self.named = named
+
+
+class Memory(Protocol):
+    """The memory of a region; its client may shrink it at any time."""
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """A copy of a range; shorter where the memory has shrunk."""
+
+    def write(self, offset: int, data: Any) -> bool:
+        """Copy data there; False where the memory has shrunk."""
+
+    def close(self) -> None:
+        """Release what is held for it."""
+
+
+class RegionRange(NamedTuple):
+    """Where the data of a tensor is, as a request says it."""
+
+    region: str
+    offset: int
+    size_bytes: int
+
+
+class RegionRanges(NamedTuple):
+    """The ranges that a request's head names: of inputs by position, of outputs by name."""
+
+    inputs: tuple[tuple[int, RegionRange], ...]
+    outputs: tuple[tuple[str, RegionRange], ...]
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What a client registered: key and offset are system memory's, device_id and handle CUDA's."""
+
+    kind: str
+    name: str
+    size_bytes: int
+    key: str = ""
+    offset: int = 0
+    device_id: int = 0
+    handle: bytes = field(default=b"", repr=False)
+
+
+class Region:
+    """A registered region. It cannot be unregistered while a request that names it is in flight."""
+
+    __slots__ = ("memory", "registered", "registration", "users")
+
+    def __init__(self, registration: Registration, memory: Memory) -> None:
+        self.registration = registration
+        self.memory = memory
+        # How often requests in flight name it.
+        self.users = 0
+        self.registered = True
+
+    def read(self, tensor_range: RegionRange) -> bytes:
+        """A copy of the range.
+
+        Raises:
+            InvalidArgument: the client has shrunk the memory.
+        """
+        data = self.memory.read(tensor_range.offset, tensor_range.size_bytes)
+        if len(data) != tensor_range.size_bytes:
+            raise _past_end(self.registration.name)
+        return data
+
+    def write(self, tensor_range: RegionRange, data: Any) -> None:
+        """Copy data to where the range begins.
+
+        Raises:
+            InvalidArgument: the client has shrunk the memory.
+            NotFound: it was unregistered while the request was being decoded.
+        """
+        if not self.registered:
+            raise _not_found(self.registration.name)
+        if not self.memory.write(tensor_range.offset, data):
+            raise _past_end(self.registration.name)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a request in flight names it."""
+        return self.users > 0
+
+    def begin_use(self) -> None:
+        """A request names it."""
+        self.users += 1
+
+    def end_use(self) -> None:
+        """That request has had its last response, or was cancelled."""
+        self.users -= 1
+
+    def unregister(self) -> None:
+        """Close its memory; call when no request names it."""
+        self.registered = False
+        self.memory.close()
+
+
+# Where an output goes: its name, the region, the range in it.
+Placement = tuple[str, Region, RegionRange]
+
+
+class RegionUse(NamedTuple):
+    """What a request does with regions: where its outputs go, and all the regions that it names."""
+
+    placements: list[Placement]
+    regions: list[Region]
+
+
+class Regions:
+    """The table of regions, by name."""
+
+    # Inputs of the request being decoded whose data is not there; see UnresolvedRegions.
+    unresolved: Collection[int] = ()
+    unchecked: list[StringInput]
+
+    def __init__(
+        self,
+        *,
+        allowed: bool,
+        max_regions: int = MAX_REGIONS,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
+    ) -> None:
+        """max_request_bytes: of one request's inputs."""
+        self.allowed = allowed
+        self._max_regions = max_regions
+        self._max_request_bytes = max_request_bytes
+        self._regions: dict[str, Region] = {}
+        # Of those that are in system memory.
+        self._system_keys: set[str] = set()
+        # The inputs of the request that is being decoded, read before; None: they were not.
+        self._inputs: ReadInputs | None = None
+        # Starts with the first large input.
+        self._threads = ThreadPoolExecutor(1, "regions")
+
+    def check_allowed(self) -> None:
+        """Refuse where clients' shared memory is not allowed.
+
+        Raises:
+            Unimplemented: it is not.
+        """
+        if not self.allowed:
+            raise Unimplemented(DISABLED_MESSAGE)
+
+    def register(self, registration: Registration, open_memory: Callable[[], Memory]) -> None:
+        """Add a region; open_memory is called if it can be added.
+
+        Raises:
+            AlreadyExists: there is a region of that name.
+            Internal: another region has the same key.
+            Unavailable: there are too many regions.
+            Unimplemented: clients' shared memory is not allowed.
+        """
+        self.check_allowed()
+        if registration.name in self._regions:
+            raise AlreadyExists(f"shared memory region '{registration.name}' already in manager")
+        if registration.kind == SYSTEM and registration.key in self._system_keys:
+            raise Internal(f"Invalid shared memory region: '{registration.key}'")
+        if len(self._regions) >= self._max_regions:
+            raise Unavailable(f"{self._max_regions} shared memory regions are registered already")
+        self._add(registration, open_memory())
+
+    def _add(self, registration: Registration, memory: Memory) -> None:
+        self._put(Region(registration, memory))
+
+    def _put(self, region: Region) -> None:
+        registration = region.registration
+        self._regions[registration.name] = region
+        if registration.kind == SYSTEM:
+            self._system_keys.add(registration.key)
+
+    def status(self, kind: str, name: str) -> list[Registration]:
+        """The regions of a kind by name, or the one of that name.
+
+        Raises:
+            NotFound: there is none, or it is of the other kind.
+        """
+        if not name:
+            known = sorted(self._regions.items())
+            return [region.registration for _, region in known if region.registration.kind == kind]
+        region = self._regions.get(name)
+        if region is None:
+            raise NotFound(f"Unable to find {kind} shared memory region: '{name}'")
+        if region.registration.kind != kind:
+            is_kind, asked_kind = _KIND_NAMES[region.registration.kind], _KIND_NAMES[kind]
+            raise NotFound(
+                f"The region named '{name}' is registered as {is_kind} shared memory,"
+                f" not {asked_kind} shared memory"
+            )
+        return [region.registration]
+
+    def unregister(self, kind: str, name: str) -> None:
+        """Remove the region of that name, or all of a kind; unknown ones are ignored.
+
+        Raises:
+            Internal: requests in flight name it, or some of them; the others are removed.
+        """
+        if name:
+            region = self._regions.get(name)
+            if region is None or region.registration.kind != kind:
+                return
+            if region.in_use:
+                raise Internal(
+                    f"Cannot unregister shared memory region '{name}', it is currently in use."
+                )
+            self._remove(region)
+            return
+        in_use = ""
+        for each, region in sorted(self._regions.items()):
+            if region.registration.kind != kind:
+                continue
+            if region.in_use:
+                in_use += f"{each} ,"
+            else:
+                self._remove(region)
+        if in_use:
+            raise Internal(
+                f"Failed to unregister the following {kind} shared memory regions: {in_use}"
+            )
+
+    def _remove(self, region: Region) -> None:
+        registration = region.registration
+        del self._regions[registration.name]
+        if registration.kind == SYSTEM:
+            self._system_keys.discard(registration.key)
+        region.unregister()
+
+    def close(self) -> None:
+        """Close all regions, even those in use."""
+        self._threads.shutdown(cancel_futures=True)
+        regions, self._regions = self._regions, {}
+        self._system_keys.clear()
+        for region in regions.values():
+            region.unregister()
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def find_region(self, tensor_range: RegionRange) -> Region:
+        """The region of a range that lies inside it.
+
+        Raises:
+            InvalidArgument: it does not lie inside.
+            NotFound: there is no such region.
+            Unimplemented: clients' shared memory is not allowed.
+        """
+        self.check_allowed()
+        name, offset, size_bytes = tensor_range
+        region = self._regions.get(name)
+        if region is None:
+            raise _not_found(name)
+        if offset >= region.registration.size_bytes:
+            raise InvalidArgument(f"Invalid offset for shared memory region: '{name}'")
+        # Triton refuses an empty range at offset 0 with the same text.
+        if not 0 < offset + size_bytes <= region.registration.size_bytes:
+            raise _past_end(name)
+        return region
+
+    def resolve_ranges(self, request: InferRequest, named: RegionRanges) -> None:
+        """Copy inputs from regions into request, and set its region_use.
+
+        Raises:
+            NereidError: as find_region does, a region has shrunk, or the inputs are too large.
+            ReadLaterError: they are large, and were not read before.
+        """
+        read = self._inputs
+        size_bytes = sum(tensor_range.size_bytes for _, tensor_range in named.inputs)
+        if read is None and size_bytes > _READ_AT_ONCE_BYTES:
+            for _, tensor_range in named.inputs:
+                self.find_region(tensor_range)
+            if size_bytes > self._max_request_bytes:
+                raise InvalidArgument(_TOO_MUCH.format(size_bytes, self._max_request_bytes))
+            raise ReadLaterError(named)
+        regions = []
+        for index, (position, tensor_range) in enumerate(named.inputs):
+            region = self.find_region(tensor_range)
+            if read is None:
+                request.payloads[position] = region.read(tensor_range)
+            elif request.lease is None or read.lease is None:
+                request.payloads[position] = read.payloads[index]
+            else:
+                request.payloads[position] = bytes(tensor_bytes(read, read.payloads[index]))
+            regions.append(region)
+        if read is not None and request.lease is None:
+            request.lease = read.lease
+        placements = [
+            (name, self.find_region(tensor_range), tensor_range)
+            for name, tensor_range in named.outputs
+        ]
+        regions += [region for _, region, _ in placements]
+        request.region_use = RegionUse(placements, regions)
+
+    async def read(
+        self, named: RegionRanges, tensors: TensorMemory, hold: Callable[[int], None]
+    ) -> ReadInputs:
+        """Copies of all inputs, in a segment if possible, without holding up the loop. hold: is
+        called with the bytes that will be kept, and may raise.
+
+        Raises:
+            NereidError: as resolve_ranges.
+        """
+        hold(sum(tensor_range.size_bytes for _, tensor_range in named.inputs))
+        loop = asyncio.get_running_loop()
+        read = InferRequest(0, b"", [])
+        for _, tensor_range in named.inputs:
+            region = self.find_region(tensor_range)
+            if region.registration.kind != SYSTEM:
+                read.payloads.append(region.read(tensor_range))
+                continue
+            reading = loop.run_in_executor(self._threads, region.read, tensor_range)
+            # Until it is done the region, and with it the descriptor, stays.
+            region.begin_use()
+            reading.add_done_callback(partial(_end_use, region))
+            read.payloads.append(await asyncio.shield(reading))
+        await tensors.stage_in_thread(read)
+        return read
+
+    @contextmanager
+    def having(self, inputs: ReadInputs) -> Iterator[None]:
+        """What is decoded meanwhile gets these inputs. Not to be awaited in."""
+        self._inputs = inputs
+        try:
+            yield
+        finally:
+            self._inputs = None
+
+
+def _end_use(region: Region, _reading: object) -> None:
+    region.end_use()
+
+
+NO_REGIONS: Final = Regions(allowed=False)
+
+
+class UnresolvedRegions(Regions):
+    """For a decoder process, which knows no region: takes all names, for its gateway to resolve."""
+
+    def __init__(self, *, allowed: bool) -> None:
+        super().__init__(allowed=allowed)
+        # What the request names that was decoded last, and its BYTES inputs in regions.
+        self.named: RegionRanges | None = None
+        self.unchecked = []
+
+    def find_region(self, tensor_range: RegionRange) -> Region:  # noqa: ARG002 - Regions' signature
+        self.check_allowed()
+        return _UNRESOLVED
+
+    def resolve_ranges(self, request: InferRequest, named: RegionRanges) -> None:  # noqa: ARG002
+        self.named = named
+        self.unresolved = {position for position, _ in named.inputs}
+
+
+class _NoMemory:
+    """As if its client had shrunk it to nothing."""
+
+    def read(self, offset: int, size_bytes: int) -> bytes:  # noqa: ARG002
+        return b""
+
+    def write(self, offset: int, data: Any) -> bool:  # noqa: ARG002
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+NO_MEMORY: Final = _NoMemory()
+_UNRESOLVED: Final = Region(Registration(SYSTEM, "", 0), NO_MEMORY)
+
+
+def _not_found(name: str) -> NotFound:
+    return NotFound(f"Unable to find shared memory region: '{name}'")
+
+
+def _past_end(name: str) -> InvalidArgument:
+    return InvalidArgument(f"Invalid offset + byte size for shared memory region: '{name}'")

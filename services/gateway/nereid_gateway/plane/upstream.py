@@ -1,0 +1,221 @@
+"""The last step of the data plane, in front of the scheduler: refuses what exceeds the gateway's
+limits, moves large tensors to shared memory, says whose sequence a request belongs to, and adds the
+digests that the scheduler asked for.
+
+Knows no protocol of clients. Links and pending requests are nereid.mesh_routing's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import STOPPING_MESSAGE, InvalidArgument, NereidError, Unavailable
+from nereid.core.retry_after import DEFAULT_MS, DrainEstimate
+from nereid.core.sequence_owners import SEQUENCE_ID
+from nereid.core.wire.messages import CachedModels, payload_bytes
+from nereid.mesh_routing.mesh_router import MeshRouter
+from nereid.rpc.net.limits.budget import OverBudgetError, account_of
+from nereid.shm.segments import SHM_THRESHOLD_BYTES
+from nereid_gateway.core.access.sequence_owners import sequence_owner
+from nereid_gateway.core.charged_request import ChargedRequest
+from nereid_gateway.core.pending_shares import PendingShares
+from nereid_gateway.core.request_head import HeadReader
+from nereid_gateway.core.retry_hints import over_budget
+from nereid_gateway.core.tensors.request_digest import Digester
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.core.wire.messages import InferRequest, Notice
+    from nereid.mesh_routing.route import MeshAccess
+    from nereid.rpc.net.limits.budget import ByteBudget
+    from nereid_gateway.core.infer_step import OnResponse, RequestHandle
+    from nereid_gateway.core.tensors.tensor_memory import TensorMemory
+    from nereid_gateway.plane.timeline import GatewayTimeline
+
+# protobuf's and gRPC's 2 GiB, less what stands beside the tensors of one request.
+_MAX_INLINE_BYTES: Final = (1 << 31) - (16 << 20)
+_TOO_LARGE: Final = (
+    "{} bytes of tensors are more than a request may have that is not in shared memory"
+)
+_QUEUE_FULL: Final = "Exceeds maximum queue size: {} are pending"
+# What an element of a BYTES tensor takes beside its bytes while a model executes, by measurement:
+# objects, references to them, and the strings of its runtime, of an input and an output.
+_STRING_BYTES: Final = 192
+_TOO_MANY_STRINGS: Final = (
+    "{} string elements take about {} bytes while a model executes, more than the {} of one"
+    " request. Use --max-connection-bytes to increase the limit."
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What bounds the pending requests."""
+
+    max_pending: int
+    reconnect_limit_s: float
+
+
+class Upstream:
+    """An InferStep."""
+
+    def __init__(  # noqa: PLR0913 (one by keyword)
+        self,
+        mesh: MeshAccess,
+        limits: Limits,
+        tensors: TensorMemory,
+        budget: ByteBudget,
+        on_notice: Callable[[Notice], None] | None = None,
+        *,
+        timeline: GatewayTimeline | None = None,
+        limits_addresses: bool = False,
+    ) -> None:
+        """budget: a request that exceeds it is accepted while no other is pending. timeline: None:
+        none is recorded. limits_addresses: see sequence_owner().
+        """
+        # No client and no model has all of the limit while others want a part.
+        self._heads = HeadReader()
+        self._shares = PendingShares(limits.max_pending, self._heads.model_of)
+        self._uncontended = self._shares.uncontended
+        self._stopping = False
+        self._drain = DrainEstimate()
+        self._refused = 0
+        self._budget = budget
+        self._max_pending_bytes = budget.limits.total_bytes
+        self.tensors = tensors
+        self._forward_notice = on_notice
+        self._limits_addresses = limits_addresses
+        # None: no model's requests want a digest.
+        self._digester: Digester | None = None
+        self.router = MeshRouter(
+            mesh,
+            tensors,
+            on_notice=self._on_notice,
+            reconnect_limit_s=limits.reconnect_limit_s,
+            on_end=None if timeline is None else timeline.record_request,
+            on_link_lost=None if timeline is None else timeline.record_lost_link,
+        )
+        self.pending = self.router.pending
+
+    def start(self) -> None:
+        """Open the link; call from the event loop."""
+        self.tensors.start(self.pending.release_segments)
+        self.router.open()
+
+    def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
+        table, payloads = self.pending, request.payloads
+        charged: ChargedRequest | None = None
+        size_bytes = len(payloads[0]) if len(payloads) == 1 else sum(map(len, payloads))
+        if size_bytes >= SHM_THRESHOLD_BYTES or request.lease is not None:
+            try:
+                charged = self._charge(request, on_response)
+            except NereidError as error:
+                return table.refuse(request, on_response, error)
+            on_response, size_bytes = charged.on_response, charged.size_bytes
+        pending = len(table.requests)
+        if pending >= self._uncontended and (
+            self._stopping
+            or not self._shares.may_add(request, table.last_id + 1, table.requests.values())
+        ):
+            return table.refuse(request, on_response, self._queue_full(f"{pending} requests"))
+        budget = self._budget
+        if (
+            budget.unread_bytes
+            or table.pending_bytes + budget.held_bytes + size_bytes > self._max_pending_bytes
+        ):
+            full = self._over_budget(request, size_bytes)
+            if full is not None:
+                return table.refuse(request, on_response, full)
+        parameters = request.parameters
+        if parameters and SEQUENCE_ID in parameters:
+            request.sequence_owner = sequence_owner(
+                request.sender, limits_addresses=self._limits_addresses
+            )
+        if self._digester is not None:
+            request.digest = self._digester.digest(request)
+        if request.lease is not None and not self.tensors.shared:
+            self.tensors.make_inline(request)
+        handle = table.infer(request, on_response, size_bytes)
+        if charged is None:
+            return handle
+        charged.handle = handle
+        return charged
+
+    def size_of(self, request: InferRequest) -> int:
+        """What a request's tensors and their elements take, in bytes.
+
+        Raises:
+            InvalidArgument: that is more than any request may take.
+        """
+        strings = self._heads.strings_of(request.head)
+        strings_bytes = strings * _STRING_BYTES
+        most_bytes = self._budget.limits.connection_bytes
+        if strings_bytes > most_bytes:
+            raise InvalidArgument(_TOO_MANY_STRINGS.format(strings, strings_bytes, most_bytes))
+        return sum(map(payload_bytes, request.payloads)) + strings_bytes
+
+    def _charge(self, request: InferRequest, on_response: OnResponse) -> ChargedRequest:
+        """Charge a large request to its client, and move its tensors to shared memory.
+
+        Raises:
+            NereidError: it is larger than it may be, or its client has too much here.
+        """
+        size_bytes = self.size_of(request)
+        try:
+            charged = ChargedRequest(account_of(request.sender), size_bytes, on_response)
+        except OverBudgetError as error:
+            raise over_budget(error) from None
+        self.tensors.stage(request)
+        inline_bytes = 0 if request.lease is not None else sum(map(len, request.payloads))
+        if inline_bytes > _MAX_INLINE_BYTES:
+            # The scheduler could not read a frame of this size, and would end the link.
+            charged.release()
+            raise InvalidArgument(_TOO_LARGE.format(inline_bytes))
+        return charged
+
+    def _over_budget(self, request: InferRequest, size_bytes: int) -> Unavailable | None:
+        """The error of a request that exceeds a limit; None: it does not, or is alone."""
+        table = self.pending
+        if table.requests and not self._budget.may_add_pending(size_bytes):
+            return self._queue_full(f"{table.pending_bytes} bytes")
+        account = account_of(request.sender)
+        try:
+            if account is not None:
+                account.check_unread()
+        except OverBudgetError as error:
+            return over_budget(error)
+        return None
+
+    def _queue_full(self, pending: str) -> Unavailable:
+        """The error of a request that is refused: this is pending, or the gateway is stopping."""
+        if self._stopping:
+            return Unavailable(STOPPING_MESSAGE, retry_after_ms=DEFAULT_MS)
+        table = self.pending
+        count = len(table.requests)
+        completed = table.last_id - self._refused - count
+        after_ms = self._drain.retry_after_ms(count, completed, monotonic_ns())
+        self._refused += 1
+        return Unavailable(_QUEUE_FULL.format(pending), retry_after_ms=after_ms)
+
+    def stop_accepting(self) -> None:
+        """Refuse requests from now on; those that are pending are finished."""
+        self._stopping, self._uncontended = True, 0
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Wait until no request is pending; False when the time ran out first."""
+        return await self.pending.drain(timeout_s)
+
+    def close(self) -> None:
+        """End the link; requests that are pending fail, and so do those that still come."""
+        self.stop_accepting()
+        self.tensors.close()
+        self.router.close(Unavailable(STOPPING_MESSAGE, retry_after_ms=DEFAULT_MS))
+
+    def _on_notice(self, notice: Notice) -> None:
+        if isinstance(notice, CachedModels):
+            wanted = notice.names and notice.digest_key
+            self._digester = Digester(notice.names, notice.digest_key) if wanted else None
+        elif self._forward_notice is not None:
+            self._forward_notice(notice)

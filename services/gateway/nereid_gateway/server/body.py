@@ -1,0 +1,135 @@
+"""The body of one HTTP request while it arrives: gathered in pieces, or written to a buffer.
+
+A body with a buffer needs no parser any more: its bytes are copied as they come.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from nereid_gateway.server.limits import RequestRejected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid_gateway.server.call import BodyBuffer, HttpCall
+    from nereid_gateway.server.limits import HttpLimits
+
+    # From a call and the size of its body; None: the body is gathered in bytes.
+    AllocateBody = Callable[[HttpCall, int], BodyBuffer | None]
+
+
+class RequestBody:
+    """Counts and gathers what arrives. Raises RequestRejected where a limit is exceeded."""
+
+    __slots__ = (
+        "_announced_bytes",
+        "_chunks",
+        "_content",
+        "_first",
+        "_limits",
+        "_size_bytes",
+        "_wire_bytes",
+        "buffer",
+    )
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self._limits = limits
+        # A body that comes in one piece is that piece.
+        self._first = b""
+        self._content: io.BytesIO | None = None
+        self._chunks = 0
+        self._size_bytes = 0
+        # 0: chunks.
+        self._announced_bytes = 0
+        # Received after the data that completed the headers: content and its framing.
+        self._wire_bytes = 0
+        # As long as the body; None: the body is gathered in pieces.
+        self.buffer: BodyBuffer | None = None
+
+    def clear(self) -> None:
+        """Drop what arrived; another body may begin."""
+        self._first = b""
+        self._content = self.buffer = None
+        self._size_bytes = self._chunks = self._wire_bytes = self._announced_bytes = 0
+
+    def begin(self, call: HttpCall, allocate_body: AllocateBody | None) -> None:
+        """The headers of call are complete."""
+        size_bytes = int(call.headers.get(b"content-length", 0))
+        self._limits.check_body(size_bytes)
+        self._announced_bytes = size_bytes
+        if size_bytes and allocate_body is not None:
+            self.buffer = allocate_body(call, size_bytes)
+
+    def count_wire_bytes(self, size_bytes: int) -> None:
+        """Count received bytes before they are parsed; some of them are framing, not content."""
+        self._limits.check_framing(self._wire_bytes - self._size_bytes, self._chunks)
+        self._wire_bytes += size_bytes
+
+    def begin_chunk(self) -> None:
+        """The header of a chunk was parsed."""
+        self._chunks += 1
+        if self._chunks > self._limits.max_chunks:
+            raise RequestRejected(
+                400, f"request body has more than {self._limits.max_chunks} chunks"
+            )
+
+    def append(self, piece: bytes | memoryview) -> None:
+        """Add content."""
+        begin = self._size_bytes
+        end = self._size_bytes = begin + len(piece)
+        self._limits.check_body(end)
+        if self.buffer is not None:
+            self.buffer.view[begin:end] = piece
+        elif not begin:
+            self._first = bytes(piece)
+        else:
+            if self._content is None:
+                self._content = io.BytesIO()
+                self._content.write(self._first)
+                self._first = b""
+            self._content.write(piece)
+
+    def count_received(self, size_bytes: int) -> None:
+        """Count content that was written to the buffer already."""
+        self._size_bytes += size_bytes
+
+    @property
+    def missing_view(self) -> memoryview:
+        """The part of the buffer that is not filled yet."""
+        assert self.buffer is not None, "there is no buffer"
+        return self.buffer.view[self._size_bytes :]
+
+    def fill_buffer(self, data: bytes) -> bytes:
+        """Add what is missing of a body that has a buffer; returns what follows it in data."""
+        assert self.buffer is not None, "only the parser knows where such a body ends"
+        missing = len(self.buffer) - self._size_bytes
+        self.append(data if len(data) <= missing else memoryview(data)[:missing])
+        return data[missing:]
+
+    @property
+    def received_bytes(self) -> int:
+        """Content and framing after the data that completed the headers, or content if more."""
+        return max(self._wire_bytes, self._size_bytes)
+
+    @property
+    def missing_bytes(self) -> int:
+        """Of content whose size was announced."""
+        return max(0, self._announced_bytes - self._size_bytes)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the content so far."""
+        return self._size_bytes
+
+    @property
+    def buffer_full(self) -> bool:
+        return self.buffer is not None and len(self.buffer) == self._size_bytes
+
+    def move_to(self, call: HttpCall) -> None:
+        """The body is complete: hand it to its call."""
+        call.body_buffer = self.buffer
+        # Not copied: BytesIO hands out the bytes that it wrote to.
+        call.body = self._first if self._content is None else self._content.getvalue()
+        self.clear()

@@ -1,0 +1,52 @@
+"""Tasks of HTTP calls: what cannot be responded to at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, http_status
+from nereid_gateway.core.retry_hints import retry_line
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from nereid_gateway.server.call import HttpCall
+
+_log = logging.getLogger(__name__)
+
+
+class CallTasks:
+    """The running tasks; each is cancelled if its client disconnects."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, call: HttpCall, work: Coroutine[Any, Any, None]) -> None:
+        """Run work, which responds to call; what it raises becomes an error response."""
+        task = asyncio.get_running_loop().create_task(_run(call, work))
+        self._tasks.add(task)
+
+        def on_done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            # It may have been cancelled before it began.
+            work.close()
+
+        task.add_done_callback(on_done)
+        if not call.done:
+
+            def cancel() -> None:
+                task.cancel()
+
+            call.on_cancel = cancel
+
+
+async def _run(call: HttpCall, work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except NereidError as error:
+        call.fail(http_status(error.code), error.message, extra=retry_line(error))
+    except Exception:
+        _log.exception("HTTP request failed: target=%r", call.target)
+        call.fail(http_status(Internal.code), INTERNAL_MESSAGE)

@@ -1,0 +1,111 @@
+"""Compression of infer requests and responses over HTTP, as leniently as Triton.
+
+What a damaged stream still yields is used; what is no stream at all yields nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import InvalidArgument, Unavailable, Unimplemented
+from nereid.rpc.net.deflation import Deflation
+from nereid.rpc.net.inflation import InflatedTooLargeError, Inflation, InflationLimits
+from nereid.rpc.net.limits.budget import OverBudgetError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nereid.rpc.net.zlib_queue import ZlibQueue
+
+# zlib's numbers for the two formats.
+_WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}
+# Accepts either format, by the stream's own header.
+_EITHER: Final = 47
+# A fast level: clients ask for compression without meaning to (aiohttp always does).
+_LEVEL: Final = 1
+# Inflated at once; more takes turns with that of other clients.
+_INLINE_BYTES: Final = 32768
+_ENCODING: Final = re.compile(rb"\s*([^;\s]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?\Z")
+
+SUPPORTED_LINE: Final = b"Accept-Encoding: gzip, deflate\r\n"
+UNSUPPORTED_MESSAGE: Final = "Unsupported compression type"
+
+
+class ContentCoder:
+    """Undoes the compression of requests, within limits, and compresses responses."""
+
+    def __init__(self, max_bytes: int, max_ratio: float | None, queue: ZlibQueue) -> None:
+        self._limits = InflationLimits(max_bytes=max_bytes, max_ratio=max_ratio)
+        self._queue = queue
+
+    async def decompress(
+        self, body: bytes, encoding: bytes, peer: str, hold: Callable[[int], None]
+    ) -> bytes:
+        """The body that was compressed. hold: is called with the bytes that are kept, and may
+        raise OverBudgetError.
+
+        Raises:
+            Unimplemented: neither gzip nor deflate.
+            InvalidArgument: body is empty, or more than the limits would come out.
+            Unavailable: the client has too many bytes here.
+        """
+        if encoding == b"identity":
+            return body
+        if encoding not in _WINDOW_BITS:
+            raise Unimplemented(UNSUPPORTED_MESSAGE, accepted=True)
+        if not body:
+            raise InvalidArgument("nothing to be decompressed", accepted=True)
+        inflation = Inflation(body, _EITHER, self._limits)
+        try:
+            inflation.inflate(_INLINE_BYTES)
+            if not inflation.done:
+                await self._queue.inflate(peer, inflation, hold)
+        except zlib.error:
+            # What could be read before the damage is used.
+            pass
+        except InflatedTooLargeError:
+            raise InvalidArgument(self._too_large(inflation)) from None
+        except OverBudgetError as error:
+            raise Unavailable(error.message) from None
+        return inflation.content()
+
+    async def compress(self, body: Sequence[bytes], encoding: bytes, peer: str) -> bytes:
+        """As the function of this name, of a large body."""
+        deflation = Deflation(body, _WINDOW_BITS[encoding], _LEVEL)
+        while not deflation.done:
+            await self._queue.run_slice(peer, deflation.deflate)
+        return deflation.content()
+
+    def _too_large(self, inflation: Inflation) -> str:
+        limit_bytes = self._limits.max_bytes
+        if inflation.inflated_bytes <= limit_bytes:
+            return "decompressed request is too large for its compressed size"
+        return (
+            f"decompressed request size exceeds the maximum allowed input size of {limit_bytes}"
+            " bytes. Use --http-max-input-size to increase the limit."
+        )
+
+
+def choose_encoding(accept_encoding: bytes) -> bytes | None:
+    """The coding, gzip or deflate, that the client prefers; None: send the response as it is."""
+    best, best_weight = None, 0.0
+    for item in accept_encoding.split(b","):
+        match = _ENCODING.match(item)
+        if not match or match[1] not in (b"gzip", b"deflate", b"identity"):
+            continue
+        try:
+            weight = float(match[2]) if match[2] else 1.0
+        except ValueError:
+            continue
+        if weight > best_weight:
+            best, best_weight = match[1], weight
+    return None if best == b"identity" else best
+
+
+def compress(body: Sequence[bytes], encoding: bytes) -> bytes:
+    """The parts of body, compressed as one."""
+    deflation = Deflation(body, _WINDOW_BITS[encoding], _LEVEL)
+    deflation.deflate(sum(map(len, body)))
+    return deflation.content()

@@ -1,0 +1,63 @@
+"""What a request's head says about the bytes that follow it (RFC 9112), and what is not supported.
+
+Called by the connection while its parser stands behind a head; knows no connection.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nereid_gateway.server.limits import RequestRejected
+
+if TYPE_CHECKING:
+    import httptools
+
+    from nereid_gateway.server.call import HttpCall
+
+
+class _FinalHeaders(dict[bytes, bytes]):
+    """Headers that ignore trailers, which the parser reports like headers."""
+
+    def __setitem__(self, name: bytes, value: bytes) -> None:
+        pass
+
+
+def read_headers(call: HttpCall, parser: httptools.HttpRequestParser) -> bool:
+    """Fill in what the head says; returns whether the client waits for 100 Continue.
+
+    Raises:
+        RequestRejected: the version, the framing or the expectation is not supported.
+    """
+    call.method = parser.get_method()
+    call.keep_alive = parser.should_keep_alive()
+    version = parser.get_http_version()
+    if version != "1.1":
+        if version != "1.0":
+            raise RequestRejected(505, "HTTP Version Not Supported")
+        call.http_1_0 = True
+    headers = call.headers
+    coding = headers.get(b"transfer-encoding")
+    if coding is not None:
+        if coding.lower() != b"chunked":
+            raise RequestRejected(501, "no transfer coding but chunked is known")
+        call.headers = _FinalHeaders(headers)
+        # An HTTP/1.0 proxy passes chunks on without understanding them, and may disagree about
+        # where the body ends (request smuggling): the connection is not reused.
+        call.keep_alive = call.keep_alive and not call.http_1_0
+    if b"expect" not in headers:
+        return False
+    if headers[b"expect"].lower() != b"100-continue":
+        raise RequestRejected(417, "only 100-continue may be expected")
+    return not call.http_1_0
+
+
+def without_upgrade(call: HttpCall, method: bytes) -> bytes:
+    """The head of a request that offers an upgrade, without the offer, which is ignored."""
+    if method == b"CONNECT":
+        raise RequestRejected(405, "Method Not Allowed", b"Allow: \r\n")
+    headers = b"".join(
+        b"%b: %b\r\n" % item
+        for item in call.headers.items()
+        if item[0] not in (b"connection", b"upgrade")
+    )
+    return b"%b %b HTTP/1.1\r\n%b\r\n" % (method, call.target, headers)

@@ -1,0 +1,64 @@
+"""A request head that is likely to be repeated on the same connection.
+
+Most clients that keep a connection send the same head again and again, and what a head says is a
+pure function of its bytes: a request that begins with known bytes needs no parser. Only plain heads
+qualify, with a Content-Length and nothing that changes the framing. Knows no connection.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from nereid_gateway.server.call import HttpCall
+
+_HEAD_END: Final = b"\r\n\r\n"
+_MAX_HEAD_BYTES: Final = 4096
+_DISQUALIFYING: Final = (b"transfer-encoding", b"expect")
+
+
+class KnownHeaders:
+    """The bytes of a head, where its body ends, and what the parser made of it.
+
+    derived: what an endpoint makes of the head, for itself.
+    """
+
+    __slots__ = ("derived", "end", "headers", "method", "start", "target", "text")
+
+    def __init__(self, text: bytes, end: int, call: HttpCall) -> None:
+        self.text = text
+        self.start = len(text)
+        self.end = end
+        self.method = call.method
+        self.target = call.target
+        self.headers = call.headers
+        self.derived: object = None
+
+    @classmethod
+    def from_call(cls, call: HttpCall, first_bytes: bytes) -> KnownHeaders | None:
+        """The head of a parsed request that began with first_bytes; None: it does not qualify."""
+        start = first_bytes.find(_HEAD_END) + len(_HEAD_END)
+        length = call.headers.get(b"content-length")
+        if (
+            not len(_HEAD_END) <= start <= _MAX_HEAD_BYTES
+            or length is None
+            # Empty lines before a head would be taken for all of it.
+            or first_bytes.startswith((b"\r", b"\n"))
+            or not call.keep_alive
+            or call.http_1_0
+            or any(name in call.headers for name in _DISQUALIFYING)
+        ):
+            return None
+        return cls(first_bytes[:start], start + int(length), call)
+
+    def matches(self, data: bytes) -> bool:
+        """Whether data begins with a complete request that has this head."""
+        return len(data) >= self.end and data.startswith(self.text)
+
+    def fill_call(self, call: HttpCall, data: bytes) -> None:
+        """Make call the request that data begins with."""
+        call.known_headers = self
+        call.method = self.method
+        call.target = self.target
+        call.headers = self.headers
+        call.body = data[self.start : self.end]

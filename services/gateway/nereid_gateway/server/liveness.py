@@ -1,0 +1,79 @@
+"""Whether the client of an HTTP/1.1 connection still sends, and still waits for its responses.
+
+A fully closed connection looks like a half-closed one to the kernel until something is written to
+it, so a client that sent its FIN is probed: by an interim 102, or within a stream by a chunk
+without meaning. A live client ignores it; the kernel of a dead one resets the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Final
+
+from nereid.rpc.net.limits.stall_detection import UploadWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid_gateway.server.limits import HttpLimits
+
+# In place of the time, which costs a call: since the connections were last swept.
+SINCE_SWEEP: Final = math.inf
+
+
+class Liveness:
+    """Of one client."""
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._upload = UploadWatch(limits.upload)
+        self._probe_timer: asyncio.TimerHandle | None = None
+        # When something came from the client, or it was last not waited for; or SINCE_SWEEP.
+        self.last_activity = self._loop.time()
+
+    def on_activity(self) -> None:
+        """Something came from the client."""
+        self.last_activity = self._loop.time()
+
+    def begin_request(self) -> None:
+        """A request begins to arrive."""
+        self._upload.restart()
+        self.on_activity()
+
+    def expect_nothing(self) -> None:
+        """At present the client is not waited for."""
+        self._upload.restart()
+        self.last_activity = SINCE_SWEEP
+
+    def silent_s(self, now: float) -> float:
+        """How long the client has sent nothing."""
+        if self.last_activity == SINCE_SWEEP:
+            self.last_activity = now
+        return now - self.last_activity
+
+    def is_overdue(self, now: float, body_bytes: int | None) -> bool:
+        """Whether the request that is arriving takes too long. body_bytes: what has arrived of its
+        body; None: its head is not complete.
+        """
+        if self.silent_s(now) > self._limits.silence_s(in_headers=body_bytes is None):
+            return True
+        return body_bytes is not None and self._upload.overdue(body_bytes, now)
+
+    def start_probing(self, write_probe: Callable[[], bool]) -> None:
+        """Call write_probe at intervals, until it returns False or the connection is lost."""
+        delay_s = self._limits.probe_delay_s
+        self._probe_timer = self._loop.call_later(delay_s, self._probe, write_probe)
+
+    def stop_probing(self) -> None:
+        """The connection is lost."""
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
+            self._probe_timer = None
+
+    def _probe(self, write_probe: Callable[[], bool]) -> None:
+        self._probe_timer = None
+        if write_probe():
+            interval_s = self._limits.probe_interval_s
+            self._probe_timer = self._loop.call_later(interval_s, self._probe, write_probe)

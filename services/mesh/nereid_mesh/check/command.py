@@ -1,0 +1,242 @@
+"""`nereid check PATH`: what a mesh would make of a model repository, without starting one.
+
+Exit codes: 0 nothing is wrong, 1 there are errors (with --strict: or warnings), 2 it could not be
+checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.config.flags import boolean, declared_flags
+from nereid.core.errors import InvalidArgument
+from nereid.core.files.regular_files import read_regular_file
+from nereid.core.terminal import print_error, print_lines
+from nereid.facts.findings import Finding, Severity
+from nereid.model_config import parse_config
+from nereid_executor.backends.registry import BackendRegistry
+from nereid_executor.settings import ExecutorSettings, prepare_environment
+from nereid_mesh.check.advice import advise
+from nereid_mesh.check.directories import model_findings, repository_findings
+from nereid_mesh.check.model_reader import NOT_RUN, ModelReader
+from nereid_mesh.check.rehearsal import RehearsalRules, rehearse
+from nereid_mesh.check.report import json_report, text_report
+from nereid_scheduler.control.repository.model_folder import LocalFolder, find_export
+from nereid_scheduler.control.repository.repositories import Repositories
+from nereid_scheduler.core.models.dependencies import plain_name
+from nereid_scheduler.core.models.revision import CONFIG_FILE
+from nereid_scheduler.placement.models.config_completion import CompletionRules
+from nereid_scheduler.settings import Settings as SchedulerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from nereid.config.flags import DeclaredFlag
+    from nereid.pb.model_config_pb2 import ModelConfig
+    from nereid_mesh.check.findings import CheckedModel
+
+_PROGRAM = "nereid check"
+# The scheduler's flags that decide what a repository becomes.
+_SHARED: Final = frozenset(
+    {
+        "backend_config",
+        "backends",
+        "disable_auto_complete_config",
+        "model_config_name",
+        "model_namespacing",
+    }
+)
+_DESCRIPTION = """\
+Say what a mesh would make of model repositories, without starting one: each model's completed
+configuration, its instances, why it does not batch, and what is wrong, in the words that loading
+would use. Model files are read by the backends that are installed here; nothing is loaded onto a
+device, and no model's code is run unless --run-models asks for it.
+"""
+_EPILOG = """\
+exit codes: 0: nothing is wrong; 1: there are errors, or with --strict warnings; 2: it could not be
+checked. With --json the output is one document, which docs/model-authors/check.md describes.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Check, print, and return the exit code."""
+    parser = _parser()
+    given = parser.parse_args(argv)
+    paths = [*given.path, *given.model_repository]
+    if not paths:
+        parser.error("give the path of a model repository")
+    for path in paths:
+        if not Path(path).is_dir():
+            parser.error(f"'{path}': there is no such directory")
+    prepare_environment()
+    shared = {each.field.name: getattr(given, each.field.name) for each in _shared_flags()}
+    settings = SchedulerSettings(model_repository=tuple(paths), **shared)
+    rules = RehearsalRules(
+        CompletionRules(settings.disable_auto_complete_config, settings.backend_settings),
+        settings.backends,
+        _gpus(given.gpus),
+    )
+    directory = Path(given.backend_directory) if given.backend_directory else None
+    reader = ModelReader(
+        BackendRegistry(directory), given.assume_backend, run_code=given.run_models
+    )
+    repositories = Repositories(paths, settings.model_config_name, settings.model_namespacing)
+    # What it logs is in the findings.
+    logging.disable(logging.NOTSET if given.verbose else logging.CRITICAL)
+    try:
+        models = asyncio.run(rehearse(repositories, reader, rules, given.model))
+        of_repositories = [each for path in paths for each in repository_findings(Path(path))]
+        for model in models:
+            _add_findings(model, repositories, reader)
+    except OSError as error:
+        print_error(_PROGRAM, f"a model repository cannot be read: {error}")
+        return 2
+    finally:
+        logging.disable(logging.NOTSET)
+    findings = [*of_repositories, *(each for model in models for each in model.findings)]
+    failing = {Severity.ERROR, Severity.WARNING} if given.strict else {Severity.ERROR}
+    problems = any(each.severity in failing for each in findings)
+    if given.json:
+        print(json_report(models, of_repositories, problems=problems))
+    else:
+        print_lines(text_report(models, of_repositories).split("\n"))
+    return 1 if problems else 0
+
+
+def _add_findings(model: CheckedModel, repositories: Repositories, reader: ModelReader) -> None:
+    paths = [
+        path
+        for repository in repositories.paths
+        if not model.namespace or repository == model.namespace
+        if (path := Path(repository) / plain_name(model.name, model.namespace)).is_dir()
+    ]
+    if len(paths) != 1:
+        return
+    (path,) = paths
+    model.path = str(path)
+    config = next((each.config for each in model.versions if each.config is not None), None)
+    written = config if config is not None else _read_written(path)
+    served = [each.number for each in model.versions]
+    model.findings += model_findings(path, written, served, reader.offered)
+    found: dict[Finding, None] = {}
+    export = find_export(LocalFolder(path))
+    for version in model.versions:
+        version_path = str(path.absolute() / (export or str(version.number)))
+        found.update(dict.fromkeys(_unread(reader, version_path)))
+        if version.config is not None and version.state == "READY":
+            found.update(dict.fromkeys(advise(version.config, reader.description(version_path))))
+    model.findings += found
+
+
+def _read_written(path: Path) -> ModelConfig | None:
+    """A configuration that cannot be completed; None: it cannot be read."""
+    try:
+        return parse_config(read_regular_file(path / CONFIG_FILE).decode(), model_name=path.name)
+    except (OSError, UnicodeDecodeError, InvalidArgument):
+        return None
+
+
+def _unread(reader: ModelReader, version_path: str) -> Iterable[Finding]:
+    reason = reader.unread.get(version_path)
+    if reason is not None:
+        incomplete = version_path in reader.incomplete
+        yield Finding(
+            Severity.WARNING if incomplete else Severity.NOTE,
+            "not-completed" if incomplete else "not-read",
+            f"{'the configuration is not complete' if incomplete else 'as far as it is written'}:"
+            f" {reason}",
+            "--run-models runs it" if reason == NOT_RUN else "check where it is installed",
+        )
+
+
+def _gpus(text: str) -> tuple[int, ...]:
+    """Numbers are taken as they are, so that other machines' placement can be seen."""
+    if text == "none":
+        return ()
+    if text != "all":
+        return tuple(sorted({int(part) for part in text.split(",")}))
+    # They load NumPy and more.
+    from nereid_executor.service import offered_gpus  # noqa: PLC0415
+
+    return tuple(each.id for each in offered_gpus(ExecutorSettings(), BackendRegistry()))
+
+
+def _gpu_list(text: str) -> str:
+    if text not in ("all", "none") and not all(
+        part.strip().isdecimal() for part in text.split(",")
+    ):
+        raise ValueError("expected all, none, or GPUs' numbers such as 0,2")
+    return text
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=_PROGRAM,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("path", nargs="*", help="a model repository; there may be several")
+    add(
+        "--model-repository", "--model-store", action="append", default=[], metavar="PATH",
+        help="the same, as nereid serve has it",
+    )  # fmt: skip
+    add(
+        "--model", action="append", default=[], metavar="NAME",
+        help="check this model alone, and those that it is an ensemble of; may be repeated",
+    )  # fmt: skip
+    add(
+        "--gpus", default="all", type=_argument(_gpu_list), metavar="LIST",
+        help="place instances on these GPUs: all that this machine has (the default), none, or"
+        " numbers such as 0,1, whether this machine has them or not",
+    )  # fmt: skip
+    add("--strict", action="store_true", help="warnings are problems, too: exit with 1")
+    add("--json", action="store_true", help="print one JSON document")
+    add(
+        "--run-models", action="store_true",
+        help="have Python models complete their configurations, which runs their code",
+    )  # fmt: skip
+    add(
+        "--assume-backend", action="append", default=[], metavar="NAME",
+        help="a backend that executors have though this machine does not; may be repeated",
+    )  # fmt: skip
+    add("--verbose", action="store_true", help="log what the scheduler's code logs")
+    served = parser.add_argument_group("as nereid serve has them")
+    for flag in _shared_flags():
+        if flag.option.bare is not None or flag.option.parse is boolean:
+            value: dict[str, Any] = {"nargs": "?", "const": True}
+        else:
+            value = {"action": "append" if flag.option.repeated else "store"}
+        served.add_argument(
+            flag.name,
+            *flag.option.aliases,
+            dest=flag.field.name,
+            type=_argument(flag.option.parse),
+            default=[] if flag.option.repeated else flag.field.default,
+            metavar="VALUE",
+            help=flag.option.help.replace("%", "%%"),
+            **value,
+        )
+    served.add_argument("--backend-directory", default="", metavar="PATH")
+    return parser
+
+
+def _shared_flags() -> list[DeclaredFlag]:
+    return [each for each in declared_flags(SchedulerSettings) if each.field.name in _SHARED]
+
+
+def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A flag's parser as argparse wants it: with its reason in the error."""
+
+    def parse_argument(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parse_argument

@@ -1,0 +1,118 @@
+"""What an executor reads in model files before it loads them, by the backends themselves.
+
+Loads no model onto a device, and runs none of its code unless that is asked for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nereid.core.errors import NereidError, Unavailable, error_from_code
+from nereid.core.tensors.classification import read_labels
+from nereid.core.wire.codecs import read_error, write_error
+from nereid.core.wire.messages import error_status_of
+from nereid.model_config import check_model_file, read_description
+from nereid.pb import nereid_pb2 as pb
+from nereid_executor.batch.sequence_states import state_specs
+from nereid_executor.batch.warmup import read_samples
+from nereid_executor.instances.description_runs import DescriptionLimits
+from nereid_executor.instances.descriptions import RunsModelCode, describe_model
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from nereid.backends import ModelDescription
+    from nereid.pb import model_config_pb2
+    from nereid_executor.backends.registry import BackendRegistry
+
+NOT_RUN = "its auto_complete_config was not run"
+
+
+class ModelReader:
+    """Reads each version's model file once."""
+
+    def __init__(
+        self, backends: BackendRegistry, assumed: Collection[str] = (), *, run_code: bool = False
+    ) -> None:
+        """assumed: backends that executors have and this machine has not. run_code: have Python
+        models complete their configurations.
+        """
+        self._backends = backends
+        self._assumed = frozenset(assumed).difference(backends.available_backends())
+        self._run_code = run_code
+        self._described: dict[tuple[str, ...], pb.Described] = {}
+        # By the version's directory: why its model file was not read.
+        self.unread: dict[str, str] = {}
+        # Those of them that could not be completed without it.
+        self.incomplete: set[str] = set()
+
+    @property
+    def offered(self) -> list[str]:
+        """The backends that models may have."""
+        return sorted({*self._backends.available_backends(), *self._assumed})
+
+    def description(self, version_path: str) -> ModelDescription | None:
+        """What the model file says of its tensors; None: nothing, or it was not read."""
+        for key, described in self._described.items():
+            if key[-1] == version_path and (described.inputs or described.outputs):
+                return read_description(described)
+        return None
+
+    def describe(self, command: pb.Describe) -> pb.Described:
+        """An executor's response."""
+        described = pb.Described()
+        try:
+            described = self._describe(command.config, Path(command.version_path))
+            reason = self.unread.get(command.version_path)
+            is_written = bool(command.config.input and command.config.output)
+            if reason is not None and not (is_written and reason == NOT_RUN):
+                self.incomplete.add(command.version_path)
+                raise Unavailable(f"not checked: {reason}")
+        except NereidError as error:
+            write_error(error_status_of(error), described.error)
+        described.command = command.command
+        return described
+
+    def check_load(self, command: pb.LoadInstance) -> None:
+        """Raise the NereidError that loading an instance would, as far as files show it."""
+        config, path = command.config, Path(command.version_path)
+        described = self._describe(config, path)
+        if described.HasField("error"):
+            status = read_error(described.error)
+            raise error_from_code(status.code, status.message)
+        if described.inputs or described.outputs:
+            check_model_file(config, read_description(described))
+        read_labels(config, path.parent)
+        state_specs(config, path.parent)
+        for _ in read_samples(config, path.parent):
+            pass
+
+    def _describe(self, config: model_config_pb2.ModelConfig, path: Path) -> pb.Described:
+        """Empty, with a reason in unread, where that is not possible here."""
+        key: tuple[str, ...] = (config.backend, config.default_model_filename, str(path))
+        if key not in self._described:
+            described = pb.Described()
+            reason = self._unread_reason(config, path)
+            if reason:
+                self.unread[str(path)] = reason
+            else:
+                described = describe_model(
+                    self._backends,
+                    pb.Describe(config=config, version_path=str(path)),
+                    path,
+                    DescriptionLimits.timeout_s,
+                )
+            self._described[key] = described
+        described = pb.Described()
+        described.CopyFrom(self._described[key])
+        return described
+
+    def _unread_reason(self, config: model_config_pb2.ModelConfig, path: Path) -> str:
+        if config.backend in self._assumed:
+            return f"backend '{config.backend}' is not installed here"
+        if self._run_code:
+            return ""
+        backend = self._backends.load_backend(config.backend)
+        runs = isinstance(backend, RunsModelCode) and backend.describe_runs_code(config, path)
+        return NOT_RUN if runs else ""

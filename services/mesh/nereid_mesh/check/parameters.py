@@ -1,0 +1,82 @@
+"""The parameters of a configuration that Nereid and its backends know, to notice typing errors.
+
+Others are the model's own, or unknown: as on Triton, nothing refuses them.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+from nereid_executor.backends.python.supervisor.worker_settings import ENVIRONMENT_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from nereid.pb import model_config_pb2
+
+_OF_ALL: Final = (
+    "admission_target_ms",
+    "at_most_once",
+    "lazy_loading",
+    "padding",
+    "sequence_snapshot_interval",
+    "target_p99_us",
+)
+KNOWN_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "onnxruntime": (
+        "device_input_cache_bytes",
+        "device_input_cache_min_bytes",
+        "device_io",
+        "enable_mem_arena",
+        "enable_mem_pattern",
+        "execution_mode",
+        "inter_op_thread_count",
+        "intra_op_thread_count",
+        "memory.enable_memory_arena_shrinkage",
+        "output_sets",
+    ),
+    "openvino": (
+        "HINT_BF16",
+        "INFERENCE_NUM_THREADS",
+        "RESHAPE_IO_LAYERS",
+        "SKIP_OV_DYNAMIC_BATCHSIZE",
+        "TARGET_DEVICE",
+    ),
+    "python": (
+        ENVIRONMENT_KEY,
+        "FORCE_CPU_ONLY_INPUT_TENSORS",
+        "execute-timeout-seconds",
+        "initialize-timeout-seconds",
+        "stub-timeout-seconds",
+    ),
+    "pytorch": (
+        "DISABLE_OPTIMIZED_EXECUTION",
+        "ENABLE_CACHE_CLEANING",
+        "ENABLE_JIT_EXECUTOR",
+        "ENABLE_JIT_PROFILING",
+        "ENABLE_TENSOR_FUSER",
+        "ENABLE_WEIGHT_SHARING",
+        "INFERENCE_MODE",
+        "INTRA_OP_THREAD_COUNT",
+    ),
+    "tensorrt": ("execution_context_allocation_strategy",),
+}
+# A model may have parameters of its own that merely resemble these.
+_SIMILARITY: Final = 0.86
+
+
+def misspelled(config: model_config_pb2.ModelConfig) -> Iterator[tuple[str, str]]:
+    """Parameters that are nearly, but not, a known one; with the known one."""
+    known = (*_OF_ALL, *KNOWN_PARAMETERS.get(config.backend, ()))
+    by_plain = {_plain(each): each for each in known}
+    for name in sorted(config.parameters):
+        if name in known:
+            continue
+        near = get_close_matches(_plain(name), by_plain, n=1, cutoff=_SIMILARITY)
+        if near and by_plain[near[0]] not in config.parameters:
+            yield name, by_plain[near[0]]
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")

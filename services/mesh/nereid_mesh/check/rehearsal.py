@@ -1,0 +1,227 @@
+"""Has the scheduler's own code load a repository on an executor that loads nothing.
+
+So configurations are completed, placed and refused by the code that serves them, ensembles
+included, with the texts of the repository index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import NereidError
+from nereid.core.wire.messages import error_status_of
+from nereid.facts.findings import Finding, Severity
+from nereid.model_config import normalise_instance_groups
+from nereid.model_config.remedies import remedy_for
+from nereid.pb import nereid_pb2 as pb
+from nereid_mesh.check.findings import CheckedModel, CheckedVersion, PlacedCount
+from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
+from nereid_scheduler.control.rules import EXPLICIT, ModelControlRules
+from nereid_scheduler.control.sources.model_control import ModelControl
+from nereid_scheduler.core.models.dependencies import step_models
+from nereid_scheduler.core.models.desired_models import DesiredModels
+from nereid_scheduler.core.models.lifecycle import VersionState
+from nereid_scheduler.placement.executors.sessions import Session
+from nereid_scheduler.placement.loads.load_rules import LoadRules
+from nereid_scheduler.placement.loads.loader import Loader
+from nereid_scheduler.placement.models.catalogue import Catalogue
+from nereid_scheduler.versions.queue_limits import QueueLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from nereid.rpc import Status
+    from nereid_mesh.check.model_reader import ModelReader
+    from nereid_scheduler.control.repository.repositories import Repositories
+    from nereid_scheduler.core.models.allowed_backends import AllowedBackends
+    from nereid_scheduler.placement.models.catalogue import ServedModel, ServedVersion
+    from nereid_scheduler.placement.models.config_completion import CompletionRules
+
+_EXECUTOR: Final = "check"
+# What this machine cannot say is neither an error nor served.
+_UNKNOWN: Final = "UNKNOWN"
+
+
+@dataclass(frozen=True)
+class RehearsalRules:
+    """What the mesh will have. gpus: their numbers, on each executor."""
+
+    completion: CompletionRules
+    backends: AllowedBackends
+    gpus: tuple[int, ...] = ()
+
+
+class RehearsalExecutor:
+    """The stream of commands to an executor, which describes models and loads none."""
+
+    def __init__(self, loader: Loader, reader: ModelReader, gpus: Iterable[int]) -> None:
+        self._loader = loader
+        self._reader = reader
+        devices = [pb.Device(kind=pb.Device.CPU, id=0, name="CPU")]
+        devices += [
+            pb.Device(kind=pb.Device.GPU, id=number, uuid=f"GPU-{number}") for number in gpus
+        ]
+        hello = pb.Hello(name=_EXECUTOR, devices=devices, backends=reader.offered)
+        self.session = Session(hello, self)
+
+    def send(self, message: bytes) -> None:
+        command = pb.ExecutorCommand.FromString(message)
+        # The loader sends in the middle of its own work.
+        asyncio.get_running_loop().call_soon(self._on_command, command)
+
+    def send_now(self, message: bytes) -> None:
+        self.send(message)
+
+    def finish(self) -> None:
+        """Nothing is open."""
+
+    def fail(self, status: Status, message: str) -> None:
+        """Nothing is open."""
+
+    def _on_command(self, command: pb.ExecutorCommand) -> None:
+        session, loader = self.session, self._loader
+        match command.WhichOneof("command"):
+            case "describe":
+                loader.loads.model_described(session, self._reader.describe(command.describe))
+            case "load":
+                try:
+                    self._reader.check_load(command.load)
+                except NereidError as error:
+                    status = error_status_of(error)
+                    loader.streams.instance_failed(session, command.load.instance, status)
+                else:
+                    loader.streams.instance_opened(command.load.instance, self)
+            case "unload":
+                loader.streams.instance_unloaded(session, command.unload.instance)
+            case _:
+                # Of readiness, tracing and logging.
+                pass
+
+
+async def rehearse(
+    repositories: Repositories,
+    reader: ModelReader,
+    rules: RehearsalRules,
+    names: Sequence[str] = (),
+) -> list[CheckedModel]:
+    """The models of the repositories as they would be served, by name, without advice.
+
+    names: the only ones to look at, with those that they are ensembles of; empty: all. A name that
+    is in no repository has neither path nor versions, and an error.
+
+    Raises:
+        OSError: a repository cannot be read.
+    """
+
+    def on_due() -> None:
+        asyncio.get_running_loop().call_soon(reconciler.reconcile)
+
+    desired = DesiredModels(names, on_due)
+    catalogue = Catalogue(desired=desired)
+    settings_of = rules.completion.backend_settings
+    load_rules = LoadRules(rules.completion, settings_of, QueueLimits(), backends=rules.backends)
+    loader = Loader(load_rules, lambda: None, catalogue)
+    executor = RehearsalExecutor(loader, reader, rules.gpus)
+    loader.executor_joined(executor.session)
+    control_rules = ModelControlRules(EXPLICIT, tuple(names)) if names else ModelControlRules()
+    reconciler = Reconciler(desired, catalogue, loader, repositories, control_rules, Sources())
+    control = ModelControl(repositories, catalogue, desired, reconciler, control_rules, Sources())
+    await control.start()
+    await control.first_loads()
+    await reconciler.close()
+    served_models = catalogue.models()
+    unread = _unread_models(served_models, reader.incomplete)
+    checked = {
+        model.name: _checked(model, rules.gpus, is_unread=model.name in unread)
+        for model in served_models
+    }
+    loader.stop()
+    for served in catalogue.versions():
+        if served.runtime is not None:
+            served.runtime.close()
+    _add_unserved(checked, repositories, names)
+    return [checked[name] for name in sorted(checked)]
+
+
+def _checked(model: ServedModel, gpus: Sequence[int], *, is_unread: bool) -> CheckedModel:
+    checked = CheckedModel(model.name, namespace=model.namespace)
+    if model.reason and not model.versions:
+        checked.findings.append(_load_error(model.reason))
+    for _, served in sorted(model.versions.items()):
+        version = _checked_version(served, gpus, is_unread=is_unread)
+        checked.versions.append(version)
+        if version.state == VersionState.UNAVAILABLE.value:
+            reason = version.reason
+            # Of a configuration that cannot be read each version says the same.
+            if all(each.message != reason for each in checked.findings):
+                checked.findings.append(_load_error(reason))
+    return checked
+
+
+def _load_error(reason: str) -> Finding:
+    return Finding(Severity.ERROR, "load", reason, remedy_for(reason))
+
+
+def _checked_version(
+    served: ServedVersion, gpus: Sequence[int], *, is_unread: bool
+) -> CheckedVersion:
+    life, state = served.life, served.life.state.value
+    if is_unread and life.state is not VersionState.READY:
+        state = _UNKNOWN
+    if served.runtime is None:
+        return CheckedVersion(served.number, state, life.reason)
+    config = served.shown or served.runtime.config.proto
+    if life.state is not VersionState.READY:
+        return CheckedVersion(served.number, state, life.reason, config)
+    instances = [
+        PlacedCount(group.name, device, group.count, group.passive)
+        for group in normalise_instance_groups(served.runtime.config.proto, gpu_ids=gpus)
+        for device in ([f"gpu {gpu}" for gpu in group.gpus] or ["cpu"])
+    ]
+    return CheckedVersion(served.number, state, "", config, tuple(instances))
+
+
+def _unread_models(models: Iterable[ServedModel], incomplete: Collection[str]) -> set[str]:
+    """Those that depend on files that were not read: by their own, or by their steps' models."""
+    models = list(models)
+    unread = {
+        model.name
+        for model in models
+        if any(each.path in incomplete for each in model.versions.values())
+    }
+    # An ensemble may have ensembles among its steps.
+    for _ in models:
+        unread |= {
+            model.name
+            for model in models
+            if any(not unread.isdisjoint(step_models(v.draft)) for v in model.versions.values())
+        }
+    return unread
+
+
+def _add_unserved(
+    checked: dict[str, CheckedModel], repositories: Repositories, names: Sequence[str]
+) -> None:
+    """Names that several repositories have, and names that none has."""
+    found = repositories.names()
+    for name, entry in found.items():
+        if entry.reason and (not names or entry.plain_name in names):
+            model = checked.setdefault(name, CheckedModel(name))
+            model.findings.append(
+                Finding(
+                    Severity.ERROR,
+                    "not-unique",
+                    entry.reason,
+                    "rename one of them, or serve with --model-namespacing=true",
+                )
+            )
+    plain_names = {entry.plain_name for entry in found.values()}
+    for name in names:
+        if name not in plain_names:
+            near = get_close_matches(name, sorted(plain_names), n=1)
+            hint = f"did you mean '{near[0]}'?" if near else ""
+            error = Finding(Severity.ERROR, "no-such-model", "there is no such model", hint)
+            checked[name] = CheckedModel(name, findings=[error])

@@ -1,0 +1,140 @@
+"""`nereid serve`: the whole mesh on one machine, as child processes over unix sockets.
+
+nereid_mesh.serve.planning decides which children there are and which flags each gets. It runs in a
+process of its own, because it imports all services' settings, and checks everything before anything
+serves. Children import meanwhile (nereid_mesh.serve.early_start).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import resource
+import signal
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from nereid_mesh.serve.early_start import start_likely_programs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+    from nereid.core.files.temporary_directories import TemporaryDirectory
+    from nereid_mesh.serve.child_process import StandbyProcess
+    from nereid_mesh.serve.plan import Plan
+
+
+# One package that each service needs.
+_REQUIRED = ("blake3", "httptools", "numpy")
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Of a mesh that serves a handful of clients: its own files, sockets and pipes.
+_MIN_DESCRIPTORS = 256
+
+
+def main(argv: Sequence[str]) -> int:
+    """Start the mesh and keep it running until a signal; the exit code."""
+    missing = [name for name in _REQUIRED if importlib.util.find_spec(name) is None]
+    if missing:
+        names = ", ".join(missing)
+        text = f"{names} is missing: the extra [serve] brings all that is needed here"
+        print(f"nereid serve: {text}", file=sys.stderr)
+        return 2
+    allowed = _raise_descriptor_limit()
+    if allowed < _MIN_DESCRIPTORS:
+        text = (
+            f"a process may open {allowed} files (ulimit -Hn), and needs at least"
+            f" {_MIN_DESCRIPTORS}: each client costs one"
+        )
+        print(f"nereid serve: {text}", file=sys.stderr)
+        return 2
+    for number in _SIGNALS:
+        signal.signal(number, _exit_early)
+    early = start_likely_programs(argv, os.environ)
+    try:
+        return _serve(argv, early)
+    finally:
+        for each in early:
+            each.kill()
+
+
+def _serve(argv: Sequence[str], early: list[StandbyProcess]) -> int:
+    # After the first processes have been started.
+    from nereid.core.files import temporary_directories  # noqa: PLC0415
+
+    # A signal between the creation of the directory and the with block would leave it behind.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    with temporary_directories.TemporaryDirectory.make(temporary_directories.SERVE) as directory:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        return _plan_and_run(directory, argv, early)
+
+
+def _plan_and_run(
+    directory: TemporaryDirectory, argv: Sequence[str], early: list[StandbyProcess]
+) -> int:
+    """The exit code. early: loses those that the mesh has."""
+    # Imported this late because it takes longer than starting the first processes.
+    from nereid_mesh.serve.planned_mesh import run_plan  # noqa: PLC0415
+
+    code, plan = _plan(str(directory.path), argv)
+    return code if plan is None else run_plan(plan, early, directory)
+
+
+def _plan(directory: str, argv: Sequence[str]) -> tuple[int, Plan | None]:
+    """The planning process's exit code, and the plan; None: there is nothing to run."""
+    import pickle  # noqa: PLC0415 - not before the first processes have been started
+
+    read_end, write_end = os.pipe()
+    # It has imported most of what it needs, and no thread is there yet.
+    process = os.fork()
+    if not process:
+        os.close(read_end)
+        _write_plan(directory, argv, write_end)
+    os.close(write_end)
+    try:
+        with os.fdopen(read_end, "rb") as pipe:
+            pickled = pipe.read()
+    except BaseException:
+        os.kill(process, signal.SIGKILL)
+        raise
+    finally:
+        _, status = os.waitpid(process, 0)
+    code = os.waitstatus_to_exitcode(status)
+    # From our own process: it is what that has made.
+    return code, pickle.loads(pickled) if pickled and not code else None  # noqa: S301
+
+
+def _write_plan(directory: str, argv: Sequence[str], write_end: int) -> NoReturn:
+    """In the planning process, of which nothing may unwind into its parent's code."""
+    code = 1
+    try:
+        import pickle  # noqa: PLC0415 - only here
+
+        from nereid_mesh.serve.planning import plan_mesh  # noqa: PLC0415 - only here
+
+        plan = plan_mesh(directory, argv)
+        with os.fdopen(write_end, "wb") as pipe:
+            pickle.dump(plan, pipe)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def _raise_descriptor_limit() -> float:
+    """Each client costs a descriptor: allow the children all that the system allows; how many."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return float("inf") if allowed == resource.RLIM_INFINITY else allowed
+
+
+def _exit_early(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Before the children start: unwind, so that the directory and the plan process go, too."""
+    sys.exit(0)

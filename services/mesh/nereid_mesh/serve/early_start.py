@@ -1,0 +1,59 @@
+"""The processes that a mesh most likely has, started before its plan is made.
+
+Their imports take longer than anything else until the first response, and hardly depend on flags;
+see nereid.process.standby. A wrong guess costs a process that ends without having served. This is imported
+before they start: it must be quick.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final
+
+from nereid_mesh.serve.child_process import StandbyProcess
+from nereid_mesh.serve.programs import (
+    EXECUTOR,
+    GATEWAY,
+    JOINED,
+    SCHEDULER,
+    WITH_EXECUTOR,
+    module_argv,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_BY_JOIN: Final = {
+    "all": ((JOINED, WITH_EXECUTOR),),
+    "auto": ((JOINED,), (EXECUTOR,)),
+    "none": ((GATEWAY,), (SCHEDULER,), (EXECUTOR,)),
+    "scheduler": ((JOINED,), (EXECUTOR,)),
+}
+_COUNTS: Final = ("executors", "gateways", "schedulers")
+_HELP: Final = frozenset({"-h", "--help", "--help-all"})
+
+
+def likely_programs(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """Modules with their first arguments, by a look at the flags of `nereid serve`."""
+    if _HELP & set(argv):
+        return ()
+    if any(_value(argv, environ, name) not in ("", "1") for name in _COUNTS):
+        # Of several that run one module, `ps` shall show which is which: argv is of their start.
+        return ()
+    return _BY_JOIN.get(_value(argv, environ, "join") or "auto", ())
+
+
+def _value(argv: Sequence[str], environ: Mapping[str, str], name: str) -> str:
+    """The last value of a flag, wherever it is given; empty: nowhere."""
+    value = environ.get(f"NEREID_{name.upper()}", "")
+    for text, following in zip_longest(argv, argv[1:], fillvalue=""):
+        flag, equals, given = text.partition("=")
+        if flag == f"--{name}":
+            value = given if equals else following
+    return value
+
+
+def start_likely_programs(argv: Sequence[str], environ: Mapping[str, str]) -> list[StandbyProcess]:
+    """Processes for likely_programs, which import what they need and wait."""
+    programs = likely_programs(argv, environ)
+    return [StandbyProcess(module_argv(*program)) for program in programs]

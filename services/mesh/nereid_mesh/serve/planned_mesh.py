@@ -1,0 +1,182 @@
+"""Runs a planned mesh: its children under supervision, and the greeting once they are ready."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nereid.observability.logging import set_up_logging
+from nereid.process.gateway_group import group_environ
+from nereid.process.inherited_ports import ports_environ
+from nereid.rpc.net.dialing import connect
+from nereid.rpc.net.shared_ports import SharedPorts
+from nereid_mesh.serve.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nereid.core.files.temporary_directories import TemporaryDirectory
+    from nereid_mesh.serve.child_process import StandbyProcess
+    from nereid_mesh.serve.plan import ChildSpec, Plan
+
+_START_ERROR_CODE = 2
+_LISTENING_INTERVAL_S = 0.05
+_CONNECT_S = 5.0
+_GREETING_PAUSE_S = 0.3
+
+
+def run_plan(plan: Plan, early: list[StandbyProcess], directory: TemporaryDirectory) -> int:
+    """Run a mesh until a signal; the exit code. early: processes that may be standbys of its
+    children; those that are leave the list, the others end. directory: where its sockets are.
+    """
+    set_up_logging(plan.log, "nereid")
+    # Children drain for a while after this process was killed.
+    shared = directory.share()
+    plan = replace(
+        plan,
+        children=tuple(
+            replace(each, descriptors=(*each.descriptors, shared)) for each in plan.children
+        ),
+    )
+    standbys = match_standbys(plan.children, early)
+    while early:
+        early.pop().kill()
+    try:
+        return asyncio.run(_serve(plan, standbys))
+    finally:
+        for each in standbys.values():
+            each.kill()
+
+
+def match_standbys(
+    children: Sequence[ChildSpec], early: list[StandbyProcess]
+) -> dict[str, StandbyProcess]:
+    """Early processes by the names of the children that they are for."""
+    standbys = {}
+    for child in children:
+        for each in early:
+            if child.argv[: len(each.argv)] == each.argv:
+                standbys[child.name] = each
+                early.remove(each)
+                break
+    return standbys
+
+
+async def _serve(plan: Plan, standbys: Mapping[str, StandbyProcess]) -> int:
+    ports = SharedPorts(len(plan.gateways))
+    try:
+        addresses = {
+            name: await ports.bind(name, edge.address, reuse_port=edge.is_reused)
+            for name, edge in plan.edges.items()
+            if edge.is_inherited
+        }
+    except OSError as error:
+        ports.close()
+        sys.stderr.write(f"nereid serve: cannot listen: {error}\n")
+        return _START_ERROR_CODE
+    try:
+        plan = _with_ports(plan, addresses, ports)
+        return await _supervise(plan, _HeldPorts(plan.gateways, ports, plan.unserved_s), standbys)
+    finally:
+        ports.close()
+
+
+def _with_ports(plan: Plan, addresses: dict[str, str], ports: SharedPorts) -> Plan:
+    """The plan with the ports for its gateways, at the addresses that were bound."""
+    environs = {name: ports_environ(ports, each) for each, name in enumerate(plan.gateways)}
+    size = len(plan.gateways)
+    if size > 1:
+        Path(plan.group_directory).mkdir(mode=0o700)
+        for number, name in enumerate(plan.gateways):
+            environs[name] |= group_environ(number, size, plan.group_directory)
+    children = tuple(
+        replace(
+            child,
+            environ=environs[child.name],
+            descriptors=(*child.descriptors, *ports.descriptors),
+        )
+        if child.name in environs
+        else child
+        for child in plan.children
+    )
+    edges = {
+        name: edge._replace(address=addresses.get(name, edge.address))
+        for name, edge in plan.edges.items()
+    }
+    return replace(plan, children=children, edges=edges)
+
+
+class _HeldPorts:
+    """Has clients wait while no gateway serves them, but not for ever."""
+
+    def __init__(self, gateways: tuple[str, ...], ports: SharedPorts, limit_s: float) -> None:
+        self._gateways = gateways
+        self._limit_s = limit_s
+        self._ports = ports
+        self._refusal: asyncio.TimerHandle | None = None
+
+    def on_ended(self, child: ChildSpec) -> None:
+        """A child's process has ended; it may be a gateway."""
+        if child.name in self._gateways:
+            self._ports.on_member_ended(self._gateways.index(child.name))
+            self._cancel_refusal()
+            loop = asyncio.get_running_loop()
+            self._refusal = loop.call_later(self._limit_s, self._ports.refuse_unserved)
+
+    def close(self) -> None:
+        """From when the last gateway stops to accept, connections are refused."""
+        self._cancel_refusal()
+        self._ports.close()
+
+    def _cancel_refusal(self) -> None:
+        if self._refusal is not None:
+            self._refusal.cancel()
+            self._refusal = None
+
+
+async def _supervise(
+    plan: Plan, held_ports: _HeldPorts, standbys: Mapping[str, StandbyProcess]
+) -> int:
+    supervisor = Supervisor(plan.children, plan.supervision, held_ports.on_ended, standbys)
+
+    def stop() -> None:
+        held_ports.close()
+        supervisor.stop()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    greeter = asyncio.create_task(_greet(plan))
+    code = await supervisor.run()
+    greeter.cancel()
+    await asyncio.gather(greeter, return_exceptions=True)
+    return code
+
+
+async def _greet(plan: Plan) -> None:
+    addresses = plan.addresses
+    address = addresses.get("http")
+    if address is not None and not plan.https:
+        await _until_listening(address)
+        # The first models are loading.
+        await asyncio.sleep(_GREETING_PAUSE_S)
+    # Its imports take as long as a third of all others here: not while services import.
+    from nereid_mesh.serve.greeting import greet  # noqa: PLC0415
+
+    await greet(addresses, plan.https)
+
+
+async def _until_listening(address: str) -> None:
+    """Until somebody listens at an address, which may be all interfaces of the machine."""
+    while True:
+        try:
+            connected = await asyncio.to_thread(connect, address, _CONNECT_S)
+        except OSError:
+            await asyncio.sleep(_LISTENING_INTERVAL_S)
+        else:
+            connected.close()
+            return

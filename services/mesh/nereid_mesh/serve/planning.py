@@ -1,0 +1,428 @@
+"""Plans a mesh: one command line, checked as a whole and split among the services.
+
+On errors, it prints them all and exits with 2. A composition root: with nereid_mesh.serve.joined the
+only module that may know several services.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from nereid.config import flags
+from nereid.config.flags import declared_flags, flag
+from nereid.config.settings_reader import (
+    exit_on_errors,
+    read_shared_settings,
+    secret_environ,
+    settings_argv,
+)
+from nereid.mesh_auth.roles import Role
+from nereid.mesh_auth.settings import MeshAccessSettings
+from nereid.observability.logging import LogSettings
+from nereid.observability.trace_config import parse_trace_config
+from nereid.rpc.net.address import unix_path
+from nereid.rpc.net.binding import check_tcp
+from nereid_cache.cache_config import CACHE_VARIABLES, LocalConfig
+from nereid_cache.settings import CacheSettings
+from nereid_executor.core.cores import usable_cores
+from nereid_executor.settings import ExecutorSettings, prepare_environment
+from nereid_gateway.settings import GatewaySettings
+from nereid_mesh.serve.likely_backends import likely_backends
+from nereid_mesh.serve.plan import ChildSpec, Edge, Plan, SupervisionRules
+from nereid_mesh.serve.programs import (
+    CACHE,
+    EXECUTOR,
+    GATEWAY,
+    JOINED,
+    SCHEDULER,
+    WITH_EXECUTOR,
+    module_argv,
+)
+from nereid_mesh.serve.settings import COMMON_FLAGS, ServeSettings
+from nereid_mesh.serve.triton_flags import TritonFlags
+from nereid_scheduler.settings import Settings as SchedulerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_PROGRAM: Final = "nereid serve"
+# Errors of a port that is taken, or is not for everybody.
+_OTHER_PORT_HELPS: Final = frozenset((errno.EADDRINUSE, errno.EACCES))
+# A lower stage is drained before a higher one.
+_GATEWAY_STAGE: Final = 0
+_SCHEDULER_STAGE: Final = 1
+_LAST_STAGE: Final = 2
+# When a mesh has started, even on a busy machine: standbys are not to slow that down.
+_STANDBY_AFTER_S: Final = 5.0
+# Of executors that load and unload models all the time.
+_FEW_ARENAS: Final = 2
+_Member = TypeVar("_Member", bound=MeshAccessSettings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Scheduler(SchedulerSettings):
+    """Of the mesh: its own socket is a unix socket, which comes to those that are asked for."""
+
+    scheduler_address: tuple[str, ...] = flag((), "", flags.address, repeated=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cache(CacheSettings):
+    """Of the mesh: on a unix socket, whatever is asked for."""
+
+    cache_listen: str = flag("unix:cache.sock", "accepted and ignored: nereid serve chooses it")
+
+
+_SETTINGS: Final = (ServeSettings, GatewaySettings, ExecutorSettings, _Scheduler, _Cache)
+
+
+def plan_mesh(directory: str, argv: Sequence[str]) -> Plan:
+    """The plan for a runtime directory and flags; prints help, or all errors, and exits."""
+    prepare_environment()
+    mesh = _Mesh(directory, *_read(argv))
+    serve, gateway, edges = mesh.serve, mesh.gateway, mesh.edges()
+    exit_on_errors(_port_errors(edges), _PROGRAM)
+    times, watchdog_s = gateway.recovery, serve.watchdog_timeout_secs
+    log = {field.name: getattr(gateway, field.name) for field in dataclasses.fields(LogSettings)}
+    return Plan(
+        children=tuple(mesh.children()),
+        supervision=SupervisionRules(
+            exit_timeout_s=serve.exit_timeout_secs,
+            secret_variables=_secret_variables(),
+            watchdog_timeout_s=times.watchdog_s if watchdog_s is None else watchdog_s,
+            longest_pause_s=times.longest_restart_pause_s,
+        ),
+        gateways=mesh.gateways(),
+        group_directory=f"{directory}/gateways",
+        edges=edges,
+        unserved_s=times.unserved_s,
+        https="mutual" if gateway.http_use_ssl_mutual else "yes" if gateway.tls("http") else "",
+        log=LogSettings(**log),
+    )
+
+
+@dataclass(frozen=True)
+class _Mesh:
+    """What was asked for. The unix sockets between the services are in directory."""
+
+    directory: str
+    serve: ServeSettings
+    gateway: GatewaySettings
+    executor: ExecutorSettings
+    scheduler: SchedulerSettings
+    cache: CacheSettings
+
+    def children(self) -> list[ChildSpec]:
+        """The processes to run."""
+        schedulers = self._schedulers()
+        address = ",".join(each.scheduler_address[0] for each in schedulers)
+        gateway = replace(self.gateway, scheduler_address=address)
+        if self.serve.join == "all":
+            return [self._joined(gateway, schedulers[0], self._executor(0, address))]
+        if self.serve.join == "none":
+            children = self._separate(gateway, schedulers)
+        else:
+            children = [self._joined(gateway, schedulers[0])]
+        return children + self._executors(address)
+
+    def gateways(self) -> tuple[str, ...]:
+        """The children that serve the edges, together if there are several."""
+        if self.serve.join != "none":
+            return (_name(JOINED, 0),)
+        return tuple(_name(GATEWAY, number) for number in range(self.serve.gateways))
+
+    def edges(self) -> dict[str, Edge]:
+        """The addresses that clients use, by what is served there."""
+        gateway = self.gateway
+        edges = {}
+        # grpcio binds its port itself.
+        is_inherited = gateway.grpc_engine == "nereid"
+        if gateway.allow_http:
+            edges["http"] = Edge(gateway.http_at, gateway.reuse_http_port, is_inherited=True)
+        if gateway.allow_grpc:
+            edges["grpc"] = Edge(gateway.grpc_at, gateway.reuse_grpc_port, is_inherited)
+        if gateway.allow_metrics:
+            edges["metrics"] = Edge(gateway.metrics_at, is_reused=False, is_inherited=True)
+        for name, address in gateway.managed_at.items():
+            edges[name] = Edge(address, is_reused=False, is_inherited=True)
+        return edges
+
+    def _joined(
+        self,
+        gateway: GatewaySettings,
+        scheduler: SchedulerSettings,
+        executor: ExecutorSettings | None = None,
+    ) -> ChildSpec:
+        """Gateway, scheduler and cache in one process, and an executor if there is one."""
+        # Metrics of the whole mesh have one port; in a shared process it is the gateway's flag.
+        scheduler = replace(
+            scheduler, metrics_port=gateway.metrics_port, metrics_address=gateway.metrics_address
+        )
+        # Of two flags of one name, the scheduler's counts: it comes last.
+        argv = _merged(settings_argv(gateway), settings_argv(scheduler))
+        argv = _merged(settings_argv(self.cache), argv)
+        members: list[Any] = [gateway, scheduler]
+        if self.cache.cache_config:
+            members.insert(0, self.cache)
+        if executor is not None:
+            limit = f"--inline-execution-us={self.serve.inline_execution_us}"
+            argv = [WITH_EXECUTOR, limit, *_merged(settings_argv(executor), argv)]
+            members.insert(0, executor)
+        joined = self._child(JOINED, argv, _GATEWAY_STAGE, members)
+        # Models may block the interpreter while they load.
+        return replace(joined, may_block=executor is not None)
+
+    def _separate(
+        self, gateway: GatewaySettings, schedulers: list[SchedulerSettings]
+    ) -> list[ChildSpec]:
+        """Gateways, schedulers and cache, each in a process of its own."""
+        gateway = self._of_role(gateway, Role.GATEWAY)
+        children = [self._gateway(gateway, number) for number in range(self.serve.gateways)]
+        if self.cache.cache_config:
+            cache = replace(
+                self._of_role(self.cache, Role.SCHEDULER),
+                cache_listen=f"unix:{self.directory}/cache.sock",
+                metrics_port=-1,
+            )
+            schedulers = [replace(each, cache_address=cache.cache_listen) for each in schedulers]
+            children.append(self._child(CACHE, settings_argv(cache), _LAST_STAGE, [cache]))
+        for number, each in enumerate(schedulers):
+            argv = settings_argv(each)
+            children.append(self._child(SCHEDULER, argv, _SCHEDULER_STAGE, [each], number))
+        return children
+
+    def _executors(self, address: str) -> list[ChildSpec]:
+        """Executors in processes of their own, for the schedulers at address."""
+        gpus = _gpu_ids(self.executor)
+        count = self.serve.executors
+        if count is None:
+            count = max(1, len(gpus))
+        # Executors of one machine would each use all its cores.
+        cores = self.executor.cpu_cores or (count > 1 and max(1, usable_cores() // count))
+        children = []
+        for number in range(count):
+            executor = self._of_role(self._executor(number, address), Role.EXECUTOR)
+            executor = replace(executor, cpu_cores=int(cores))
+            if gpus:
+                executor = replace(executor, gpus=str(gpus[number % len(gpus)]))
+            argv = settings_argv(executor)
+            child = self._child(EXECUTOR, argv, _LAST_STAGE, [executor], number)
+            children.append(replace(child, may_block=True))
+        return children
+
+    def _schedulers(self) -> list[SchedulerSettings]:
+        """Each listens at a unix socket in the directory first."""
+        outside, count = self.serve.scheduler_address, self.serve.schedulers
+        scheduler = replace(
+            self.scheduler, state_directory=self._state_directory(), metrics_port=-1
+        )
+        if count == 1:
+            address = f"unix:{self.directory}/scheduler.sock"
+            return [replace(scheduler, scheduler_address=(address, *outside))]
+        own = [f"unix:{self.directory}/scheduler-{number}.sock" for number in range(count)]
+        return [
+            replace(
+                scheduler,
+                scheduler_address=(address, *outside[number : number + 1]),
+                scheduler_name=f"scheduler-{number}",
+                scheduler_peers=",".join(own),
+            )
+            for number, address in enumerate(own)
+        ]
+
+    def _state_directory(self) -> str:
+        """Beside the sockets: the next process of this mesh finds it, the next mesh does not. Of
+        all schedulers together.
+        """
+        if self.scheduler.state_name:
+            return ""
+        return self.scheduler.state_directory or f"{self.directory}/state"
+
+    def _executor(self, number: int, address: str) -> ExecutorSettings:
+        executor = self.executor
+        # Few where models come and go.
+        arenas = _FEW_ARENAS if self.scheduler.model_memory_budget else 0
+        return replace(
+            executor,
+            name=f"executor-{number}",
+            scheduler_address=address,
+            preload_backend=executor.preload_backend or self._likely_backends(),
+            malloc_arenas=executor.malloc_arenas or arenas,
+            metrics_port=-1,
+            metrics_interval_ms=executor.metrics_interval_ms if self.gateway.allow_metrics else 0,
+        )
+
+    def _likely_backends(self) -> tuple[str, ...]:
+        scheduler = self.scheduler
+        if scheduler.model_control_mode == "explicit" and not scheduler.load_model:
+            return ()
+        return likely_backends(scheduler.model_repository)
+
+    def _gateway(self, settings: GatewaySettings, number: int) -> ChildSpec:
+        """One of the gateways."""
+        config = parse_trace_config(settings.trace_config)
+        if number and config.to_file:
+            # Two processes cannot write one file.
+            file = f"triton,file={config.file}.gateway-{number}"
+            settings = replace(settings, trace_config=(*settings.trace_config, file))
+        return self._child(GATEWAY, settings_argv(settings), _GATEWAY_STAGE, [settings], number)
+
+    def _of_role(self, settings: _Member, role: Role) -> _Member:
+        """A service's settings with the token of its role in place of the mesh's."""
+        token = self.scheduler.read_mesh_token()
+        if token is None:
+            return settings
+        return replace(settings, mesh_token=token.role_token(role), mesh_token_file="")
+
+    def _child(
+        self, module: str, argv: list[str], stage: int, members: Sequence[Any], number: int = 0
+    ) -> ChildSpec:
+        """members: the settings of the services in it, whose secrets it gets."""
+        secrets = {name: text for each in members for name, text in secret_environ(each).items()}
+        if any(isinstance(each, CacheSettings) for each in members):
+            secrets |= {name: os.environ[name] for name in CACHE_VARIABLES if name in os.environ}
+        # Executors are several, or have models to load, which takes longer than imports.
+        has_standby = self.serve.standby and stage < _LAST_STAGE
+        return ChildSpec(
+            _name(module, number),
+            module_argv(module, *argv),
+            stage,
+            secrets,
+            standby_after_s=_STANDBY_AFTER_S if has_standby else None,
+        )
+
+
+def _read(
+    argv: Sequence[str],
+) -> tuple[ServeSettings, GatewaySettings, ExecutorSettings, SchedulerSettings, CacheSettings]:
+    serve, gateway, executor, scheduler, cache, triton = read_shared_settings(
+        (*_SETTINGS, TritonFlags), argv, os.environ, _PROGRAM, common=COMMON_FLAGS
+    )
+    if triton.response_cache_byte_size is not None:
+        if cache.cache_config:
+            exit_on_errors(["--response-cache-byte-size: --cache-config says it all"], _PROGRAM)
+        size = f"local,size={triton.response_cache_byte_size}"
+        cache = replace(cache, cache_config=(size,))
+    if serve.join == "all" and serve.executors not in (None, 1):
+        text = "--executors: with --join all there is one, in the process of the gateway"
+        exit_on_errors([text], _PROGRAM)
+    if cache.cache_config and scheduler.cache_address is not None:
+        exit_on_errors(["--cache-config and --cache-address exclude each other"], _PROGRAM)
+    exit_on_errors(_scheduler_errors(serve, scheduler), _PROGRAM)
+    if scheduler.state_name:
+        exit_on_errors(_state_errors(scheduler, cache), _PROGRAM)
+    if serve.gateways > 1:
+        exit_on_errors(_group_errors(serve, gateway), _PROGRAM)
+    if serve.gateways > 1 or serve.schedulers > 1:
+        serve = replace(serve, join="none")
+    if gateway.sagemaker_multi_model and not gateway.sagemaker_repository:
+        first = scheduler.model_repository[0]
+        gateway = replace(gateway, sagemaker_repository=first)
+    ignored = triton.without_effect()
+    if ignored:
+        sys.stderr.write(f"{_PROGRAM}: taken from Triton, to no effect: {', '.join(ignored)}\n")
+    return serve, gateway, executor, scheduler, cache
+
+
+def _state_errors(scheduler: SchedulerSettings, cache: CacheSettings) -> list[str]:
+    """What state in Redis lacks."""
+    errors = []
+    in_memory = bool(cache.cache_config) and isinstance(cache.store_config(), LocalConfig)
+    if in_memory or not (cache.cache_config or scheduler.cache_address):
+        errors.append("--state-name: requires a cache in Redis (--cache-config=redis,host=...)")
+    if not scheduler.mesh_secret("state"):
+        errors.append("--state-name: requires the mesh's own token (--mesh-token-file)")
+    return errors
+
+
+def _group_errors(serve: ServeSettings, gateway: GatewaySettings) -> list[str]:
+    """What several gateways cannot have."""
+    errors = []
+    if serve.join not in ("auto", "none"):
+        errors.append(
+            f"--join={serve.join}: one process has one gateway; --gateways={serve.gateways} needs"
+            " --join=none, which is its default then"
+        )
+    if gateway.allow_grpc and gateway.grpc_engine != "nereid":
+        errors.append(
+            f"--grpc-engine={gateway.grpc_engine}: shares no port; --gateways={serve.gateways}"
+            " needs --grpc-engine=nereid"
+        )
+    return errors
+
+
+def _scheduler_errors(serve: ServeSettings, scheduler: SchedulerSettings) -> list[str]:
+    """What this command cannot start."""
+    errors = []
+    if scheduler.scheduler_peers is not None or scheduler.scheduler_name:
+        errors.append(
+            "--scheduler-peers, --scheduler-name: --schedulers sets them; for schedulers on several"
+            " machines start the services one by one"
+        )
+    count = serve.schedulers
+    if count == 1:
+        return errors
+    if serve.join not in ("auto", "none"):
+        errors.append(
+            f"--join={serve.join}: one process has one scheduler; --schedulers={count} needs"
+            " --join=none, which is its default then"
+        )
+    if scheduler.lazy_loading:
+        errors.append(f"--lazy-loading: needs one scheduler; --schedulers={count}")
+    if len(serve.scheduler_address) not in (0, count):
+        errors.append(
+            f"--scheduler-address: given {len(serve.scheduler_address)} times for"
+            f" --schedulers={count}; each needs one of its own, or none"
+        )
+    return errors
+
+
+def _gpu_ids(settings: ExecutorSettings) -> list[int]:
+    """The GPUs that executors of this machine have to offer."""
+    if importlib.util.find_spec("pynvml") is None:
+        return []
+    # They load NumPy and more, which only a machine with GPUs needs here.
+    from nereid_executor.backends.registry import BackendRegistry  # noqa: PLC0415
+    from nereid_executor.service import offered_gpus  # noqa: PLC0415
+
+    return [gpu.id for gpu in offered_gpus(settings, BackendRegistry())]
+
+
+def _name(module: str, number: int) -> str:
+    return f"{module} {number}"
+
+
+def _secret_variables() -> frozenset[str]:
+    """All variables that may hold a secret: each child gets its own in another way."""
+    secret = (each.variable for each in declared_flags(*_SETTINGS) if each.option.secret)
+    return frozenset((*secret, *CACHE_VARIABLES))
+
+
+def _merged(first: list[str], last: list[str]) -> list[str]:
+    """Both, without the flags in first that last has as well."""
+    names = {each.partition("=")[0] for each in last}
+    return [each for each in first if each.partition("=")[0] not in names] + last
+
+
+def _port_errors(edges: Mapping[str, Edge]) -> list[str]:
+    addresses = [edge.address for edge in edges.values()]
+    twice = {each for each in addresses if addresses.count(each) > 1 and not each.endswith(":0")}
+    if twice:
+        return [f"cannot listen on {each} twice" for each in sorted(twice)]
+    errors = []
+    for name, edge in edges.items():
+        try:
+            if unix_path(edge.address) is None:
+                check_tcp(edge.address, reuse_port=edge.is_reused)
+        except OSError as error:
+            reason = f"cannot listen on {edge.address}: {error.strerror}"
+            if error.errno in _OTHER_PORT_HELPS:
+                reason += f"; --{name}-port=N takes another (0: a free one)"
+            errors.append(reason)
+    return errors

@@ -1,1 +1,0 @@
-"""Executors as the scheduler sees them: sessions, instances, placement, routing, crash recovery."""

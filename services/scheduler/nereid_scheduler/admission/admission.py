@@ -1,0 +1,352 @@
+"""From a request to the model version that serves it.
+
+One dictionary lookup by the head's bytes on the hot path. Requests for a model whose first load is
+in progress wait in the load queue. Knows no model's queue and no transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.bounded_cache import BoundedCache
+from nereid.config.recovery import DEFAULT_TIMES
+from nereid.core.errors import (
+    INTERNAL_MESSAGE,
+    STOPPING_MESSAGE,
+    Internal,
+    MovedError,
+    NereidError,
+    error_from_code,
+)
+from nereid.core.retry_after import DEFAULT_MS
+from nereid.core.wire.messages import MOVED, InferResponse, MovedResponse, error_status_of
+from nereid.observability.logging import request_log_extra
+from nereid.observability.tracing import is_sampled
+from nereid.pb import kserve_pb2
+from nereid.timeline.records import LOADING, Wait
+from nereid_scheduler.admission.orphaned_requests import OrphanedRequests
+from nereid_scheduler.core.requests.entry import identify_response
+from nereid_scheduler.core.requests.entry_trace import RefusedRequest
+from nereid_scheduler.core.requests.load_queue import HeldRequest, LoadQueue
+from nereid_scheduler.placement.models.catalogue import parse_version
+from nereid_scheduler.versions.reruns.resent_requests import ResentRequest, may_have_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.core.wire.messages import InferRequest
+    from nereid_scheduler.admission.gateway_session import GatewaySession
+    from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
+    from nereid_scheduler.core.requests.entry import Entry, PendingRequest
+    from nereid_scheduler.core.requests.entry_trace import Traces
+    from nereid_scheduler.core.requests.load_queue import OnQueued, OnResponse
+    from nereid_scheduler.placement.models.catalogue import Catalogue
+    from nereid_scheduler.versions.queued_requests import QueuedRequests
+    from nereid_scheduler.versions.reruns.first_runs import FirstRuns
+    from nereid_scheduler.versions.waits.nested_calls import NestedCalls
+
+_log = logging.getLogger(__name__)
+
+_MAX_HEADS: Final = 4096
+_MAX_HEAD_BYTES: Final = 4096
+
+
+class Admission:
+    """Finds the model version of each request."""
+
+    def __init__(  # noqa: PLR0913 (most by keyword)
+        self,
+        catalogue: Catalogue,
+        load_queue: LoadQueue,
+        traces: Traces | None = None,
+        nested_calls: NestedCalls | None = None,
+        *,
+        first_runs: FirstRuns | None = None,
+        has_moved: Callable[[str], bool] | None = None,
+        loads: Callable[[str, int], bool] | None = None,
+        max_heads: int = _MAX_HEADS,
+        orphan_limit_s: float = DEFAULT_TIMES.orphan_s,
+        timeline: SchedulerTimeline | None = None,
+    ) -> None:
+        """Without traces no request is traced; without nested_calls models make no requests;
+        without first_runs resent requests run again at once. has_moved: whether another scheduler
+        has a model that is not here; None: there is no other. loads: whether a request for a model,
+        and a version of it or -1, begins a load that it can wait for; None: none does.
+        orphan_limit_s: how long what runs goes on whose gateway is disconnected. timeline: None:
+        none is recorded.
+        """
+        self._timeline = timeline
+        self._loads = loads
+        self._has_moved = has_moved
+        self._catalogue = catalogue
+        self._load_queue = load_queue
+        self._traces = traces
+        self._nested_calls = nested_calls
+        self._first_runs = first_runs
+        # Those of gateways' links that are up.
+        self.sessions: dict[GatewaySession, None] = {}
+        # What ran when its gateway was lost.
+        self.orphans = OrphanedRequests(orphan_limit_s)
+        self._by_head = BoundedCache[bytes, "QueuedRequests"](max_heads, _MAX_HEAD_BYTES)
+        self._stopping = False
+        self._retry_due = False
+
+    def submit(
+        self,
+        request: InferRequest,
+        on_response: OnResponse,
+        on_queued: OnQueued,
+        *,
+        at_once: bool,
+    ) -> PendingRequest:
+        """Hand a request to its model. on_response is called once, after this has returned.
+
+        Raises:
+            NereidError: it was refused; on_response will not be called.
+        """
+        model = self._by_head.get(request.head)
+        if model is None or request.resent or request.error_status is not None:
+            if request.resent and request.error_status is None:
+                pending = self._await_first_run(request, on_response, on_queued)
+                if pending is not None:
+                    return pending
+            return self._submit_slowly(request, on_response, on_queued)
+        if request.caller and self._nested_calls is not None:
+            self._nested_calls.set_depth(request)
+            return self._submit_to(model, request, on_response)
+        return model.submit(request, on_response, at_once=at_once)
+
+    def trace_refusal(self, request: InferRequest, error: NereidError, since_ns: int = 0) -> None:
+        """Trace a request that no model accepted. since_ns 0: it came just now."""
+        if self._traces is None or not is_sampled(request.trace_context):
+            return
+        if isinstance(error, MovedError):
+            return  # it has no outcome yet
+        try:
+            name, version = _model_and_version(request.head)
+        except NereidError:
+            return  # the model's name is in the head, and a span needs one
+        since_ns = since_ns or time.monotonic_ns()
+        self._traces.refused(RefusedRequest(request, name, version, since_ns, error.message))
+
+    def end_older_link(self, request_id: int, newer: GatewaySession) -> None:
+        """A request was sent again over another link than that over which it is pending: its
+        gateway has given that one up, before this scheduler sees it end.
+        """
+        for session in list(self.sessions):
+            if session is not newer and session.has_pending(request_id):
+                session.on_down()
+
+    def stop(self) -> None:
+        """Return new requests and held ones, but for those that models make to serve accepted
+        ones, which may still reach their model.
+        """
+        self._stopping = True
+        for held in self._load_queue:
+            if not held.request.caller:
+                self._load_queue.remove_request(held)
+                held.on_response(stopping_response(held.request))
+        self._by_head.clear()
+        if self._first_runs is not None:
+            self._first_runs.end_waits()
+
+    def models_changed(self) -> None:
+        """Some version's state changed: forget what was found, retry what is held."""
+        self._by_head.clear()
+        if len(self._load_queue) and not self._retry_due:
+            self._retry_due = True
+            asyncio.get_running_loop().call_soon(self._retry_held)
+
+    def _submit_slowly(
+        self, request: InferRequest, on_response: OnResponse, on_queued: OnQueued
+    ) -> PendingRequest:
+        if request.caller and self._nested_calls is not None:
+            self._nested_calls.set_depth(request)
+        name, version = _model_and_version(request.head)
+        if self._stopping and not request.caller:
+            # To another scheduler, or to the one that comes after this one.
+            self._check_moved(name)
+            raise _stopping()
+        try:
+            model = self._find_model(request, name, version)
+        except NereidError:
+            if not (self._catalogue.is_loading(name, version) or self._begin_load(name, version)):
+                self._check_moved(name)
+                raise
+            held = HeldRequest(
+                request,
+                name,
+                version,
+                on_response,
+                on_queued,
+                on_failed=self._on_hold_failed,
+                since_ns=time.monotonic_ns(),
+                queue=self._load_queue,
+            )
+            self._load_queue.hold_request(held)
+            return held
+        return self._submit_to(model, request, on_response)
+
+    def _await_first_run(
+        self, request: InferRequest, on_response: OnResponse, on_queued: OnQueued
+    ) -> PendingRequest | None:
+        """A request that was sent before; None: it can be submitted as any other.
+
+        Raises:
+            Aborted: it must not run again.
+        """
+        orphan = self.orphans.claim(request.id, on_response)
+        if orphan is not None:
+            return orphan
+        name, version = _model_and_version(request.head)
+        self._check_moved(name)
+        refusal = None
+        if self._catalogue.runs_at_most_once(name, version):
+            refusal = may_have_run(name, "the connection to an executor or a scheduler was lost")
+
+        def on_unknown() -> None:
+            # A scheduler that ends returns it: the next one may find the first run.
+            if refusal is None or (self._stopping and not request.caller):
+                self._submit_later(request, on_response, on_queued)
+            else:
+                self._refuse_later(request, refusal, on_response)
+
+        if self._first_runs is not None:
+            resent = ResentRequest(request, self._first_runs, on_response, on_unknown)
+            if resent.wait(self._catalogue.run_ids(name, version, request.id)):
+                return resent
+        if refusal is not None:
+            raise refusal
+        return None
+
+    def _submit_later(
+        self, request: InferRequest, on_response: OnResponse, on_queued: OnQueued
+    ) -> None:
+        """Submit a request whose sender has been given something else for it."""
+        try:
+            on_queued(request.id, self._submit_slowly(request, on_response, on_queued))
+        except Exception as error:
+            self._refuse_later(request, client_error(error, request), on_response)
+
+    def _refuse_later(
+        self, request: InferRequest, refusal: NereidError, on_response: OnResponse
+    ) -> None:
+        self.trace_refusal(request, refusal)
+        response = refusal_response(request, refusal)
+        if refusal.accepted:
+            identify_response(request, response)
+        on_response(response)
+
+    def _submit_to(
+        self, model: QueuedRequests, request: InferRequest, on_response: OnResponse
+    ) -> Entry:
+        entry = model.submit(request, on_response)
+        if request.caller and self._nested_calls is not None:
+            try:
+                self._nested_calls.add_call(request, entry)
+            except NereidError:
+                entry.cancel()
+                raise
+        return entry
+
+    def _begin_load(self, name: str, version: str) -> bool:
+        return self._loads is not None and self._loads(name, parse_version(version))
+
+    def _check_moved(self, name: str) -> None:
+        if self._has_moved is not None and self._has_moved(name):
+            raise MovedError(MOVED.message)
+
+    def _find_model(self, request: InferRequest, name: str, version: str) -> QueuedRequests:
+        model = self._catalogue.find(name, version).runtime
+        assert model is not None, "ready, but not in service"
+        if request.error_status is not None:
+            model.check_client(request)
+            code, message, accepted, _, after_ms = request.error_status
+            raise error_from_code(code, message, accepted=accepted, retry_after_ms=after_ms)
+        if not self._stopping:
+            self._by_head.remember(request.head, model)
+        return model
+
+    def _retry_held(self) -> None:
+        self._retry_due = False
+        # What comes after it is time in the model's queue.
+        now_ns = time.monotonic_ns()
+        released: dict[tuple[str, str], list[HeldRequest]] = {}
+        for held in self._load_queue:
+            if not self._catalogue.is_loading(held.name, held.version):
+                self._load_queue.remove_request(held)
+                released.setdefault(self._submit_held(held), []).append(held)
+        for named, waited in released.items():
+            self._record_hold(named, waited, now_ns)
+
+    def _on_hold_failed(self, held: HeldRequest, error: NereidError) -> None:
+        self.trace_refusal(held.request, error, held.since_ns)
+        self._record_hold((held.name, held.version), [held], time.monotonic_ns())
+
+    def _record_hold(self, named: tuple[str, str], waited: list[HeldRequest], now_ns: int) -> None:
+        """Requests of a model and version have waited for its load, the first one the longest."""
+        if self._timeline is not None:
+            wait = Wait(*named, LOADING, waited[0].since_ns, now_ns, len(waited))
+            self._timeline.record_wait(wait)
+
+    def _submit_held(self, held: HeldRequest) -> tuple[str, str]:
+        """Submit a request again; returns the name and version of its model, or else those that it
+        asks for.
+        """
+        named = held.name, held.version
+        request, on_response, on_queued = held.request, held.on_response, held.on_queued
+        try:
+            if request.resent:
+                # An executor may have joined, and named it, since there was nobody to ask.
+                resent = self._await_first_run(request, on_response, on_queued)
+                if resent is not None:
+                    on_queued(request.id, resent)
+                    return named
+            self._check_moved(held.name)
+            model = self._find_model(request, held.name, held.version)
+            name, number = model.named
+            named = name, str(number)
+            on_queued(request.id, self._submit_to(model, request, on_response))
+        except Exception as error:
+            refusal = client_error(error, request)
+            self.trace_refusal(request, refusal, held.since_ns)
+            on_response(refusal_response(request, refusal))
+        return named
+
+
+def _stopping() -> MovedError:
+    return MovedError(STOPPING_MESSAGE, retry_after_ms=DEFAULT_MS)
+
+
+def stopping_response(request: InferRequest) -> InferResponse:
+    """What a request gets that is left to the next scheduler."""
+    return refusal_response(request, _stopping())
+
+
+def refusal_response(request: InferRequest, refusal: NereidError) -> InferResponse:
+    """What a request that was not accepted gets."""
+    if isinstance(refusal, MovedError):
+        return MovedResponse(request.id, error=error_status_of(refusal))
+    return InferResponse(request.id, error=error_status_of(refusal))
+
+
+def client_error(error: Exception, request: InferRequest) -> NereidError:
+    """The error to send for an exception; a bug is logged, and sent without its text."""
+    if isinstance(error, NereidError):
+        return error
+    known = request_log_extra(request.request_id, request.trace_context)
+    _log.error("a request could not be admitted", exc_info=error, extra=known)
+    return Internal(INTERNAL_MESSAGE)
+
+
+def _model_and_version(head: bytes) -> tuple[str, str]:
+    try:
+        message = kserve_pb2.ModelInferRequest.FromString(head)
+    except DecodeError as error:
+        raise Internal("a request's head is damaged") from error
+    return message.model_name, message.model_version

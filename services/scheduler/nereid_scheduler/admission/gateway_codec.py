@@ -1,0 +1,40 @@
+"""The scheduler's ends of gateways' links: responses out, requests in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nereid.core.wire.codecs import RequestCodec, ResponseCodec
+from nereid.core.wire.messages import InferRequest
+from nereid.shm.reference import SharedMemory
+
+if TYPE_CHECKING:
+    from nereid.core.wire.messages import ToScheduler
+
+
+class GatewayCodec:
+    """Of a gateway that shares memory with this host."""
+
+    def __init__(self) -> None:
+        out = ResponseCodec()
+        self.size_bytes, self.encode = out.size_bytes, out.encode
+        self.decode = RequestCodec().decode
+
+
+class RemoteGatewayCodec(GatewayCodec):
+    """Of a gateway that shares no memory with us."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        decode = self.decode
+
+        def decode_inline(frame: bytes) -> list[ToScheduler]:
+            items = decode(frame)
+            for item in items:
+                payloads = item.payloads if isinstance(item, InferRequest) else ()
+                if any(isinstance(each, SharedMemory) for each in payloads):
+                    # Of some other process of this host: a model would read it for the gateway.
+                    raise ValueError("a reference to memory that the gateway does not share")
+            return items
+
+        self.decode = decode_inline

@@ -1,0 +1,137 @@
+"""The links of all gateways, and of models that make calls: a session for each, greeted with the
+notices that are in force.
+
+Who connects before the scheduler has started waits. One that shuts down says so on each link before
+it returns a request over it, also where a gateway connects while it finishes what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.methods import MODEL_CALLS_KEY, SHM_NAMESPACE_KEY
+from nereid.core.wire.messages import Ownership
+from nereid.rpc import accept_link
+from nereid_scheduler.admission.gateway_codec import GatewayCodec, RemoteGatewayCodec
+from nereid_scheduler.admission.gateway_session import GatewaySession
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from nereid.core.wire.messages import FromScheduler, Notice
+    from nereid.rpc import Call, Link
+    from nereid_scheduler.admission.admission import Admission
+    from nereid_scheduler.core.requests.segment_owners import SegmentOwners
+
+# Of a mesh's only scheduler; one of several announces what it owns as well.
+_LEAVING: Final = Ownership("", 0, (), leaving=True)
+
+
+class GatewayLinks:
+    """All gateways that are connected."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        segment_owners: SegmentOwners,
+        notices: Callable[[bool], Iterable[Notice]],
+    ) -> None:
+        """notices: those in force, for a gateway that shares memory with this process or not."""
+        self._admission = admission
+        self._segment_owners = segment_owners
+        self._notices = notices
+        self._links: dict[GatewaySession, Link[FromScheduler]] = {}
+        # Gateways that have connected before the scheduler has started.
+        self._early_calls: list[Call] = []
+        self._started = False
+        self._leaving = False
+
+    @property
+    def sessions(self) -> Collection[GatewaySession]:
+        """Of those that are accepted; a view."""
+        return self._links.keys()
+
+    def __len__(self) -> int:
+        """How many are connected, accepted or not."""
+        return len(self._links) + sum(not call.done for call in self._early_calls)
+
+    def start(self) -> None:
+        """Accept those that wait, and from now on each at once."""
+        self._started = True
+        early, self._early_calls = self._early_calls, []
+        for call in early:
+            if not call.done:
+                self.accept_call(call)
+
+    def accept_call(self, call: Call) -> None:
+        """A gateway connects, over a socket."""
+        if not self._started:
+            # Its link is up once it is accepted.
+            self._early_calls.append(call)
+            return
+        domain = call.get(SHM_NAMESPACE_KEY) if call.peer_is_local else None
+        session = GatewaySession(
+            self._admission,
+            self._segment_owners,
+            str(domain or ""),
+            for_models=call.get(MODEL_CALLS_KEY) is not None,
+        )
+        codec = GatewayCodec() if session.shares else RemoteGatewayCodec()
+        on_down = partial(self._on_down, session)
+        self._add(session, accept_link(call, codec, on_items=session.on_items, on_down=on_down))
+
+    def attach(self, link: Link[FromScheduler]) -> None:
+        """Serve a gateway in this process. Call before items come in."""
+        session = GatewaySession(self._admission, self._segment_owners, self._segment_owners.domain)
+        link.on_items = session.on_items
+        link.on_down = partial(self._on_down, session)
+        self._add(session, link)
+
+    def send_notice(self, notice: Notice) -> None:
+        """To all that are accepted."""
+        for link in self._links.values():
+            link.send(notice)
+
+    def send_to_each(self, notice: Callable[[bool], Notice]) -> None:
+        """As send_notice, what depends on whether the gateway shares memory with this process."""
+        for session, link in self._links.items():
+            link.send(notice(session.shares))
+
+    def greet_again(self) -> None:
+        """Send all that are accepted what is in force."""
+        for session, link in self._links.items():
+            self._greet(session, link)
+
+    def announce_leaving(self) -> None:
+        """The mesh's only scheduler shuts down: new requests are for the next one."""
+        self._leaving = True
+        for link in self._links.values():
+            link.send_now(_LEAVING)
+
+    async def close(self, limit_s: float) -> None:
+        """End all links, once what was sent over them has left, or at the limit."""
+        links = list(self._links.values())
+        if links:
+            drains = [asyncio.ensure_future(link.drain()) for link in links]
+            _, stuck = await asyncio.wait(drains, timeout=limit_s)
+            for drain in stuck:
+                drain.cancel()
+        for link in links:
+            link.close()
+
+    def _add(self, session: GatewaySession, link: Link[FromScheduler]) -> None:
+        session.link = link
+        self._links[session] = link
+        self._greet(session, link)
+
+    def _greet(self, session: GatewaySession, link: Link[FromScheduler]) -> None:
+        for notice in self._notices(session.shares):
+            link.send(notice)
+        if self._leaving:
+            link.send(_LEAVING)
+
+    def _on_down(self, session: GatewaySession) -> None:
+        self._links.pop(session, None)
+        session.on_down()

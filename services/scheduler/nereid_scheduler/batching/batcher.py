@@ -1,0 +1,238 @@
+"""Which queued requests run together, and when: the interface of batchers, and the simplest one.
+
+Pure: events and the time in, batches out; no clock, socket or instance. Once per turn of its event
+loop the owner enqueues what came, asks for a batch for each free instance, lets batches form, and
+asks when to call again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from nereid.core.known_backends import ENSEMBLE_PLATFORM
+from nereid_scheduler.batching.dynamic_batcher import DynamicBatcher
+from nereid_scheduler.batching.gathering import Gathering, can_gather
+from nereid_scheduler.batching.latency_target import LatencyTarget
+from nereid_scheduler.batching.queue_control import AdaptiveBatcher, QueueControl
+from nereid_scheduler.batching.queues import Expiries, Fifo, deadline_passed, queue_full
+from nereid_scheduler.batching.sequences.direct import DirectBatcher
+from nereid_scheduler.batching.sequences.iterative import (
+    IterativeDirectBatcher,
+    IterativeOldestBatcher,
+)
+from nereid_scheduler.batching.sequences.oldest import OldestBatcher
+from nereid_scheduler.core.instances.router import Router
+from nereid_scheduler.core.requests.entry import EXECUTING, QUEUED, Batch, executing_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nereid.core.errors import NereidError
+    from nereid.model_config import ModelConfig
+    from nereid_scheduler.batching.queue_control import AdmissionTarget
+    from nereid_scheduler.batching.sequences.sequence_batcher import SequenceBatcher
+    from nereid_scheduler.core.requests.entry import Entry
+
+__all__ = [
+    "Batch",
+    "Batcher",
+    "DynamicBatcher",
+    "FifoBatcher",
+    "LatencyTarget",
+    "WaitingBatcher",
+    "make_batcher",
+    "target_of",
+]
+
+
+class Batcher(Protocol):
+    """The queue of one model version. Only the owner of that version may call it.
+
+    An entry that was removed, has expired or was responded to must not be requeued.
+    """
+
+    @property
+    def pending(self) -> int:
+        """How many entries wait here, whether or not they are in a batch already."""
+
+    def enqueue(self, entry: Entry, now_ns: int) -> None:
+        """Queue an entry; raises Unavailable when its queue is full."""
+
+    def requeue(self, entries: Sequence[Entry]) -> None:
+        """Put entries of a lost instance to the front, in order; ignores bounds and timeouts."""
+
+    def remove_entry(self, entry: Entry) -> bool:
+        """Remove an entry that no instance has; False if it is not here."""
+
+    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
+        """The batch for an instance that is free, its entries EXECUTING; None: wait."""
+
+    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
+        """The batch of an entry that came alone while nothing waits and an instance is free: what
+        enqueue() and next_batch() would make of it. None: it must be enqueued.
+        """
+
+    def form_batches(self, now_ns: int, instances: int) -> None:
+        """Form or grow the batches that wait for an instance. instances: how many are ready."""
+
+    def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
+        """Remove the entries whose queue timeout or deadline has passed."""
+
+    def closes_ns(self, now_ns: int) -> int | None:
+        """When the queue delay ends of what is to be a batch; None: nothing waits for that."""
+
+    def wake_at_ns(self, now_ns: int) -> int | None:
+        """When to expire entries and ask for batches again, though nothing else happens."""
+
+
+# By whether sequences are iterative, and whether the strategy is "oldest".
+_STRATEGIES: Final[dict[tuple[bool, bool], Callable[..., SequenceBatcher]]] = {
+    (False, False): DirectBatcher,
+    (False, True): OldestBatcher,
+    (True, False): IterativeDirectBatcher,
+    (True, True): IterativeOldestBatcher,
+}
+
+
+def make_batcher(
+    config: ModelConfig,
+    router: Router[Any] | None = None,
+    *,
+    max_pending: int = 0,
+    admission: AdmissionTarget | None = None,
+    client_share: float = 1.0,
+) -> Batcher:
+    """The batcher that a configuration asks for; max_pending bounds it (0: no bound).
+
+    router: where sequences have their instances. admission: of queues without sequences, of which
+    none may lose a request; None: only max_pending and the queue policy bound them, or the model's
+    own target. client_share: of the slots for sequences, that one client may have.
+    """
+    if config.sequences is not None:
+        kind = config.sequences.iterative, config.sequences.oldest is not None
+        return _STRATEGIES[kind](
+            config, config.sequences, router or Router(), max_pending, client_share
+        )
+    held = holds_target(config)
+    if config.batching is None:
+        batcher: FifoBatcher | DynamicBatcher = FifoBatcher(config.name, max_pending)
+        max_batch_size = 1
+    else:
+        max_batch_size = config.max_batch_size
+        batching = config.batching
+        if held:
+            batching = replace(
+                batching, preferred_batch_sizes=(max_batch_size,), max_queue_delay_us=0
+            )
+        batcher = DynamicBatcher(config.name, max_batch_size, batching, max_pending)
+    if held:
+        closes = batcher if isinstance(batcher, DynamicBatcher) else None
+        target = LatencyTarget(config.target_p99_us * 1000, max_batch_size, closes)
+        return AdaptiveBatcher(batcher, target, router)
+    if admission is None:
+        if isinstance(batcher, DynamicBatcher) and can_gather(config):
+            batcher.gathering = Gathering()
+        return batcher
+    return AdaptiveBatcher(batcher, QueueControl(admission, max_batch_size), router)
+
+
+def target_of(batcher: Batcher) -> LatencyTarget | None:
+    """The target that a batcher of make_batcher() holds; None: none."""
+    control = batcher.control if isinstance(batcher, AdaptiveBatcher) else None
+    return control if isinstance(control, LatencyTarget) else None
+
+
+def holds_target(config: ModelConfig) -> bool:
+    """Whether a target for the p99 applies: to models that give one response to each request,
+    whichever comes before it. An ensemble's requests are batched at its steps.
+    """
+    return (
+        config.target_p99_us > 0
+        and config.sequences is None
+        and not config.decoupled
+        and config.platform != ENSEMBLE_PLATFORM
+    )
+
+
+class WaitingBatcher(Batcher, Protocol):
+    """A Batcher whose batches may wait at instances that still execute others."""
+
+    def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
+        """Like next_batch(), for an instance that is not free yet; None also if the batch could
+        still grow until an instance is free.
+        """
+
+
+class FifoBatcher:
+    """Triton's default scheduler: one request per execution, in order of arrival."""
+
+    def __init__(self, model_name: str, max_pending: int = 0) -> None:
+        self.pending = 0
+        self._model_name = model_name
+        self._max_pending = max_pending
+        self._queue = Fifo()
+        self._expiries = Expiries()
+
+    def enqueue(self, entry: Entry, now_ns: int) -> None:
+        if self._max_pending and self.pending >= self._max_pending:
+            raise queue_full(entry)
+        entry.enqueued_ns = now_ns
+        entry.state = QUEUED
+        self._queue.append(entry)
+        self.pending += 1
+        self._expiries.push(entry, self.pending)
+
+    def pending_ahead(self, level: int) -> int:  # noqa: ARG002 (there are no levels)
+        """How many entries are executed before one that would be queued now."""
+        return self.pending
+
+    def last_entries(self, count: int) -> list[Entry]:
+        """At most so many of those that would be executed last."""
+        return list(islice(self._queue.newest(), max(0, count)))
+
+    def requeue(self, entries: Sequence[Entry]) -> None:
+        self._queue.prepend(entries)
+        self.pending += len(entries)
+        for entry in entries:
+            entry.state = QUEUED
+            self._expiries.push(entry, self.pending)
+
+    def remove_entry(self, entry: Entry) -> bool:
+        if entry.holder is not self._queue:
+            return False
+        self._queue.discard(entry)
+        self.pending -= 1
+        return True
+
+    def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (no batch is formed)
+        entries = self._queue.pop(1)
+        if not entries:
+            return None
+        self.pending -= 1
+        return executing_batch(entries, entries[0].valid.batch_size, "single")
+
+    def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
+        return self.next_batch(now_ns, instances)
+
+    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
+        entry.enqueued_ns = now_ns
+        entry.state = EXECUTING
+        return Batch([entry], entry.valid.batch_size, "single")
+
+    def form_batches(self, now_ns: int, instances: int) -> None:
+        """Do nothing: every entry runs alone."""
+
+    def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
+        expired: list[tuple[Entry, NereidError]] = []
+        for entry in self._expiries.due(now_ns):
+            self.remove_entry(entry)
+            expired.append((entry, deadline_passed(self._model_name)))
+        return expired
+
+    def closes_ns(self, now_ns: int) -> int | None:  # noqa: ARG002 (nothing is delayed)
+        return None
+
+    def wake_at_ns(self, now_ns: int) -> int | None:  # noqa: ARG002 (nothing is delayed)
+        return self._expiries.next_ns()

@@ -1,0 +1,423 @@
+"""Triton's dynamic batcher: which queued requests run together, and when.
+
+Pure: events and the time in, batches out. As on Triton, batches are formed ahead of time and grow
+until an instance is free. Where queue timeouts, queue bounds or priorities are configured, a batch
+is formed only when an instance is free.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from nereid_scheduler.batching.queues import (
+    Cursor,
+    Expiries,
+    Fifo,
+    PriorityQueues,
+    deadline_passed,
+    queue_full,
+    timeout_expired,
+)
+from nereid_scheduler.core.requests.entry import (
+    BATCHED,
+    EXECUTING,
+    QUEUED,
+    Batch,
+    executing_batch,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from nereid.core.errors import NereidError
+    from nereid.model_config import DynamicBatching
+    from nereid_scheduler.batching.gathering import Gathering
+    from nereid_scheduler.core.requests.entry import Entry
+
+# Triton's: how many formed batches may wait per instance.
+_FORMED_PER_INSTANCE: Final = 2
+# More requests than a batch can have.
+UNLIMITED: Final = 1 << 62
+
+
+def forms_ahead(batching: DynamicBatching) -> bool:
+    """Whether batches may be formed before there is an instance for them."""
+    policy = batching.default_queue_policy
+    return not (
+        batching.priority_levels
+        or policy.default_timeout_us
+        or policy.allow_timeout_override
+        or policy.max_queue_size
+    )
+
+
+class _FormedBatch:
+    """A batch that waits for an instance. sealed: nothing may be merged with it."""
+
+    __slots__ = ("entries", "key", "reason", "sealed", "size")
+
+    def __init__(self, key: Hashable) -> None:
+        self.entries: list[Entry] = []
+        self.size = 0
+        self.key = key
+        self.reason = ""
+        self.sealed = False
+
+
+class _Scan(Cursor):
+    """The candidates in front of the cursor: what would join the batch if it were closed now.
+
+    Kept between calls while they wait for more entries, and dropped when one of them is removed or
+    another entry is queued in front of them.
+    """
+
+    __slots__ = ("count", "key", "oldest_ns", "size")
+
+    def __init__(self, key: Hashable = None) -> None:
+        super().__init__()
+        self.count = 0
+        self.size = 0
+        self.oldest_ns = 0
+        self.key = key
+
+
+class _ScanResult:
+    """The best place to cut, and why the scan ended."""
+
+    __slots__ = ("best_count", "best_reason", "best_size", "ended_by")
+
+    def __init__(self) -> None:
+        self.best_count = 0
+        self.best_size = 0
+        self.best_reason = ""
+        # full, shape, shared: the next entry does not fit; empty: all entries were scanned.
+        self.ended_by = ""
+
+    def cut(self, count: int, size: int, reason: str) -> None:
+        self.best_count = count
+        self.best_size = size
+        self.best_reason = reason
+
+
+class DynamicBatcher:
+    """See Batcher. The last of the batches in _formed may be _growing, that is, not saturated."""
+
+    def __init__(
+        self, model_name: str, max_batch_size: int, batching: DynamicBatching, max_pending: int = 0
+    ) -> None:
+        self.pending = 0
+        # A batch that has so many requests is closed, though more would fit; see BatchShares.
+        self.most_requests = UNLIMITED
+        # As most_requests, of batches with one key; see BatchSizes.
+        self.bounds: dict[Hashable, int] = {}
+        # None: an instance never waits for the clients of its last batch.
+        self.gathering: Gathering | None = None
+        # A LatencyTarget changes them.
+        self.max_size = max(1, max_batch_size)
+        self.delay_ns = batching.max_queue_delay_us * 1000
+        self._model_name = model_name
+        self._max_pending = max_pending
+        self._preferred = frozenset(batching.preferred_batch_sizes)
+        self._max_preferred = max(self._preferred, default=0)
+        self._policy = batching.default_queue_policy
+        self._policies = batching.priority_queue_policies if batching.priority_levels else {}
+        self._forms_ahead = forms_ahead(batching)
+        self._has_levels = batching.priority_levels > 0
+        self._queues = PriorityQueues()
+        self._scan = _Scan()
+        self._formed: deque[_FormedBatch] = deque()
+        self._growing: _FormedBatch | None = None
+        self._expiries = Expiries()
+
+    def enqueue(self, entry: Entry, now_ns: int) -> None:
+        if self._max_pending and self.pending >= self._max_pending:
+            raise queue_full(entry)
+        if not self._forms_ahead:
+            bound = self._policies.get(entry.level, self._policy).max_queue_size
+            if bound and self._queues.count(entry.level) >= bound:
+                raise queue_full(entry)
+        entry.enqueued_ns = now_ns
+        entry.state = QUEUED
+        if not self._queues.append(entry, self._scan):
+            self._scan = _Scan()
+        self.pending += 1
+        if entry.timeout_ns is not None or entry.deadline_ns is not None:
+            self._expiries.push(entry, self.pending)
+
+    def pending_ahead(self, level: int) -> int:
+        """How many entries are executed before one of this level that would be queued now."""
+        return self._queues.count_ahead(level) if self._has_levels else self.pending
+
+    def last_entries(self, count: int) -> list[Entry]:
+        """At most so many of those that would be executed last, and are not in a batch yet."""
+        return list(islice(self._queues.last(), max(0, count)))
+
+    def requeue(self, entries: Sequence[Entry]) -> None:
+        # Formed batches come after these entries and must be formed anew.
+        undone = [entry for formed in self._formed for entry in formed.entries]
+        self._formed.clear()
+        self._growing = None
+        self._scan = _Scan()
+        self.pending += len(entries)
+        for entry in entries:
+            entry.timeout_ns = None  # it was met: the entry has been executing
+            self._expiries.push(entry, self.pending)
+        self._queues.prepend([*entries, *undone])
+        for entry in (*entries, *undone):
+            entry.state = QUEUED
+
+    def remove_entry(self, entry: Entry) -> bool:
+        holder = entry.holder
+        if isinstance(holder, Fifo):
+            holder.discard(entry)
+        elif isinstance(holder, _FormedBatch):
+            entry.holder = None
+            self._drop_from_batch(entry, holder)
+        else:
+            return False
+        self._scan = _Scan()
+        self.pending -= 1
+        return True
+
+    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
+        gathering = self.gathering
+        if gathering is not None and gathering.should_wait(self.pending, now_ns):
+            return None
+        if self._formed:
+            self.form_batches(now_ns, instances)
+        else:
+            # The batch leaves as soon as it is formed: it need not grow.
+            self._form(now_ns)
+        if not self._formed:
+            return None
+        batch = self._formed.popleft()
+        if self.delay_ns:
+            self._merge_followers(batch, now_ns)
+        if batch.sealed and not self._has_levels:
+            self._join_alike(batch)
+        if self._growing is not None and not self._formed:
+            # The growing batch has just left, and the candidates were to join it.
+            self._growing = None
+            self._scan = _Scan()
+        self.pending -= len(batch.entries)
+        if gathering is not None:
+            gathering.batch_dispatched(batch.entries)
+        return executing_batch(batch.entries, batch.size, batch.reason)
+
+    def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:  # noqa: ARG002 (as OldestBatcher)
+        """The only instance has executed a batch, so long after it was sent, and has no other."""
+        if self.gathering is None:
+            return
+        first, requests = batch.entries[0], len(batch.entries)
+        # Not of an entry that must be alone, nor of requests with several rows.
+        alike = first.key is first.valid.shape_key and batch.size == requests
+        key = first.key if alike else None
+        most = min(self.max_size, self._most(key))
+        self.gathering.batch_ended(key, requests, taken_ns, self.pending, most, now_ns)
+
+    def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
+        if self.delay_ns:
+            self.form_batches(now_ns, instances)
+            first = self._formed[0] if self._formed else None
+            if first is None or (first is self._growing and first.size < self.max_size):
+                return None
+        elif self.pending < min(self.max_size, self.most_requests):
+            return None
+        return self.next_batch(now_ns, instances)
+
+    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
+        gathering = self.gathering
+        if self.delay_ns or (gathering is not None and gathering.should_wait(1, now_ns)):
+            return None
+        size = entry.valid.batch_size
+        if size >= self.max_size:
+            reason = "full"
+        elif size >= self._max_preferred or size in self._preferred:
+            reason = "preferred"
+        else:
+            reason = "immediate"
+        entry.enqueued_ns = now_ns
+        entry.state = EXECUTING
+        entries = [entry]
+        if gathering is not None:
+            gathering.batch_dispatched(entries)
+        return Batch(entries, size, reason)
+
+    def form_batches(self, now_ns: int, instances: int) -> None:
+        if not self._forms_ahead:
+            return
+        limit = _FORMED_PER_INSTANCE * instances
+        while self._growing is not None or len(self._formed) < limit:
+            if not self._form(now_ns):
+                break
+
+    def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
+        expired: list[tuple[Entry, NereidError]] = []
+        for entry in self._expiries.due(now_ns):
+            if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
+                self.remove_entry(entry)
+                expired.append((entry, deadline_passed(self._model_name)))
+            elif entry.timeout_ns is not None and entry.timeout_ns <= now_ns:
+                if self._policies.get(entry.level, self._policy).timeout_action == "DELAY":
+                    entry.timeout_ns = None
+                    self._queues.delay(entry)
+                    self._scan = _Scan()
+                else:
+                    self.remove_entry(entry)
+                    expired.append((entry, timeout_expired()))
+        return expired
+
+    def wake_at_ns(self, now_ns: int) -> int | None:
+        at_ns = self._expiries.next_ns()
+        closes_ns = self.closes_ns(now_ns)
+        if closes_ns is not None and (at_ns is None or closes_ns < at_ns):
+            return closes_ns
+        return at_ns
+
+    def closes_ns(self, now_ns: int) -> int | None:
+        """When the queue delay ends of what is to be a batch, or the wait for more requests; None:
+        nothing waits for that.
+        """
+        if self.gathering is not None and self.gathering.expected and self.pending:
+            until_ns = self.gathering.until_ns
+            return until_ns if until_ns > now_ns else None
+        if not self.delay_ns or not self._scan.count:
+            return None
+        closes_ns = self._scan.oldest_ns + self.delay_ns
+        # Past: only a free instance is missing, and the owner knows when there is one.
+        return closes_ns if closes_ns > now_ns else None
+
+    def _form(self, now_ns: int) -> bool:
+        """Close a batch, or grow or end the growing one; False: nothing can be done yet."""
+        growing, scan = self._growing, self._scan
+        base = 0 if growing is None else growing.size
+        found = self._examine(base)
+        delay_over = self.delay_ns and scan.count and now_ns - scan.oldest_ns >= self.delay_ns
+        if found.best_size and not delay_over:
+            saturated = not self.delay_ns or found.best_reason == "full"
+            self._close(found.best_count, found.best_size, found.best_reason, saturated)
+        elif not scan.count:
+            if not found.ended_by:
+                return False
+            self._growing = None
+            self._scan = _Scan()
+        elif found.ended_by or base + scan.size >= self._max_preferred:
+            self._close(scan.count, scan.size, found.ended_by or "preferred", True)
+        elif delay_over or not self.delay_ns:
+            self._close(scan.count, scan.size, "delay" if delay_over else "immediate", False)
+        elif growing is not None and base not in self._preferred:
+            # An instance may be free at any moment: the batch should have all there is by then.
+            self._close(scan.count, scan.size, growing.reason, False)
+        else:
+            return False
+        if found.ended_by == "shape":
+            self._formed[-1].sealed = True
+        return True
+
+    def _examine(self, base: int) -> _ScanResult:
+        """Move the cursor as far as entries fit on top of a batch of size base."""
+        scan, found = self._scan, _ScanResult()
+        key = scan.key if self._growing is None else self._growing.key
+        count, total, oldest_ns = scan.count, base + scan.size, scan.oldest_ns
+        max_size, max_preferred, preferred = self.max_size, self._max_preferred, self._preferred
+        ahead = 0 if self._growing is None else len(self._growing.entries)
+        most = self._most(key) - ahead
+        for entry in self._queues.scan(scan):
+            before = total
+            total += entry.valid.batch_size
+            if before or count:
+                if total > max_preferred and not found.best_size:
+                    found.cut(count, before - base, "full")
+                if total > max_size:
+                    found.ended_by = "full"
+                elif entry.key != key:
+                    found.ended_by = "shape"
+                elif count >= most:
+                    found.ended_by = "shared"
+                if found.ended_by:
+                    total = before
+                    break
+            else:
+                key = scan.key = entry.key
+                most = self._most(key) - ahead
+            oldest_ns = min(oldest_ns, entry.enqueued_ns) if count else entry.enqueued_ns
+            count += 1
+            if total in preferred:
+                found.cut(count, total - base, "preferred")
+            if total >= max_preferred and not self.delay_ns:
+                # Without a delay no entry behind this one can change the cut.
+                break
+        scan.count, scan.size, scan.oldest_ns = count, total - base, oldest_ns
+        return found
+
+    def _most(self, key: Hashable) -> int:
+        """How many requests a batch with this key may have."""
+        return min(self.most_requests, self.bounds.get(key, UNLIMITED))
+
+    def _close(self, count: int, size: int, reason: str, saturated: bool) -> None:
+        """Move the first candidates to the growing batch or a new one; size is theirs together."""
+        formed = self._growing
+        entries = self._queues.pop(count)
+        if formed is None:
+            formed = _FormedBatch(self._scan.key)
+            formed.entries = entries
+            self._formed.append(formed)
+        else:
+            formed.entries += entries
+        formed.size += size
+        formed.reason = "full" if formed.size >= self.max_size else reason
+        for entry in entries:
+            entry.holder = formed
+            entry.state = BATCHED
+        self._growing = None if saturated else formed
+        self._scan = _Scan()
+
+    def _merge_followers(self, batch: _FormedBatch, now_ns: int) -> None:
+        """Add the next batches to one that leaves, as far as they fit and have waited."""
+        while self._formed and not batch.sealed:
+            following = self._formed[0]
+            oldest_ns = min(entry.enqueued_ns for entry in following.entries)
+            if (
+                following.sealed
+                or following.key != batch.key
+                or batch.size + following.size > self.max_size
+                or now_ns - oldest_ns <= self.delay_ns
+            ):
+                return
+            self._formed.popleft()
+            batch.entries += following.entries
+            batch.size += following.size
+            batch.reason = "full" if batch.size >= self.max_size else "delay"
+
+    def _join_alike(self, batch: _FormedBatch) -> None:
+        """Add what waits behind other shapes to one that leaves: it was cut where they began.
+
+        The oldest entry of all still leaves first, so no shape waits for another one's end.
+        """
+        largest = self._max_preferred or self.max_size
+        for following in [each for each in self._formed if each.key == batch.key]:
+            together = len(batch.entries) + len(following.entries)
+            if batch.size + following.size > largest or together > self._most(batch.key):
+                return
+            self._formed.remove(following)
+            if self._growing is following:
+                self._growing = None
+                self._scan = _Scan()
+            batch.entries += following.entries
+            batch.size += following.size
+        most = self._most(batch.key) - len(batch.entries)
+        entries = self._queues.extract_alike(batch.key, largest - batch.size, most)
+        if entries:
+            batch.entries += entries
+            batch.size += sum(entry.valid.batch_size for entry in entries)
+            self._scan = _Scan()
+
+    def _drop_from_batch(self, entry: Entry, formed: _FormedBatch) -> None:
+        formed.entries.remove(entry)
+        formed.size -= entry.valid.batch_size
+        if not formed.entries:
+            self._formed.remove(formed)
+            if self._growing is formed:
+                self._growing = None

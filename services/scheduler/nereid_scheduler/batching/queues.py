@@ -1,0 +1,274 @@
+"""What a batcher keeps entries in: queues by priority level, and timeouts and deadlines.
+
+Decides nothing about batches. `Entry.holder` is the queue that has the entry. An entry discarded
+from the middle stays in the deque as a dead slot that is skipped, so that cancelling is O(1).
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from heapq import heappop, heappush
+from itertools import chain, count, islice
+from typing import TYPE_CHECKING
+
+from nereid.core.errors import DeadlineExceeded, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
+
+    from nereid_scheduler.core.requests.entry import Entry
+
+# So many dead slots and stale deadlines are not worth a clean-up.
+_SLACK = 64
+# Entries that a batch is looked for behind.
+_MOST_PASSED = 256
+
+
+def request_prefix(request_id: str) -> str:
+    """How Triton's core opens an error text about a request."""
+    return f"[request id: {request_id or '<id_unknown>'}] "
+
+
+def queue_full(entry: Entry) -> Unavailable:
+    return Unavailable(f"{request_prefix(entry.request.request_id)}Exceeds maximum queue size")
+
+
+def timeout_expired() -> Unavailable:
+    return Unavailable("Request timeout expired", accepted=True)
+
+
+def deadline_passed(model_name: str) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"deadline exceeded while the request was queued for model '{model_name}'", accepted=True
+    )
+
+
+class Fifo:
+    """Entries of one rank in order of arrival. A discarded entry must not be queued here again."""
+
+    __slots__ = ("items", "live", "rank")
+
+    def __init__(self, rank: int = 0) -> None:
+        self.rank = rank
+        self.items: deque[Entry] = deque()
+        self.live = 0
+
+    def append(self, entry: Entry) -> None:
+        entry.holder = self
+        self.items.append(entry)
+        self.live += 1
+
+    def prepend(self, entries: Sequence[Entry]) -> None:
+        """To the front, in this order."""
+        for entry in entries:
+            entry.holder = self
+        self.items.extendleft(reversed(entries))
+        self.live += len(entries)
+
+    def discard(self, entry: Entry) -> None:
+        entry.holder = None
+        self.live -= 1
+        if not self.live:
+            # Dead slots would keep their tensors until the next request.
+            self.items.clear()
+        elif len(self.items) > 2 * self.live + _SLACK:
+            self.items = deque(item for item in self.items if item.holder is self)
+
+    def extract(self, entry: Entry) -> None:
+        """Like discard, but in O(n) and without a dead slot: the entry may be queued again."""
+        entry.holder = None
+        self.live -= 1
+        self.items.remove(entry)
+
+    def extract_alike(self, key: Hashable, rows: int, most: int) -> list[Entry]:
+        """The oldest entries with this key, at most so many and of so many rows together. Looks
+        only so far, since those behind which it looks must be put back.
+        """
+        found: list[Entry] = []
+        passed: list[Entry] = []
+        items = self.items
+        while items and len(found) < most and len(passed) < _MOST_PASSED:
+            entry = items.popleft()
+            if entry.holder is not self:
+                continue
+            if entry.key != key:
+                passed.append(entry)
+                continue
+            rows -= entry.valid.batch_size
+            if rows < 0:
+                passed.append(entry)
+                break
+            found.append(entry)
+        items.extendleft(reversed(passed))
+        self.live -= len(found)
+        if not self.live:
+            items.clear()
+        return found
+
+    def newest(self) -> Iterator[Entry]:
+        """The entries, those that were queued last first."""
+        return (entry for entry in reversed(self.items) if entry.holder is self)
+
+    def pop(self, limit: int) -> list[Entry]:
+        """At most limit of the oldest entries."""
+        items = self.items
+        if limit >= self.live == len(items):
+            entries = list(items)
+            items.clear()
+        else:
+            entries = []
+            limit = min(limit, self.live)
+            while len(entries) < limit:
+                entry = items.popleft()
+                if entry.holder is self:
+                    entries.append(entry)
+        self.live -= len(entries)
+        return entries
+
+
+class Cursor:
+    """How far a scan has come."""
+
+    __slots__ = ("index", "slot")
+
+    def __init__(self) -> None:
+        self.index = 0
+        self.slot = 0
+
+
+class PriorityQueues:
+    """The queues of all priority levels, each with one for its delayed entries behind it.
+
+    Only the queues in use exist: a model may have any number of levels.
+    """
+
+    __slots__ = ("_by_rank", "_fifos")
+
+    def __init__(self) -> None:
+        self._by_rank: dict[int, Fifo] = {}
+        self._fifos: list[Fifo] = []
+
+    def append(self, entry: Entry, cursor: Cursor) -> bool:
+        """Queue an entry at the end of its level. False: that is in front of the cursor."""
+        rank = 2 * entry.level
+        fifos = self._fifos
+        if len(fifos) == 1 and fifos[0].rank == rank:
+            fifos[0].append(entry)
+            return True
+        in_front = bool(fifos) and rank < fifos[cursor.index].rank
+        (self._by_rank.get(rank) or self._open(rank)).append(entry)
+        return not in_front
+
+    def delay(self, entry: Entry) -> None:
+        """Move a queued entry behind the fresh ones of its level."""
+        self._by_rank[2 * entry.level].extract(entry)
+        rank = 2 * entry.level + 1
+        (self._by_rank.get(rank) or self._open(rank)).append(entry)
+
+    def prepend(self, entries: Iterable[Entry]) -> None:
+        """To the front of their levels, in this order."""
+        by_level: dict[int, list[Entry]] = {}
+        for entry in entries:
+            by_level.setdefault(entry.level, []).append(entry)
+        for level, group in by_level.items():
+            (self._by_rank.get(2 * level) or self._open(2 * level)).prepend(group)
+
+    def count(self, level: int) -> int:
+        """How many entries of a level wait, delayed ones included."""
+        fresh = self._by_rank.get(2 * level)
+        delayed = self._by_rank.get(2 * level + 1)
+        return (fresh.live if fresh else 0) + (delayed.live if delayed else 0)
+
+    def count_ahead(self, level: int) -> int:
+        """How many entries an entry of this level would be queued behind: all of more urgent
+        levels, and those of its own, delayed ones included.
+        """
+        last = 2 * level + 1
+        return sum(fifo.live for fifo in self._fifos if fifo.rank <= last)
+
+    def last(self) -> Iterator[Entry]:
+        """The entries in reverse order."""
+        return chain.from_iterable(fifo.newest() for fifo in reversed(self._fifos))
+
+    def scan(self, cursor: Cursor) -> Iterator[Entry]:
+        """The entries behind the cursor, which passes one when the next is asked for."""
+        while self._fifos:
+            fifo = self._fifos[cursor.index]
+            for entry in islice(fifo.items, cursor.slot, None):
+                if entry.holder is fifo:
+                    yield entry
+                cursor.slot += 1
+            if cursor.index == len(self._fifos) - 1:
+                return
+            cursor.index += 1
+            cursor.slot = 0
+
+    def pop(self, limit: int) -> list[Entry]:
+        """The first limit entries, in scan order; there must be as many."""
+        fifos = self._fifos
+        entries = fifos[0].pop(limit)
+        while len(entries) < limit:
+            # Empty now: drop it, or a model with many levels would keep many queues.
+            del self._by_rank[fifos.pop(0).rank]
+            entries.extend(fifos[0].pop(limit - len(entries)))
+        return entries
+
+    def extract_alike(self, key: Hashable, rows: int, most: int) -> list[Entry]:
+        """As Fifo's, of those that are first in rank."""
+        first = next((fifo for fifo in self._fifos if fifo.live), None)
+        return [] if first is None else first.extract_alike(key, rows, most)
+
+    def _open(self, rank: int) -> Fifo:
+        fifo = self._by_rank[rank] = Fifo(rank)
+        insort(self._fifos, fifo, key=lambda item: item.rank)
+        return fifo
+
+
+class Expiries:
+    """Timeouts and deadlines of queued entries, soonest first."""
+
+    __slots__ = ("_heap", "_order")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Entry]] = []
+        self._order = count()
+
+    def push(self, entry: Entry, pending: int) -> None:
+        """Watch an entry; pending: how many entries the batcher holds, this one included."""
+        if entry.timeout_ns is None and entry.deadline_ns is None:
+            return
+        if len(self._heap) > 4 * pending + _SLACK:
+            self._drop_stale()
+        self._watch(entry)
+
+    def next_ns(self) -> int | None:
+        """No later than the next timeout or deadline."""
+        heap = self._heap
+        while heap and heap[0][2].holder is None:
+            # It has left the queue, and would keep its tensors until its deadline.
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def due(self, now_ns: int) -> list[Entry]:
+        """The entries past their timeout or deadline that are still queued, soonest first."""
+        heap = self._heap
+        expired: dict[Entry, None] = {}
+        while heap and heap[0][0] <= now_ns:
+            entry = heappop(heap)[2]
+            if entry.holder is not None:
+                expired[entry] = None
+        return list(expired)
+
+    def _watch(self, entry: Entry) -> None:
+        if entry.timeout_ns is not None:
+            heappush(self._heap, (entry.timeout_ns, next(self._order), entry))
+        if entry.deadline_ns is not None:
+            heappush(self._heap, (entry.deadline_ns, next(self._order), entry))
+
+    def _drop_stale(self) -> None:
+        # Otherwise entries that ran long ago would keep their tensors until their deadline.
+        held = dict.fromkeys(item[2] for item in self._heap if item[2].holder is not None)
+        self._heap.clear()
+        for entry in held:
+            self._watch(entry)

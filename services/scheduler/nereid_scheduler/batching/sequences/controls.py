@@ -1,0 +1,167 @@
+"""Control tensors: what the batcher says to a stateful model beside each request, as more inputs.
+
+A control tensor has the shape [1], behind a batch dimension of 1 where the model batches. So the
+heads of all requests grow by the same bytes, and only the payloads differ.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from nereid.bounded_cache import BoundedCache
+from nereid.core.errors import InvalidArgument
+from nereid.core.tensors import datatypes
+from nereid.core.tensors.datatypes import BYTES
+from nereid.core.wire.messages import InferRequest
+from nereid.model_config.sequence_controls import control_datatype
+from nereid.pb import kserve_pb2, model_config_pb2
+from nereid_scheduler.core.requests.entry import Entry, RequestState, ValidHead
+
+if TYPE_CHECKING:
+    from nereid.core.correlation_ids import CorrelationId
+    from nereid.core.wire.messages import InferResponse, Payload
+    from nereid.model_config import ModelConfig
+
+_Control = model_config_pb2.ModelSequenceBatching.Control
+
+# The false and true values of a pair, as bytes.
+_Pair = tuple[bytes, bytes]
+# From START, END and READY to one tensor's bytes.
+_Flags = tuple[bool, bool, bool]
+_FLAG_INDEX: Final = {
+    _Control.CONTROL_SEQUENCE_START: 0,
+    _Control.CONTROL_SEQUENCE_END: 1,
+    _Control.CONTROL_SEQUENCE_READY: 2,
+}
+_FORMATS: Final = {"BOOL": "<?", "INT32": "<i", "FP32": "<f"}
+_INTEGER_BYTES: Final = {"UINT64": 8, "INT64": 8, "UINT32": 4, "INT32": 4}
+# The zeros of null requests, by their heads.
+_MAX_NULLS: Final = 256
+_MAX_NULL_BYTES: Final = 65536
+_MAX_NULL_HEAD_BYTES: Final = 4096
+
+
+class ControlTensors:
+    """The control tensors of one model."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._model_name = config.name
+        # In the order of the configuration: the pair of a flag, or the datatype of the correlation
+        # id.
+        self._tensors: list[tuple[int, _Pair] | str] = []
+        message = kserve_pb2.ModelInferRequest()
+        shape = [1, 1] if config.max_batch_size > 0 else [1]
+        for control_input in config.proto.sequence_batching.control_input:
+            for control in control_input.control:
+                self._tensors.append(_tensor_of(control))
+                datatype = control_datatype(control)
+                message.inputs.add(name=control_input.name, datatype=datatype, shape=shape)
+        # Whether ids are of the wrong kind for it.
+        self.has_id = any(isinstance(tensor, str) for tensor in self._tensors)
+        self._head_suffix = message.SerializeToString()
+        self._nulls = BoundedCache[bytes, list[bytes]](_MAX_NULLS, _MAX_NULL_HEAD_BYTES)
+
+    def check(self, correlation_id: CorrelationId) -> None:
+        """Raise InvalidArgument if the id is of a kind that the model's control tensor is not; an
+        empty one is of either kind.
+        """
+        if not correlation_id:
+            return
+        for tensor in self._tensors:
+            if isinstance(tensor, str) and (tensor == BYTES) is not isinstance(correlation_id, str):
+                wanted = "a string" if tensor == BYTES else "an unsigned integer"
+                raise InvalidArgument(
+                    f"the correlation ID of a sequence of model '{self._model_name}' must be"
+                    f" {wanted}, because its control tensor is of type {tensor}"
+                )
+
+    def add_to(
+        self, request: InferRequest, correlation_id: CorrelationId, *, start: bool, end: bool
+    ) -> None:
+        """Add the control tensors to a request."""
+        if self._tensors:
+            request.head += self._head_suffix
+            request.payloads += self._values((start, end, True), correlation_id)
+
+    @property
+    def has_text_ids(self) -> bool:
+        """Whether the model has a tensor for correlation ids that are texts."""
+        return BYTES in self._tensors
+
+    def replace(
+        self, request: InferRequest, correlation_id: CorrelationId, *, start: bool, end: bool
+    ) -> None:
+        """Give the control tensors that were added to a request other values."""
+        if self._tensors:
+            values = self._values((start, end, True), correlation_id)
+            request.payloads[-len(values) :] = values
+
+    def null_entry(self, like: Entry, now_ns: int) -> Entry:
+        """For a slot without a request: like another request of the batch, all its tensors zero,
+        not READY. Nobody waits for its response, and it counts for nothing.
+        """
+        zeros = self._nulls.get(like.request.head)
+        if zeros is None:
+            inputs = kserve_pb2.ModelInferRequest.FromString(like.request.head).inputs
+            own = inputs[: len(inputs) - len(self._tensors)]
+            zeros = [bytes(_zero_bytes(tensor)) for tensor in own]
+            if sum(map(len, zeros)) <= _MAX_NULL_BYTES:
+                self._nulls.remember(like.request.head, zeros)
+        payloads: list[Payload] = [*zeros, *self._values((False, False, False), 0)]
+        request = InferRequest(0, like.request.head, payloads)
+        entry = Entry(request, _NULL_HEAD, _drop, like.owner, now_ns)
+        entry.state = RequestState.RESPONDED
+        return entry
+
+    def _values(self, flags: _Flags, correlation_id: CorrelationId) -> list[bytes]:
+        values = []
+        for tensor in self._tensors:
+            if isinstance(tensor, str):
+                values.append(_correlation_bytes(tensor, correlation_id))
+            else:
+                index, pair = tensor
+                values.append(pair[flags[index]])
+        return values
+
+
+_NULL_HEAD: Final = ValidHead(0, None, (), ())
+
+
+def is_null(entry: Entry) -> bool:
+    """Whether it stands for a slot without a request."""
+    return entry.valid is _NULL_HEAD
+
+
+def _drop(response: InferResponse) -> None:
+    """A null request's response."""
+
+
+def _tensor_of(control: _Control) -> tuple[int, _Pair] | str:
+    """How a control's values are made."""
+    datatype = control_datatype(control)
+    if control.kind == _Control.CONTROL_SEQUENCE_CORRID:
+        return datatype
+    pack = struct.Struct(_FORMATS[datatype]).pack
+    pair = control.int32_false_true or control.fp32_false_true or control.bool_false_true
+    return _FLAG_INDEX[control.kind], (pack(pair[0]), pack(pair[1]))
+
+
+def _correlation_bytes(datatype: str, correlation_id: CorrelationId) -> bytes:
+    if datatype == BYTES:
+        text = correlation_id.encode() if isinstance(correlation_id, str) else b""
+        return struct.pack("<I", len(text)) + text
+    number = correlation_id if isinstance(correlation_id, int) else 0
+    size = _INTEGER_BYTES[datatype]
+    return (number & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+
+
+def _zero_bytes(tensor: kserve_pb2.ModelInferRequest.InferInputTensor) -> int:
+    """The size of a tensor of this shape whose elements are zero, or empty."""
+    size = datatypes.byte_size(tensor.datatype, tensor.shape)
+    if size is not None:
+        return size
+    count = 4
+    for dim in tensor.shape:
+        count *= dim
+    return count

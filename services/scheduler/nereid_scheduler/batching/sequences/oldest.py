@@ -1,0 +1,130 @@
+"""The strategy "oldest": each instance's sequences give one request at a time to a dynamic batcher
+of that instance, which forms batches as it does for other models.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nereid.model_config import DynamicBatching
+from nereid_scheduler.batching.dynamic_batcher import DynamicBatcher
+from nereid_scheduler.batching.gathering import Gathering, can_gather
+from nereid_scheduler.batching.sequences.sequence_batcher import SequenceBatcher, member_of
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from nereid.model_config import ModelConfig, SequenceBatching
+    from nereid_scheduler.core.instances.router import Router
+    from nereid_scheduler.core.requests.entry import Batch, Entry
+    from nereid_scheduler.core.requests.sequence import Sequence
+    from nereid_scheduler.core.requests.slots import Slot, SlotRow
+
+
+class OldestBatcher(SequenceBatcher):
+    """See SequenceBatcher. A sequence's next request is offered when the one before has ended."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        batching: SequenceBatching,
+        router: Router[Hashable],
+        max_pending: int = 0,
+        client_share: float = 1.0,
+    ) -> None:
+        slots = max(1, batching.max_candidate_sequences)
+        super().__init__(config, batching, router, slots, max_pending, client_share)
+        self._max_batch_size = config.max_batch_size
+        self._batching = batching.oldest or DynamicBatching()
+        self._gathers = can_gather(config)
+        self._batchers: dict[SlotRow, DynamicBatcher] = {}
+        # Of the instances that have offers, in the order in which they got one.
+        self._offers: dict[SlotRow, dict[Entry, Sequence]] = {}
+
+    def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (a Batcher)
+        for row, offers in self._offers.items():
+            if not self._router.is_free(row.instance):
+                continue
+            batch = self._batchers[row].next_batch(now_ns, 1)
+            if batch is None:
+                continue
+            for entry in batch.entries:
+                sequence = offers.pop(entry)
+                sequence.offered = None
+                self._begin(entry, sequence)
+            if not offers:
+                del self._offers[row]
+            self.pending -= len(batch.entries)
+            batch.instance = row.instance
+            return batch
+        return None
+
+    def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:
+        """See DynamicBatcher; each instance has its own."""
+        row = self.sequences.slots.row_of(instance)
+        batcher = None if row is None else self._batchers.get(row)
+        if batcher is not None:
+            batcher.batch_ended(instance, batch, taken_ns, now_ns)
+
+    def _append(self, sequence: Sequence, entry: Entry) -> None:
+        slot = sequence.slot
+        if slot is None or sequence.waiting or sequence.offered or sequence.executing:
+            sequence.append(entry)
+        else:
+            # It need not wait behind others of its sequence.
+            self._offer_entry(sequence, slot, entry)
+
+    def _offer(self, sequence: Sequence) -> None:
+        slot = sequence.slot
+        if slot is None or not sequence.waiting or sequence.offered or sequence.executing:
+            return
+        self._offer_entry(sequence, slot, sequence.pop())
+
+    def _offer_entry(self, sequence: Sequence, slot: Slot, entry: Entry) -> None:
+        row = slot.row
+        batcher = self._batchers.get(row)
+        if batcher is None:
+            batcher = self._batchers[row] = DynamicBatcher(
+                self._model_name, self._max_batch_size, self._batching
+            )
+            if self._gathers:
+                batcher.gathering = Gathering()
+        batcher.enqueue(entry, entry.enqueued_ns)
+        sequence.offered = entry
+        offers = self._offers.get(row)
+        if offers is None:
+            offers = self._offers[row] = {}
+        offers[entry] = sequence
+        member = member_of(entry)
+        member.slot_number = slot.index + 1
+        if member.end:
+            self._next_in_slot(slot)
+
+    def _withdraw(self, sequence: Sequence) -> Entry | None:
+        entry, sequence.offered = sequence.offered, None
+        if entry is None:
+            return None
+        for row, offers in self._offers.items():
+            if offers.pop(entry, None) is not None:
+                self._batchers[row].remove_entry(entry)
+                if not offers:
+                    del self._offers[row]
+                break
+        return entry
+
+    def _remove_row(self, row: SlotRow) -> list[Sequence]:
+        sequences = dict.fromkeys(row.sequences())
+        self._batchers.pop(row, None)
+        for entry, sequence in self._offers.pop(row, {}).items():
+            sequence.offered = None
+            sequence.prepend(entry)
+            sequences[sequence] = None
+        return list(sequences)
+
+    def _has_offers(self, row: SlotRow) -> bool:
+        return row in self._offers
+
+    def closes_ns(self, now_ns: int) -> int | None:
+        # Deadlines are watched for all waiting entries alike.
+        times = (self._batchers[row].closes_ns(now_ns) for row in self._offers)
+        return min((time for time in times if time is not None), default=None)

@@ -1,0 +1,403 @@
+"""What both strategies of sequence batching share: the way of a request into its sequence, and of a
+sequence into its slot and out of it.
+
+Cancelling or expiring one request of a sequence ends the sequence: the model would miss a step. But
+a START under an id that is still open begins it anew, whatever becomes of the requests before it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import Cancelled, InvalidArgument, Unavailable
+from nereid.core.sequence_owners import SEQUENCE_ID
+from nereid_scheduler.batching.queues import Expiries, deadline_passed, queue_full
+from nereid_scheduler.batching.sequences.controls import ControlTensors
+from nereid_scheduler.batching.sequences.moves import Moves
+from nereid_scheduler.batching.sequences.table import SequenceTable, sequence_lost
+from nereid_scheduler.core.requests.entry import RequestState
+from nereid_scheduler.core.requests.recovery import Transfer
+from nereid_scheduler.core.requests.sequence import (
+    Sequence,
+    SequenceMember,
+    sequence_flags,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+    from collections.abc import Sequence as Entries
+
+    from nereid.core.errors import NereidError
+    from nereid.model_config import ModelConfig, SequenceBatching
+    from nereid_scheduler.core.instances.router import Router
+    from nereid_scheduler.core.requests.entry import Batch, Entry
+    from nereid_scheduler.core.requests.slots import Slot, SlotRow
+
+_SEQUENCE_TIMEOUT: Final = "timeout of the corresponding sequence has been expired"
+_SEQUENCE_ENDED: Final = "an earlier request of the sequence was cancelled or has expired"
+
+
+class SequenceBatcher(ABC):
+    """A Batcher. The router knows which instances are free; a batch names its instance."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 (one fact each)
+        self,
+        config: ModelConfig,
+        batching: SequenceBatching,
+        router: Router[Hashable],
+        slots_per_instance: int,
+        max_pending: int,
+        client_share: float,
+    ) -> None:
+        """client_share: the part of the slots that the open sequences of one client may have."""
+        # Entries that no instance has.
+        self.pending = 0
+        self.sequences = SequenceTable(
+            config.name, slots_per_instance, batching.max_sequence_idle_us * 1000, client_share
+        )
+        self._model_name = config.name
+        self._router = router
+        self._max_pending = max_pending
+        self._controls = ControlTensors(config)
+        self._expiries = Expiries()
+        # Entries that instances have.
+        self._executing: dict[Entry, Sequence] = {}
+        self._snapshot_interval = batching.snapshot_interval
+        # Entries whose sequence has ended without them, to be failed in the next turn.
+        self._dropped: dict[Entry, NereidError] = {}
+        # Of sequences' states from instance to instance.
+        self.moves = Moves(batching.snapshot_interval, self._restart, self._lose)
+
+    # ---- for the strategies
+
+    @abstractmethod
+    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
+        """See Batcher."""
+
+    def _append(self, sequence: Sequence, entry: Entry) -> None:
+        """A request has come for a sequence with a slot."""
+        sequence.append(entry)
+        self._offer(sequence)
+
+    @abstractmethod
+    def _offer(self, sequence: Sequence) -> None:
+        """A sequence with a slot may have a request for the next batch: the first that waits."""
+
+    @abstractmethod
+    def _withdraw(self, sequence: Sequence) -> Entry | None:
+        """Take back what was offered, if it is not among the waiting."""
+
+    @abstractmethod
+    def _remove_row(self, row: SlotRow) -> list[Sequence]:
+        """An instance is gone: the sequences that had something there, offers withdrawn."""
+
+    @abstractmethod
+    def _has_offers(self, row: SlotRow) -> bool:
+        """Whether requests wait for a batch of this instance."""
+
+    @abstractmethod
+    def closes_ns(self, now_ns: int) -> int | None:
+        """When a batch closes though it could grow; None: none waits for that."""
+
+    # ---- requests
+
+    def enqueue(self, entry: Entry, now_ns: int) -> None:
+        if self._max_pending and self.pending >= self._max_pending:
+            raise queue_full(entry)
+        if entry.valid.batch_size > 1:
+            raise InvalidArgument(
+                f"inference request to model '{self._model_name}' must specify batch-size 1 due to"
+                " requirements of sequence batcher"
+            )
+        request = entry.request
+        flags = sequence_flags(request.parameters)
+        if self._controls.has_id:
+            self._controls.check(flags.id)
+        sequence = self.sequences.admit(flags, now_ns, request.sequence_owner)
+        if flags.start:
+            sequence.executed_id = 0
+        elif request.resent and sequence.has_executed(request.id):
+            # Its response was lost on the way, and its executor has none. The state includes it.
+            sequence.lost = "a response was lost, and its request cannot run again"
+            error = sequence_lost(sequence, self._model_name)
+            self._end(sequence, error, sequence.split())
+            raise error
+        entry.member = SequenceMember(sequence, start=flags.start, end=flags.end)
+        visible_id = sequence.visible_id
+        if visible_id != flags.id:
+            request.parameters = {**(request.parameters or {}), SEQUENCE_ID: visible_id}
+        self._controls.add_to(request, visible_id, start=flags.start, end=flags.end)
+        entry.enqueued_ns = now_ns
+        entry.state = RequestState.QUEUED
+        if sequence.slot is None and request.timeout_us:
+            # As on Triton, requests expire in the backlog alone.
+            entry.timeout_ns = now_ns + request.timeout_us * 1000
+        self.pending += 1
+        if self._snapshot_interval and sequence.recovery is None and not sequence.begun:
+            sequence.recovery = self.moves.new_recovery()
+        self._expiries.push(entry, self.pending)
+        if sequence.slot is None:
+            sequence.append(entry)
+        else:
+            self._append(sequence, entry)
+
+    def requeue(self, entries: Entries[Entry]) -> None:
+        """Requests of sequences whose instance was lost, and which can go on elsewhere."""
+        for entry in reversed(entries):
+            sequence = self._executing.pop(entry)
+            sequence.executing -= 1
+            entry.state = RequestState.QUEUED
+            entry.timeout_ns = None
+            self.pending += 1
+            sequence.prepend(entry)
+            self._expiries.push(entry, self.pending)
+            if sequence.transfer is Transfer.RETRY:
+                self.moves.resume(sequence)
+            else:
+                self._restart(sequence)
+
+    def retry_error(self, entry: Entry, cause: str) -> NereidError | None:
+        """Why an entry of a lost instance cannot run again; None: it can, at once. cause: what the
+        instance was lost by.
+        """
+        member = member_of(entry)
+        sequence = member.sequence
+        if (member.start and not sequence.begun) or sequence.transfer is Transfer.RETRY:
+            return None
+        if member.end and self.moves.recover(sequence):
+            # It had left its slot, and was not among those of the instance.
+            return None
+        return sequence_lost(sequence, self._model_name, cause)
+
+    def remove_entry(self, entry: Entry) -> bool:
+        if self._dropped.pop(entry, None) is not None:
+            return True
+        if entry.holder is None:
+            return False
+        sequence = member_of(entry).sequence
+        kept = self._take_out(entry, sequence)
+        self._end(sequence, Cancelled(_SEQUENCE_ENDED, accepted=True), kept)
+        return True
+
+    def is_blocked(self, entry: Entry) -> bool:
+        """Whether its sequence has not begun, and waits for another to leave its slot."""
+        sequence = member_of(entry).sequence
+        return not sequence.begun and self.sequences.in_backlog(sequence)
+
+    def end_entry(self, entry: Entry, now_ns: int) -> None:
+        """An instance has given its last response: the next one of its sequence may run."""
+        sequence = self._executing.pop(entry, None)
+        if sequence is None:
+            return
+        sequence.executing -= 1
+        sequence.begun = True
+        sequence.executed_id = entry.request.id
+        self.sequences.keep_open(sequence, now_ns)
+        if sequence.transfer is Transfer.RETRY:
+            # It was not to run again: the model would miss a step.
+            sequence.lost = "a request failed with its instance"
+            self._end(sequence, sequence_lost(sequence, self._model_name), sequence.split())
+        elif sequence.slot is not None:
+            if sequence.waiting is not None:
+                self._offer(sequence)
+        elif sequence.transfer is not None:
+            return
+        elif member_of(entry).end:
+            self.moves.forget(sequence)
+        elif sequence.waiting is not None and not self.sequences.in_backlog(sequence):
+            # Its first request was lost with its instance, and was not to run again.
+            sequence.lost = sequence.lost or "its first request failed"
+            self._end(sequence, sequence_lost(sequence, self._model_name), sequence.split())
+
+    def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
+        expired: list[tuple[Entry, NereidError]] = []
+        for entry in self._expiries.due(now_ns):
+            if entry.holder is None:
+                continue  # ended with another of its sequence
+            sequence = member_of(entry).sequence
+            error: NereidError
+            if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
+                error = deadline_passed(self._model_name)
+            elif self.sequences.in_backlog(sequence):
+                error = Unavailable(_SEQUENCE_TIMEOUT, accepted=True)
+            else:
+                continue  # its sequence has left the backlog in time
+            kept = self._take_out(entry, sequence)
+            expired.append((entry, error))
+            self._end(sequence, Unavailable(_SEQUENCE_TIMEOUT, accepted=True), kept)
+        for sequence in self.sequences.expired(now_ns):
+            self._end(sequence, Unavailable(_SEQUENCE_TIMEOUT, accepted=True), [])
+        expired += self._dropped.items()
+        self._dropped = {}
+        return expired
+
+    def wake_at_ns(self, now_ns: int) -> int | None:
+        if self._dropped:
+            return now_ns
+        times = (self._expiries.next_ns(), self.sequences.next_expiry_ns(), self.closes_ns(now_ns))
+        return min((time for time in times if time is not None), default=None)
+
+    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:  # noqa: ARG002 (it needs a slot)
+        """Nothing: an entry waits in its sequence's place."""
+        return None
+
+    def form_batches(self, now_ns: int, instances: int) -> None:  # noqa: B027 (on purpose)
+        """Do nothing: a batch is formed when its instance is free."""
+
+    # ---- instances
+
+    def add_instance(self, instance: Hashable) -> None:
+        """It is ready: its slots take sequences from the backlog."""
+        row = self.sequences.add_instance(instance)
+        for sequence in row.sequences():
+            self._offer(sequence)
+
+    def retire_instance(self, instance: Hashable) -> None:
+        """Its slots take no new sequences; those that are there go on, until has_sequences() says
+        that it can be removed.
+        """
+        row = self.sequences.slots.row_of(instance)
+        if row is not None:
+            self.sequences.slots.close_row(row)
+
+    def has_sequences(self, instance: Hashable) -> bool:
+        """Whether a retired instance is still to get batches."""
+        row = self.sequences.slots.row_of(instance)
+        return row is not None and (bool(row.occupied) or self._has_offers(row))
+
+    def remove_instance(
+        self, instance: Hashable, cause: str, *, lost: bool, gives_states: bool = False
+    ) -> None:
+        """It gets no more batches. Sequences that have state there have lost it, or go on elsewhere
+        once this has moved.
+
+        lost: what it executes now ends without a response, and is requeued or fails.
+        gives_states: it can be asked for its sequences' states (see Moves).
+        """
+        self.moves.are_possible = gives_states
+        row = self.sequences.slots.remove_row(instance)
+        sequences = self.moves.stop_exports(instance) if lost else []
+        if row is not None:
+            sequences += self._remove_row(row)
+        for sequence in reversed(sequences):
+            if not lost and gives_states and (sequence.executing or sequence.begun):
+                if not self.moves.is_placed(sequence):
+                    self._restart(sequence)
+                else:
+                    self.moves.await_export(sequence, instance, _slot_number(sequence))
+                    sequence.slot = None
+                continue
+            sequence.slot = None
+            if lost and self.moves.recover(sequence):
+                if not sequence.executing:
+                    self.moves.resume(sequence)
+            elif lost and sequence.executing and not sequence.begun:
+                # Its first request may run again, and the others behind it.
+                sequence.lost = cause
+            elif sequence.executing or sequence.begun or sequence.idle:
+                # What executes is not to run again either.
+                self._lose(sequence, cause)
+            else:
+                self._restart(sequence)
+
+    # ---- inside
+
+    def _begin(self, entry: Entry, sequence: Sequence) -> None:
+        """An entry leaves for the instance of its slot."""
+        sequence.executing += 1
+        self._executing[entry] = sequence
+        if sequence.executing == 1 and member_of(entry).begins_anew:
+            # It can run again, although those before it cannot.
+            sequence.begun = False
+        if sequence.recovery is not None:
+            self.moves.begin_request(sequence.recovery, member_of(entry))
+
+    def _lose(self, sequence: Sequence, cause: str) -> None:
+        """Its state is gone."""
+        sequence.begun = True
+        sequence.lost = cause
+        self.moves.forget(sequence)
+        kept = sequence.split()
+        failed = sequence.clear()
+        self._drop_entries(failed, sequence_lost(sequence, self._model_name))
+        if kept:
+            self._begin_anew(sequence, kept)
+        elif failed:
+            # Its client learns it by these.
+            self.sequences.drop(sequence)
+
+    def _restart(self, sequence: Sequence) -> None:
+        """It can go on anywhere: it waits for a slot ahead of all others."""
+        sequence.lost = ""
+        self.sequences.return_to_backlog(sequence)
+        if sequence.slot is not None:
+            self._offer(sequence)
+
+    def _next_in_slot(self, slot: Slot) -> None:
+        self.sequences.next_in_slot(slot)
+        if slot.sequence is not None:
+            self._offer(slot.sequence)
+
+    def _begin_anew(self, sequence: Sequence, kept: Entries[Entry]) -> None:
+        """Of a sequence that has ended, requests from a START on go on in its place."""
+        successor = sequence
+        if self.sequences.in_backlog(sequence):
+            sequence.begun, sequence.lost = False, ""
+        else:
+            # What executes, or moves, is of the one that has ended.
+            successor = self.sequences.successor_of(sequence)
+            self.sequences.replace(sequence, successor)
+        if self._snapshot_interval:
+            successor.recovery = self.moves.new_recovery()
+        for entry in kept:
+            member_of(entry).sequence = successor
+            successor.append(entry)
+        self._offer(successor)
+
+    def _take_out(self, entry: Entry, sequence: Sequence) -> list[Entry]:
+        """A waiting or offered entry is removed. Returns what waits from the next START on, which
+        is taken out as well.
+        """
+        if sequence.offered is entry:
+            self._withdraw(sequence)
+            kept = sequence.split()
+        else:
+            kept = sequence.split(entry)
+            sequence.discard(entry)
+        self.pending -= 1
+        return kept
+
+    def _end(self, sequence: Sequence, error: NereidError, kept: Entries[Entry]) -> None:
+        """End a sequence early; what waits of it fails. kept: what begins it anew."""
+        self.moves.forget(sequence)
+        offered = self._withdraw(sequence)
+        if offered is not None:
+            self._drop_entries([offered], error)
+        self._drop_entries(sequence.clear(), error)
+        if kept:
+            self._begin_anew(sequence, kept)
+            return
+        slot = self.sequences.drop(sequence)
+        if slot is not None and slot.sequence is not None:
+            self._offer(slot.sequence)
+
+    def _drop_entries(self, entries: Iterable[Entry], error: NereidError) -> None:
+        for entry in entries:
+            entry.holder = None
+            self.pending -= 1
+            self._dropped[entry] = error
+
+
+def member_of(entry: Entry) -> SequenceMember:
+    """The place of an entry that was enqueued here."""
+    assert entry.member is not None, "an entry that is in no sequence"
+    return entry.member
+
+
+def _slot_number(sequence: Sequence) -> int:
+    """Of the slot that it has, or that its waiting END was offered for."""
+    if sequence.slot is not None:
+        return sequence.slot.index + 1
+    assert sequence.waiting is not None, "a sequence without a slot that had no END"
+    return member_of(sequence.waiting[0]).slot_number

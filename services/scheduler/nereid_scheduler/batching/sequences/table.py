@@ -1,0 +1,252 @@
+"""Which sequence each request belongs to, and which sequence has which slot: Triton's rules."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict
+from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
+
+from nereid.core.errors import InvalidArgument, Unavailable
+from nereid.core.retry_after import DEFAULT_MS
+from nereid.core.sequence_owners import is_limited, is_principal, other_id, sequence_key
+from nereid_scheduler.batching.sequences.backlog import Backlog
+from nereid_scheduler.core.requests.sequence import Sequence
+from nereid_scheduler.core.requests.slots import SlotTable
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from nereid.core.correlation_ids import CorrelationId
+    from nereid_scheduler.core.requests.sequence import SequenceFlags
+    from nereid_scheduler.core.requests.slots import Slot, SlotRow
+
+_log = logging.getLogger(__name__)
+
+_CONFLICT: Final = (
+    "sequence %s for model '%s' has a conflict. The previous sequence did not end before this"
+    " sequence start. Previous sequence will be terminated early."
+)
+
+
+class SequenceTable:
+    """The sequences of one model version, by correlation id and, where that counts, by owner."""
+
+    def __init__(
+        self, model_name: str, slots_per_instance: int, idle_ns: int, client_share: float = 1.0
+    ) -> None:
+        """idle_ns: so long after its last request or response a sequence is over. client_share: of
+        the slots, that the open sequences of one owner may have; 1: any number may be open.
+        """
+        self.slots = SlotTable(slots_per_instance)
+        self._model_name = model_name
+        self._idle_ns = idle_ns
+        # Those that accept requests, the one whose last request came or ended first at the front.
+        self._open: OrderedDict[Hashable, Sequence] = OrderedDict()
+        # What models see of principals' sequences, until the last request of each is done.
+        self._visible: WeakValueDictionary[CorrelationId, Sequence] = WeakValueDictionary()
+        self._client_share = client_share
+        # How many of them each owner has; nobody counts where there is no limit.
+        self._by_owner: Counter[str] = Counter()
+        self._backlog = Backlog()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._open
+
+    @property
+    def backlog(self) -> int:
+        """How many sequences wait for a slot."""
+        return len(self._backlog)
+
+    def in_backlog(self, sequence: Sequence) -> bool:
+        """Whether it waits for a slot."""
+        return sequence in self._backlog
+
+    def admit(self, flags: SequenceFlags, now_ns: int, owner: str = "") -> Sequence:
+        """The sequence that a request belongs to; a new one has a slot, or is in the backlog.
+        owner: whose request it is.
+
+        Raises:
+            InvalidArgument: it is in no sequence, or its sequence has not been started.
+            Unavailable: the sequence's state is lost, and it must be started again; or its owner
+                has too many.
+        """
+        if not flags.id:
+            raise InvalidArgument(
+                f"inference request to model '{self._model_name}' must specify a non-zero or"
+                " non-empty correlation ID"
+            )
+        key = sequence_key(flags.id, owner) if owner else flags.id
+        sequence = self._open.get(key)
+        if sequence is not None and sequence.lost:
+            self._close(sequence)
+            if not flags.start:
+                raise sequence_lost(sequence, self._model_name)
+            sequence = None
+        if sequence is None:
+            if not flags.start:
+                raise InvalidArgument(
+                    f"inference request for sequence {flags.id} to model '{self._model_name}' must"
+                    " specify the START flag on the first request of the sequence"
+                )
+            self._check_share(owner)
+            sequence = Sequence(flags.id, owner)
+            if is_principal(owner):
+                self._choose_visible_id(sequence)
+            self._open[key] = sequence
+            if self._client_share < 1:
+                self._by_owner[owner] += 1
+            self._place(sequence)
+        elif flags.start:
+            _log.warning(_CONFLICT, flags.id, self._model_name)
+            self._open.move_to_end(key)
+        else:
+            self._open.move_to_end(key)
+        sequence.seen_ns = now_ns
+        if flags.end:
+            self._close(sequence)
+        return sequence
+
+    def successor_of(self, sequence: Sequence) -> Sequence:
+        """A new sequence that begins one anew, for replace()."""
+        successor = Sequence(sequence.id, sequence.owner)
+        successor.visible_id = sequence.visible_id
+        if is_principal(sequence.owner):
+            self._visible[sequence.visible_id] = successor
+        return successor
+
+    def _choose_visible_id(self, sequence: Sequence) -> None:
+        """Models may keep what they know of sequences by correlation id."""
+        other = self._visible.get(sequence.id)
+        if other is not None and other.owner != sequence.owner:
+            sequence.visible_id = other_id(sequence.id, sequence.owner)
+        self._visible[sequence.visible_id] = sequence
+
+    def _check_share(self, owner: str) -> None:
+        """Raises Unavailable: this owner has as many sequences as one may have."""
+        if self._client_share >= 1 or not is_limited(owner):
+            return
+        limit = max(1, int(self._client_share * self.slots.capacity))
+        if self._by_owner[owner] >= limit:
+            raise Unavailable(
+                f"{limit} sequences of this client are open for model '{self._model_name}', as many"
+                " as one client may have: end some, or try again later",
+                retry_after_ms=DEFAULT_MS,
+            )
+
+    def _close(self, sequence: Sequence) -> None:
+        """It accepts no more requests, if it still did."""
+        if self._open.get(sequence.key) is not sequence:
+            return
+        del self._open[sequence.key]
+        if self._client_share < 1:
+            self._by_owner[sequence.owner] -= 1
+            if not self._by_owner[sequence.owner]:
+                del self._by_owner[sequence.owner]
+
+    def keep_open(self, sequence: Sequence, now_ns: int) -> None:
+        """A request of it has ended: its idle time begins anew."""
+        if self._open.get(sequence.key) is sequence:
+            sequence.seen_ns = now_ns
+            self._open.move_to_end(sequence.key)
+
+    def next_in_slot(self, slot: Slot) -> None:
+        """The slot's sequence is over: the first of the backlog takes its place, if any waits and
+        the slot takes new ones.
+        """
+        if slot.sequence is not None:
+            slot.sequence.slot = None
+            slot.sequence = None
+        if self._backlog and not slot.row.closed:
+            self._bind(self._backlog.pop(), slot)
+        else:
+            self.slots.release_slot(slot)
+
+    def drop(self, sequence: Sequence) -> Slot | None:
+        """Forget a sequence. Returns the slot that it had, which another may have now."""
+        self._close(sequence)
+        self._backlog.discard(sequence)
+        slot = sequence.slot
+        if slot is not None:
+            self.next_in_slot(slot)
+        return slot
+
+    def replace(self, sequence: Sequence, successor: Sequence) -> None:
+        """The id and the slot are the successor's, but not a slot that takes no new sequences."""
+        if self._open.get(sequence.key) is sequence:
+            self._open[sequence.key] = successor
+            successor.seen_ns = sequence.seen_ns
+        slot = sequence.slot
+        if slot is not None and not slot.row.closed:
+            sequence.slot = None
+            self._bind(successor, slot)
+        else:
+            self.drop(sequence)
+            self.return_to_backlog(successor)
+
+    def return_to_backlog(self, sequence: Sequence) -> None:
+        """Ahead of all others if a request of it waits. It may take a free slot at once."""
+        sequence.slot = None
+        slot = self.slots.acquire_slot()
+        if slot is not None:
+            self._bind(sequence, slot)
+        elif sequence.waiting is None:
+            self._backlog.append(sequence)
+        else:
+            self._backlog.prepend(sequence)
+
+    def add_instance(self, instance: Hashable) -> SlotRow:
+        """Its slots take sequences from the backlog."""
+        row = self.slots.add_row(instance)
+        while self._backlog:
+            slot = self.slots.acquire_slot()
+            if slot is None:
+                break
+            self._bind(self._backlog.pop(), slot)
+        return row
+
+    def expired(self, now_ns: int) -> list[Sequence]:
+        """Sequences that have been idle for too long; looks at no others."""
+        found: list[Sequence] = []
+        while self._open:
+            sequence = next(iter(self._open.values()))
+            if sequence.seen_ns + self._idle_ns > now_ns:
+                break
+            if sequence.idle:
+                found.append(sequence)
+                self._close(sequence)
+            else:
+                # As long as it waits or runs it is not idle.
+                sequence.seen_ns = now_ns
+                self._open.move_to_end(sequence.key)
+        return found
+
+    def next_expiry_ns(self) -> int | None:
+        """No later than the next expiry."""
+        for sequence in self._open.values():
+            return sequence.seen_ns + self._idle_ns
+        return None
+
+    def _place(self, sequence: Sequence) -> None:
+        slot = None if self._backlog else self.slots.acquire_slot()
+        if slot is None:
+            self._backlog.append(sequence)
+        else:
+            self._bind(sequence, slot)
+
+    def _bind(self, sequence: Sequence, slot: Slot) -> None:
+        slot.sequence = sequence
+        sequence.slot = slot
+
+
+def sequence_lost(sequence: Sequence, model_name: str, cause: str = "") -> Unavailable:
+    """cause: where the sequence itself is not known to be lost."""
+    return Unavailable(
+        f"the state of sequence {sequence.id} of model '{model_name}' is lost:"
+        f" {sequence.lost or cause};"
+        " begin it again with a request that has the START flag",
+        accepted=True,
+    )

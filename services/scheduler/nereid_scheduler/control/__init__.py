@@ -1,0 +1,1 @@
+"""Model control: sources say what is desired, the reconciler makes it so."""

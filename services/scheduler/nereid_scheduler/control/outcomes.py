@@ -1,0 +1,25 @@
+"""Waiting for what becomes of a model that is desired."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nereid.core.errors import NereidError
+    from nereid_scheduler.core.models.desired_models import DesiredModels, Why
+
+    # None: the model is as desired.
+    Outcome = asyncio.Future[NereidError | None]
+
+
+def ask_for(desired: DesiredModels, name: str, why: Why, **rest: Any) -> Outcome:
+    """As DesiredModels.add(). Returns what becomes of it; whoever stops waiting changes nothing."""
+    outcome: Outcome = asyncio.get_running_loop().create_future()
+
+    def on_end(error: NereidError | None) -> None:
+        if not outcome.done():
+            outcome.set_result(error)
+
+    desired.add(name, why, on_end=on_end, **rest)
+    return outcome

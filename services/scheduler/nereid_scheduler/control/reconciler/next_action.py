@@ -1,0 +1,180 @@
+"""What to do next for a model, by what is desired and what is served.
+
+Pure: nothing is changed here. An ensemble that a client loads waits for the models of its steps,
+which are loaded first, as on Triton; cycles are refused. The texts are Triton's.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.core.errors import Internal, InvalidArgument
+from nereid_scheduler.control.rules import ALL_MODELS
+from nereid_scheduler.core.models.dependencies import (
+    cycle_error,
+    in_load_order,
+    is_ensemble,
+    step_models,
+)
+from nereid_scheduler.core.models.desired_models import Why
+from nereid_scheduler.core.models.found_model import NoVersion
+from nereid_scheduler.core.models.lifecycle import VersionState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from nereid.core.errors import NereidError
+    from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels
+    from nereid_scheduler.core.models.found_model import FoundModel
+    from nereid_scheduler.placement.models.catalogue import Catalogue
+
+
+class Do(Enum):
+    """What can be done for a model."""
+
+    FIND = "find it, or the models of its steps, in the repositories"
+    FIND_RECORDED = "find it as its record says, which another scheduler may have written"
+    READ_FILES = "read the files that its record names"
+    ADD_STEPS = "have the models of its steps loaded before it, in this order"
+    LOAD = "load it as it was found"
+    KEEP = "it is as desired, or something else is desired by now"
+    REFUSE = "it cannot be loaded"
+    UNLOAD = "unload its versions"
+    HAND_OVER = "give its versions to another scheduler"
+    WAIT = "the models of its steps are loaded first"
+
+
+# After these it is looked at again.
+FINDING: Final = frozenset({Do.FIND, Do.FIND_RECORDED, Do.READ_FILES})
+
+
+class Action(NamedTuple):
+    """names: to find. steps: to add. error: of what is refused."""
+
+    do: Do
+    names: tuple[str, ...] = ()
+    steps: tuple[FoundModel, ...] = ()
+    error: NereidError | None = None
+
+
+_ENDING_ACTIONS: Final = {
+    Why.UNLOADED: Do.UNLOAD,
+    Why.RELEASED: Do.UNLOAD,
+    Why.MOVED: Do.HAND_OVER,
+}
+
+
+def next_action(model: DesiredModel, desired: DesiredModels, catalogue: Catalogue) -> Action:
+    """model: what is desired first of all that is desired of its name."""
+    if model.why in _ENDING_ACTIONS:
+        return Action(_ENDING_ACTIONS[model.why])
+    if model.superseded or _is_served_already(model, catalogue):
+        return Action(Do.KEEP)
+    found = model.found
+    if found is None and model.why is Why.TAKEN_OVER:
+        return Action(Do.FIND_RECORDED)
+    if found is None:
+        return Action(Do.FIND, names=(model.name,))
+    if model.files_pending:
+        return Action(Do.READ_FILES)
+    if model.why is Why.STEP and not found.exists:
+        # An error of its ensemble.
+        return Action(Do.KEEP)
+    if found.error is not None:
+        return Action(Do.REFUSE, error=_refusal(model, found, found.error))
+    if model.why is Why.BY_NAME:
+        return _next_by_name(model, found, desired, catalogue)
+    return _load_after_steps(model)
+
+
+def _next_by_name(
+    model: DesiredModel, found: FoundModel, desired: DesiredModels, catalogue: Catalogue
+) -> Action:
+    if model.override is None and _is_current(found, desired, catalogue):
+        return Action(Do.KEEP)
+    if model.needs is None and is_ensemble(found.draft):
+        return _compose(model, found, desired, catalogue)
+    return _load_after_steps(model)
+
+
+def _load_after_steps(model: DesiredModel) -> Action:
+    ready = all(each.ended for each in model.needs or ())
+    return Action(Do.LOAD if ready else Do.WAIT)
+
+
+def is_unload_remembered(
+    name: str,
+    desired: DesiredModels,
+    catalogue: Catalogue,
+    initial_models: Collection[str],
+    *,
+    brought: bool,
+) -> bool:
+    """Whether an unload has to be recorded: a start would load the model, or may.
+
+    brought: by a load request; the model comes back only by its record.
+    """
+    if name in initial_models or name in desired.on_demand or catalogue.is_step(name):
+        return True
+    if catalogue.model(name) is None and name not in desired.awaited:
+        return False
+    return ALL_MODELS in initial_models or not brought
+
+
+def _is_served_already(model: DesiredModel, catalogue: Catalogue) -> bool:
+    if model.why is Why.TAKEN_OVER:
+        return catalogue.is_known(model.name)
+    return model.why in (Why.STEP, Why.ON_DEMAND) and catalogue.is_served(model.name)
+
+
+def _is_current(found: FoundModel, desired: DesiredModels, catalogue: Catalogue) -> bool:
+    """Whether a model is in service and has not changed since it was loaded."""
+    if desired.has_failed(found.name) or desired.has_changed(found):
+        return False
+    states = {each.life.state for each in catalogue.running(found.name)}
+    return states == {VersionState.READY}
+
+
+def _refusal(model: DesiredModel, found: FoundModel, error: NereidError) -> NereidError:
+    if model.why is not Why.BY_NAME:
+        return error
+    if isinstance(error, NoVersion):
+        text = f"load failed for model '{found.plain_name}': {error.message}\n"
+        return InvalidArgument(text)
+    return Internal(
+        f"failed to load '{found.plain_name}', failed to poll from model repository:"
+        f" {error.message}"
+    )
+
+
+def _compose(
+    model: DesiredModel, found: FoundModel, desired: DesiredModels, catalogue: Catalogue
+) -> Action:
+    """The models of an ensemble's steps, unless they are served: find them, then load them."""
+    models = {**model.steps, found.name: found}
+    missing = dict.fromkeys(
+        step
+        for each in models.values()
+        for step in step_models(each.draft)
+        if step not in models and not catalogue.is_served(step)
+    )
+    if missing:
+        return Action(Do.FIND, names=tuple(missing))
+
+    def composed_of(name: str) -> list[str]:
+        """As it is to be loaded, else as it is served."""
+        if name in models:
+            return step_models(models[name].draft)
+        return [step for draft in catalogue.drafts(name, "") for step in step_models(draft)]
+
+    def pending_in(name: str) -> Iterable[str]:
+        return model.steps if name == found.name else desired.pending_steps(name)
+
+    # Concurrent loads with overridden configurations could wait for each other.
+    cycle = cycle_error(found.name, composed_of) or cycle_error(found.name, pending_in)
+    if cycle:
+        text = f"load failed for model '{found.name}': {cycle}\n"
+        return Action(Do.REFUSE, error=InvalidArgument(text))
+    steps = (each for each in in_load_order(models.values()) if each is not found)
+    return Action(Do.ADD_STEPS, steps=tuple(steps))

@@ -1,0 +1,415 @@
+"""Has the models served that are desired, one action after another for each model.
+
+Reads repositories in threads, has the loader load and unload, and reports what came of it. It alone
+changes which models the catalogue has. A load that fails leaves the old versions in service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, InvalidArgument, NereidError
+from nereid.model_config.remedies import with_remedy
+from nereid_scheduler.control.reconciler.next_action import (
+    FINDING,
+    Do,
+    is_unload_remembered,
+    next_action,
+)
+from nereid_scheduler.control.repository.load_writes import LoadWrites
+from nereid_scheduler.control.rules import POLL
+from nereid_scheduler.core.models.dependencies import in_load_order, refuse_cycles
+from nereid_scheduler.core.models.desired_models import CONTINUING, PATIENT, Why
+from nereid_scheduler.core.models.found_model import NotUnique, NoVersion
+from nereid_scheduler.core.models.lifecycle import reason_of
+from nereid_scheduler.placement.loads.reload import ModelReload
+from nereid_scheduler.placement.models.catalogue import ServedModel, ServedVersion
+from nereid_scheduler.placement.models.reload_plan import plan_reload
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Mapping
+
+    from nereid_scheduler.control.reconciler.next_action import Action
+    from nereid_scheduler.control.repository.recorded_models import RecordedModels
+    from nereid_scheduler.control.repository.repositories import Repositories
+    from nereid_scheduler.control.residency.on_demand import OnDemand
+    from nereid_scheduler.control.rules import ModelControlRules
+    from nereid_scheduler.control.shards.model_moves import ModelMoves
+    from nereid_scheduler.control.state.model_records import ModelRecord
+    from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels
+    from nereid_scheduler.core.models.found_model import FoundModel
+    from nereid_scheduler.placement.loads.loader import Loader
+    from nereid_scheduler.placement.models.catalogue import Catalogue
+
+_log = logging.getLogger(__name__)
+
+# Why a model is desired whose failures nobody else logs or returns.
+_LOGGED: Final = PATIENT | {Why.STEP, Why.POLLED}
+# Clients' wishes: from then on requests neither load nor unload the model on demand.
+_FOR_GOOD: Final = frozenset({Why.BY_NAME, Why.STEP, Why.UNLOADED})
+
+
+class Sources(NamedTuple):
+    """What some schedulers have: models that are loaded on demand, records of what clients load and
+    unload, other schedulers beside them.
+    """
+
+    on_demand: OnDemand | None = None
+    recorded: RecordedModels | None = None
+    moves: ModelMoves | None = None
+
+
+class Reconciler:
+    """Create it inside the event loop that it shall run in."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 (one source or target each)
+        self,
+        desired: DesiredModels,
+        catalogue: Catalogue,
+        loader: Loader,
+        repositories: Repositories,
+        rules: ModelControlRules,
+        sources: Sources,
+    ) -> None:
+        self._desired = desired
+        self._catalogue = catalogue
+        self._loader = loader
+        self._repositories = repositories
+        self._rules = rules
+        self._on_demand, self._recorded, self._moves = sources
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._hand_overs: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        self._load_writes = LoadWrites()
+        # Those that run now.
+        self._reloads: dict[DesiredModel, ModelReload] = {}
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run it in a task, which close() cancels, at once if it has been called; a bug in it is
+        logged.
+        """
+        task = asyncio.get_running_loop().create_task(work)
+        if self._closed:
+            task.cancel()
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+        return task
+
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            error = task.exception()
+            if not isinstance(error, NereidError):
+                _log.error("unexpected error in a load or unload", exc_info=error)
+
+    async def close(self) -> None:
+        """Cancel what is pending; models stay as they are."""
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def finish_hand_overs(self, limit_s: float) -> None:
+        """Wait until all models are given away that are to be."""
+        self.reconcile()
+        if self._hand_overs:
+            await asyncio.wait(self._hand_overs, timeout=limit_s)
+
+    # ---- actions
+
+    def reconcile(self) -> None:
+        """Begin all that is to be done now."""
+        taken_over: list[DesiredModel] = []
+        for model in self._desired.unwanted_loads():
+            self.spawn(self._abandon_load(model, self._reloads.get(model)))
+        while not self._closed and (due := self._desired.take_due()):
+            for model in due:
+                try:
+                    action = next_action(model, self._desired, self._catalogue)
+                    if action.do is Do.FIND_RECORDED:
+                        self._desired.begin(model, finds=True)
+                        taken_over.append(model)
+                    else:
+                        self._perform(model, action)
+                except Exception:
+                    self._end_unexpectedly(model)
+        if taken_over:
+            self.spawn(self._find_recorded(taken_over))
+        self._notify_if_awaited_changed()
+
+    async def _abandon_load(self, model: DesiredModel, reload: ModelReload | None) -> None:
+        """Have a load that an unload waits for end: code of the model's author may never do so."""
+        await asyncio.sleep(self._rules.unload_patience_s)
+        if reload is not None and self._reloads.get(model) is reload:
+            for served in reload.abandon():
+                self.spawn(self._loader.unload(served))
+
+    def _perform(self, model: DesiredModel, action: Action) -> None:
+        if action.do is Do.ADD_STEPS:
+            self._desired.add_steps(model, action.steps)
+        elif action.do is Do.HAND_OVER:
+            self._hand_over(model)
+        elif action.do is not Do.WAIT:
+            self._desired.begin(model, finds=action.do in FINDING)
+            work = {
+                Do.FIND: self._find,
+                Do.READ_FILES: self._read_files,
+                Do.LOAD: self._load,
+                Do.UNLOAD: self._begin_unload,
+                Do.REFUSE: self._refuse,
+                Do.KEEP: self._keep,
+            }[action.do](model, action)
+            self.spawn(self._carry_out(model, action, work))
+
+    async def _carry_out(
+        self, model: DesiredModel, action: Action, work: Coroutine[None, None, None]
+    ) -> None:
+        try:
+            await work
+        except NereidError as error:
+            if model.why in _LOGGED and not isinstance(error, _ReportedError):
+                _log_failure(model, error)
+            # Waiters keep the error; its traceback would keep the model's files.
+            self._desired.end(model, error.with_traceback(None))
+        except Exception:
+            self._end_unexpectedly(model)
+        else:
+            if action.do not in FINDING:
+                self._desired.end(model)
+
+    def _end_unexpectedly(self, model: DesiredModel) -> None:
+        """Called while an exception is handled, which is logged."""
+        _log.exception("unexpected error: model '%s' is not loaded or unloaded", model.name)
+        self._desired.end(model, Internal(INTERNAL_MESSAGE))
+
+    def _owns(self, name: str) -> bool:
+        return self._moves is None or self._moves.owns(name)
+
+    def _notify_if_awaited_changed(self) -> None:
+        if self._desired.take_awaited_changed():
+            self._loader.notify_change()
+
+    # ---- what is to be loaded
+
+    async def _find(self, model: DesiredModel, action: Action) -> None:
+        def find() -> list[FoundModel]:
+            overrides = {model.name: model.override}
+            return [self._repositories.require(each, overrides.get(each)) for each in action.names]
+
+        self._desired.on_found(model, await asyncio.to_thread(find))
+
+    async def _read_files(self, model: DesiredModel, _: Action) -> None:
+        assert self._recorded is not None, "a record of a scheduler that keeps none"
+        assert model.record is not None, "files that no record names"
+        self._desired.on_found(model, [await self._recorded.find(model.record)])
+
+    async def _find_recorded(self, models: list[DesiredModel]) -> None:
+        """As the records say, which other schedulers have written; else as in the repository."""
+        assert self._moves is not None, "taken over from no other scheduler"
+        names = [each.name for each in models]
+        try:
+            records: Mapping[str, ModelRecord] = {}
+            found: dict[str, FoundModel] = {}
+            if self._recorded is not None:
+                records = await self._recorded.records.read_again()
+                known = [records[each] for each in names if each in records]
+                found = await self._recorded.find_outlines(each for each in known if each.loaded)
+            # A client's unload may have been the last thing that the lost scheduler did.
+            others = [each for each in names if each not in records]
+            found |= await asyncio.to_thread(
+                lambda: {each: self._repositories.require(each) for each in others}
+            )
+            # Clients may have loaded or unloaded some meanwhile.
+            pending = {each.name: each for each in models if not each.superseded}
+            wanted = [found[each] for each in pending if each in found]
+            for each in refuse_cycles(in_load_order(self._moves.select(wanted))):
+                model = pending.pop(each.name)
+                self._desired.on_record(model, each, records.get(each.name))
+            for model in pending.values():
+                self._desired.on_record(model, None, None)
+        except Exception:
+            for model in models:
+                self._end_unexpectedly(model)
+
+    async def _refuse(self, model: DesiredModel, action: Action) -> None:
+        found, error = model.found, action.error
+        assert found is not None, "refused before it was found"
+        assert error is not None, "refused without a reason"
+        self._desired.on_refused(model)
+        if model.why is Why.STEP:
+            self._end_deferring(model)
+        if model.why in PATIENT:
+            if found.exists and not isinstance(error, NotUnique):
+                self._catalogue.set_model(_refused_model(found, error))
+        elif isinstance(found.error, NoVersion):
+            if self._catalogue.model(model.name) is None and found.digest:
+                # As on Triton, it is known from now on.
+                self._catalogue.set_model(ServedModel(model.name, namespace=found.namespace))
+        elif model.why is Why.BY_NAME and found.error is not None:
+            _log_failure(model, found.error)
+        raise error
+
+    # ---- loads and unloads
+
+    def _end_deferring(self, model: DesiredModel) -> None:
+        """What clients load or unload is not loaded on demand any more."""
+        if self._on_demand is not None and model.why in _FOR_GOOD:
+            self._on_demand.forget(model.name)
+
+    async def _keep(self, model: DesiredModel, _: Action) -> None:
+        self._end_deferring(model)
+        if model.why is Why.BY_NAME and self._recorded is not None:
+            await self._recorded.records.record_request(model.name)
+
+    async def _load(self, model: DesiredModel, _: Action) -> None:
+        name, found = model.name, model.found
+        assert found is not None, "loaded before it was found"
+        # Its load begins at once: requests that wait for it go on waiting.
+        self._end_deferring(model)
+        if self._on_demand is not None and model.why is Why.POLLED:
+            found = replace(found, hosts=self._on_demand.hosts_of(name))
+        was_served = self._catalogue.is_served(name)
+        try:
+            await self._serve(model, found)
+        except NereidError:
+            if not was_served and self._catalogue.is_served(name):
+                # Some version, or as soon as an executor joins.
+                await self._record_load(model, found)
+            raise
+        finally:
+            if self._on_demand is not None and model.why is Why.POLLED:
+                self._on_demand.on_reloaded(name)
+        if model.why is Why.BY_NAME or self._catalogue.is_served(name):
+            await self._record_load(model, found)
+
+    async def _serve(self, model: DesiredModel, found: FoundModel) -> None:
+        """Raises NereidError: some part of the load failed."""
+        self._desired.on_load_begun(model)
+        served = self._catalogue.model(found.name)
+        if served is None:
+            served = ServedModel(found.name, namespace=found.namespace)
+            self._catalogue.set_model(served)
+        served.reason = ""
+        self._notify_if_awaited_changed()
+        reload = ModelReload(self._loader, served, found, continues=model.why in CONTINUING)
+        limit_s = None if model.why in PATIENT else self._rules.no_executor_timeout_s
+        self._reloads[model] = reload
+        try:
+            plan = plan_reload(served.versions, found)
+            errors = await reload.run(plan, self._rules.retries, limit_s)
+        finally:
+            del self._reloads[model]
+        for each in reload.to_unload:
+            self.spawn(self._loader.unload(each))
+        if self._rules.mode == POLL and not found.url:
+            await self._note_writes(served, found)
+        if not self._owns(found.name):
+            # All but what was being loaded was given away; whether that could be loaded is of no
+            # interest.
+            self._desired.add(found.name, Why.MOVED)
+            return
+        retried = bool(found.url) and reload.may_succeed_later
+        self._desired.on_load_ended(model, failed=bool(errors), retried=retried)
+        if errors:
+            kind = _ReportedError if reload.is_reported else InvalidArgument
+            raise kind(f"load failed for model '{found.plain_name}': {''.join(errors)}\n")
+
+    async def _note_writes(self, served: ServedModel, found: FoundModel) -> None:
+        """Have files that the model's loads write count as loaded: the next poll sees them."""
+        after = await asyncio.to_thread(self._repositories.require, found.name)
+        if after.error is not None or not self._load_writes.add_load(found, after):
+            return
+        changed = sorted({Path(path).name for path, _ in found.files ^ after.files})
+        text = "each load of model '%s' writes in its directory, which is no reason for another: %s"
+        _log.info(text, found.name, ", ".join(changed))
+        self._desired.on_load_wrote(found, after)
+        for number, version in served.versions.items():
+            if version.file_digest == found.file_digests.get(number):
+                version.file_digest = after.file_digests[number]
+
+    async def _record_load(self, model: DesiredModel, found: FoundModel) -> None:
+        if self._recorded is None or model.why not in _FOR_GOOD:
+            return
+        override = model.override
+        if override is not None and found.override_directory is not None:
+            override = replace(override, directory=str(found.override_directory.path))
+        # It may have been given away while it was loaded.
+        by_name = model.why is Why.BY_NAME or model.name in self._desired.requested
+        await self._recorded.records.record_load(model.name, override, by_name=by_name)
+
+    def _begin_unload(self, model: DesiredModel, _: Action) -> Coroutine[None, None, None]:
+        """From now on it accepts no more requests; await its record, or of a model that makes way
+        that its memory is free.
+        """
+        name = model.name
+        # Before its versions end: it depends on them.
+        remembered = is_unload_remembered(
+            name,
+            self._desired,
+            self._catalogue,
+            self._rules.initial_models,
+            brought=self._recorded is not None and self._recorded.records.last_files(name),
+        )
+        self._desired.on_unload(model)
+        self._load_writes.forget(name)
+        self._end_deferring(model)
+        self._notify_if_awaited_changed()
+        ends = [self.spawn(self._loader.unload(each)) for each in self._catalogue.running(name)]
+        return self._end_unload(model, ends, remembered=remembered)
+
+    async def _end_unload(
+        self, model: DesiredModel, ends: Iterable[asyncio.Task[None]], *, remembered: bool
+    ) -> None:
+        if model.why is Why.RELEASED:
+            await asyncio.gather(*ends)
+        elif self._recorded is not None:
+            await self._recorded.records.record_unload(model.name, kept=remembered)
+
+    def _hand_over(self, model: DesiredModel) -> None:
+        served = self._catalogue.model(model.name)
+        limit_s = self._rules.hand_over_limit_s
+        running = self._catalogue.running(model.name)
+        ends = [self._loader.hand_over(each, limit_s) for each in running]
+        if served is not None and (ends or not served.versions):
+            moving = self.spawn(self._end_hand_over(served, ends))
+            self._hand_overs.add(moving)
+            moving.add_done_callback(self._hand_overs.discard)
+        self._desired.end(model)
+
+    async def _end_hand_over(
+        self, model: ServedModel, ends: Iterable[Coroutine[None, None, None]]
+    ) -> None:
+        await asyncio.gather(*ends)
+        # It may have come back, or be loaded for a client that did not know yet.
+        current = self._catalogue.model(model.name) is model
+        if current and model.unloaded and not self._owns(model.name):
+            self._catalogue.remove_model(model)
+
+
+class _ReportedError(InvalidArgument):
+    """A load failed, and the log has why already."""
+
+
+def _refused_model(found: FoundModel, error: NereidError) -> ServedModel:
+    """A model that cannot be loaded, as the index shows it."""
+    model = ServedModel(
+        found.name, reason=reason_of(error.code, error.message), namespace=found.namespace
+    )
+    for number in found.versions:
+        served = model.versions[number] = ServedVersion(
+            found.name, number, found.version_path(number), found.draft, found.namespace
+        )
+        served.life.refuse(model.reason)
+    return model
+
+
+def _log_failure(model: DesiredModel, error: NereidError) -> None:
+    found, text = model.found, with_remedy(error.message)
+    if found is not None and isinstance(found.error, NoVersion):
+        text += f"; {found.url or found.path} {found.error.described_folder}"
+    _log.error("model '%s' cannot be loaded: %s", model.name, text)

@@ -1,0 +1,1 @@
+"""The model repository: scans of directories and of object stores."""

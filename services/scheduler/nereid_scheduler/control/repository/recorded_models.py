@@ -1,0 +1,72 @@
+"""Models that clients had loaded, found again as their records say.
+
+In two steps, because only some of them may be this scheduler's: what a model composes is read of
+all, the files that its last load request brought only of those that are to be loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import InvalidArgument, NereidError
+from nereid_scheduler.core.models.found_model import FoundModel
+from nereid_scheduler.core.models.overrides import Override
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nereid_scheduler.control.repository.repositories import Repositories
+    from nereid_scheduler.control.state.model_records import ModelRecord, ModelRecords
+
+_NO_FILES: Final = (
+    "model files in load requests ('file:' parameters) are not allowed on this server"
+    " (--allow-model-files)"
+)
+
+
+def require_allowed_files(override: Override | None, *, allowed: bool) -> None:
+    """Raises InvalidArgument: the override has files, and load requests may not bring any."""
+    if override is not None and override.files and not allowed:
+        raise InvalidArgument(_NO_FILES)
+
+
+class RecordedModels:
+    """Finds them in the repositories and in the state; used in one event loop."""
+
+    def __init__(
+        self, repositories: Repositories, records: ModelRecords, *, files_allowed: bool
+    ) -> None:
+        self._repositories = repositories
+        self.records = records
+        self._files_allowed = files_allowed
+
+    async def find_outlines(self, records: Iterable[ModelRecord]) -> dict[str, FoundModel]:
+        """The models by their names. Those with files of their own are only what their
+        configurations compose, and to be read with find().
+        """
+        chosen = list(records)
+        outlines = await asyncio.to_thread(lambda: [*map(self._find_outline, chosen)])
+        return {each.name: each for each in outlines}
+
+    async def find(self, record: ModelRecord) -> FoundModel:
+        """A model with the files that its last load request brought. Waits for as long as these
+        cannot be read.
+        """
+        try:
+            override = await self.records.read_override(record)
+            require_allowed_files(override, allowed=self._files_allowed)
+        except NereidError as error:
+            return FoundModel(record.name, error=error)
+        return await asyncio.to_thread(self._repositories.require, record.name, override)
+
+    def _find_outline(self, record: ModelRecord) -> FoundModel:
+        if record.files and not record.lost:
+            try:
+                return self._repositories.outline(record.name, record.config or "")
+            except InvalidArgument as error:
+                return FoundModel(record.name, error=error)
+        if record.lost:
+            return FoundModel(record.name, error=record.loss())
+        override = None if record.config is None else Override(record.config)
+        return self._repositories.require(record.name, override)

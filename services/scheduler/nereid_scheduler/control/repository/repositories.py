@@ -1,0 +1,373 @@
+"""Reads model repositories: which models there are, their versions and configurations.
+
+File systems may be slow: once requests are served, call this in a thread. A model that cannot be
+used is reported with its error and does not affect the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.core.errors import (
+    INTERNAL_MESSAGE,
+    Internal,
+    InvalidArgument,
+    NereidError,
+    Unavailable,
+)
+from nereid.core.files.model_folders import may_be_model
+from nereid.core.tensors.classification import read_labels
+from nereid.model_config import (
+    check_version_costs,
+    complete_config,
+    fill_backend,
+    parse_config,
+    select_versions,
+)
+from nereid.object_store.errors import StoreError
+from nereid.pb import model_config_pb2 as config_pb
+from nereid_scheduler.control.repository.model_folder import (
+    LocalFolder,
+    find_export,
+    version_numbers,
+)
+from nereid_scheduler.core.models.dependencies import (
+    is_ensemble,
+    plain_name,
+    qualified_name,
+    resolve_steps,
+    step_models,
+)
+from nereid_scheduler.core.models.found_model import FoundModel, NotUnique, NoVersion
+from nereid_scheduler.core.models.overrides import parse_override, write_files
+from nereid_scheduler.core.models.revision import CONFIG_FILE, CONFIG_FOLDER
+from nereid_scheduler.placement.models.catalogue import FoundName
+from nereid_scheduler.placement.models.config_completion import check_servable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nereid_scheduler.control.repository.model_folder import ModelFolder
+    from nereid_scheduler.control.repository.stored_repository import StoredRepository
+    from nereid_scheduler.core.models.overrides import Override, OverrideDirectory
+
+_log = logging.getLogger(__name__)
+
+# The namespace of models that load requests bring the files of; no repository is named so.
+_OVERRIDES: Final = "load-request"
+_EXPORTED_VERSION: Final = 1
+# As Triton's index shows it.
+NOT_UNIQUE: Final = "model appears in two or more repositories"
+
+
+class _Place(NamedTuple):
+    """Where models of one name are: several folders, if the name is not unique. problem: why they
+    may be others by now.
+    """
+
+    plain_name: str
+    namespace: str
+    folders: list[ModelFolder]
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Repositories:
+    """The repositories' paths, and the --model-config-name that is preferred in each model.
+
+    namespacing: each repository is a namespace; all names here are qualified then. stored: those of
+    the repositories that are in object stores, by their paths. problems: why repositories could not
+    be listed last, by the paths of those.
+    """
+
+    paths: Sequence[str]
+    config_name: str = ""
+    namespacing: bool = False
+    stored: Mapping[str, StoredRepository] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def names(self) -> dict[str, FoundName]:
+        """The names of all models."""
+        return {
+            name: FoundName(
+                place.plain_name, NOT_UNIQUE if len(place.folders) > 1 else "", place.problem
+            )
+            for name, place in self._places().items()
+        }
+
+    def scan(self) -> list[FoundModel]:
+        """All models, sorted by name. A name in two repositories is refused in both, unless they
+        are namespaces.
+        """
+        places = self._places(all_files=True)
+        return [self._read(name, places) for name in sorted(places)]
+
+    def find(self, name: str, override: Override | None = None) -> FoundModel | None:
+        """One model as it is now, or as the override says; None: there is none."""
+        if override is not None and override.files:
+            return self._write_override(name, override)
+        places = self._places_of(name)
+        return self._read(name, places, override) if name in places else None
+
+    def require(self, name: str, override: Override | None = None) -> FoundModel:
+        """As find(); with an error if there is none, or a repository cannot be read."""
+        try:
+            found = self.find(name, override)
+        except StoreError as error:
+            found = FoundModel(name, error=Unavailable(error.text))
+        except OSError as error:
+            unreadable = Internal(f"a model repository cannot be read: {error.strerror}")
+            found = FoundModel(name, error=unreadable)
+        return found or FoundModel(name, error=Internal("there is no such model"))
+
+    def plain_name(self, name: str) -> str:
+        """By which clients know a model of this qualified name."""
+        return name.rpartition("::")[2] if self.namespacing else name
+
+    def outline(self, name: str, config: str) -> FoundModel:
+        """A model that consists of the files of a load request, without these: what it composes.
+        config: the override's. Raises InvalidArgument: it makes no sense.
+        """
+        namespace = _OVERRIDES if self.namespacing else ""
+        found = FoundModel(plain_name(name, namespace), draft=parse_override(config))
+        return self._in_namespace(found, namespace, {})
+
+    def qualified_names(self, name: str, override: Override | None = None) -> list[str]:
+        """The models that a load request names, which may be none; an override's files are a model
+        in a namespace of its own.
+        """
+        if not self.namespacing:
+            return [name]
+        if override is not None and override.files:
+            return [qualified_name(_OVERRIDES, name)]
+        return [each for each, place in self._places().items() if place.plain_name == name]
+
+    def _places(self, *, all_files: bool = False) -> dict[str, _Place]:
+        """all_files: list those in object stores as well, by one listing for each repository."""
+        places: dict[str, _Place] = {}
+        for repository in self.paths:
+            namespace = repository if self.namespacing else ""
+            folders = self._list(repository, all_files=all_files)
+            problem = self.problems.get(repository, "")
+            for plain, folder in folders.items():
+                name = qualified_name(namespace, plain)
+                place = places.setdefault(name, _Place(plain, namespace, [], problem))
+                place.folders.append(folder)
+        return places
+
+    def _list(self, repository: str, *, all_files: bool) -> Mapping[str, ModelFolder]:
+        stored, problem = self.stored.get(repository), ""
+        models: Mapping[str, ModelFolder]
+        try:
+            if stored is None:
+                found = filter(_is_model, Path(repository).iterdir())
+                models = {path.name: LocalFolder(path) for path in found}
+            else:
+                models = stored.list_all() if all_files else stored.list_names()
+                problem = stored.problem
+        except OSError as error:
+            self.problems[repository] = str(error)
+            raise
+        if problem:
+            self.problems[repository] = problem
+        else:
+            self.problems.pop(repository, None)
+        return models
+
+    def _places_of(self, name: str) -> dict[str, _Place]:
+        """What is to be known for one model: other directories are looked at only if they may
+        matter, since a load on demand must not cost what the repository has.
+        """
+        if self.namespacing or self.stored:
+            return self._places()
+        paths = [Path(repository) / name for repository in self.paths]
+        # Names come from clients.
+        found: list[ModelFolder] = [
+            LocalFolder(path) for path in paths if path.name == name and _is_model(path)
+        ]
+        # There is none, or a repository cannot be read, which listing it says.
+        return {name: _Place(name, "", found)} if found else self._places()
+
+    def _write_override(self, name: str, override: Override) -> FoundModel:
+        """A model that consists of the files of a load request alone."""
+        namespace = _OVERRIDES if self.namespacing else ""
+        try:
+            directory = write_files(override.files, override.directory)
+        except NereidError as error:
+            return FoundModel(name, error=error, namespace=namespace)
+        except OSError as error:
+            failed = Internal(f"failed to write the files of model '{name}': {error.strerror}")
+            return FoundModel(name, error=failed, namespace=namespace)
+        plain = plain_name(name, namespace)
+        folder = LocalFolder(directory.path)
+        found = _ModelReader(plain, folder, self.config_name, override).read(directory)
+        return self._in_namespace(found, namespace, {})
+
+    def _read(
+        self, name: str, places: Mapping[str, _Place], override: Override | None = None
+    ) -> FoundModel:
+        plain, namespace, folders, _ = places[name]
+        if len(folders) > 1:
+            # Clients see it: no paths.
+            return FoundModel(name, folders[0].path, error=NotUnique(NOT_UNIQUE))
+        found = _ModelReader(plain, folders[0], self.config_name, override).read()
+        return self._in_namespace(found, namespace, places)
+
+    def _in_namespace(
+        self, found: FoundModel, namespace: str, places: Mapping[str, _Place]
+    ) -> FoundModel:
+        """The model that was read under its plain name. What its configuration says of namespaces
+        does not count, as on Triton.
+        """
+        if is_ensemble(found.draft):
+            having: dict[str, dict[str, None]] = {}
+            for place in places.values():
+                having.setdefault(place.plain_name, {})[place.namespace] = None
+            resolve_steps(found.draft, namespace, having if self.namespacing else {})
+            if self.namespacing and found.digest:
+                found = replace(found, digest=_digest_with_steps(found))
+        if not namespace:
+            return found
+        return replace(found, name=qualified_name(namespace, found.name), namespace=namespace)
+
+
+def _digest_with_steps(found: FoundModel) -> bytes:
+    """So that an ensemble has changed when a model of its steps is in another repository now."""
+    digest = hashlib.blake2b(found.digest, digest_size=16)
+    for name in step_models(found.draft):
+        digest.update(name.encode() + b"\0")
+    return digest.digest()
+
+
+def _is_model(path: Path) -> bool:
+    if not may_be_model(path.name):
+        return False
+    try:
+        if not path.is_dir():
+            return False
+        path.name.encode()
+    except OSError as error:
+        _log.error("%s is not served: %s", path, error.strerror)
+        return False
+    except UnicodeEncodeError:
+        _log.error("%r is not served: its name is not UTF-8", path)
+        return False
+    return True
+
+
+class _ModelReader:
+    """Reads one model directory."""
+
+    def __init__(
+        self, name: str, folder: ModelFolder, config_name: str, override: Override | None
+    ) -> None:
+        self._name, self._folder = name, folder
+        self._override = override
+        self._custom_config = f"{CONFIG_FOLDER}/{config_name}.pbtxt" if config_name else ""
+        self._config = CONFIG_FILE
+        self._available: tuple[int, ...] = ()
+        self._file_digests: dict[int, bytes] = {}
+        self._config_text = b""
+        self._export = ""
+
+    def read(self, directory: OverrideDirectory | None = None) -> FoundModel:
+        error: NereidError
+        draft = config_pb.ModelConfig()
+        try:
+            self._read_directory()
+            draft = self._read_config()
+            versions = select_versions(draft.version_policy, self._available)
+            if not versions:
+                raise NoVersion(
+                    "at least one version must be available under the version policy of model"
+                    f" '{self._name}'",
+                    self._available,
+                )
+            check_version_costs(draft, len(versions))
+            found = self._found(draft, versions, None, directory)
+            if self._folder.url and is_ensemble(draft):
+                labels = read_labels(draft, self._folder.path, self._folder.read)
+                return replace(found, labels=labels)
+            return found
+        except NereidError as refused:
+            error = refused
+        except OSError as unreadable:
+            file = f"{Path(unreadable.filename).name}: " if unreadable.filename else ""
+            text = f"failed to read model '{self._name}': {file}{unreadable.strerror}"
+            error = Internal(text)
+        except Exception:
+            _log.exception("model '%s' cannot be read", self._name)
+            error = Internal(INTERNAL_MESSAGE)
+        # The index shows the error at the latest version: those of the policy may be unknown.
+        return self._found(config_pb.ModelConfig(), self._available[-1:], error, directory)
+
+    def _found(
+        self,
+        draft: config_pb.ModelConfig,
+        versions: tuple[int, ...],
+        error: NereidError | None,
+        directory: OverrideDirectory | None,
+    ) -> FoundModel:
+        digests = {number: self._file_digests.get(number, b"") for number in versions}
+        digest = b"" if directory is not None else self._digest()
+        folder = self._folder
+        found = FoundModel(
+            self._name, folder.path, draft, versions, digests, digest, error, directory
+        )
+        files = frozenset(folder.files)
+        return replace(found, url=folder.url, export=self._export, files=files)
+
+    def _digest(self) -> bytes:
+        digest = hashlib.blake2b(self._config_text, digest_size=16)
+        for number in self._available:
+            digest.update(b"%d:%b" % (number, self._file_digests.get(number, b"")))
+        return digest.digest()
+
+    def _read_directory(self) -> None:
+        if isinstance(self._folder, LocalFolder) and self._override is None:
+            self._export = find_export(self._folder)
+            if self._export:
+                self._available = (_EXPORTED_VERSION,)
+                self._file_digests = {_EXPORTED_VERSION: self._folder.digest_export(self._export)}
+                return
+        self._available = tuple(version_numbers(self._folder.subfolders()))
+        # Before the load: files written during it count as a change next time.
+        for number in self._available:
+            self._file_digests[number] = self._folder.digest(number)
+        if self._custom_config and self._folder.has_file(self._custom_config):
+            self._config = self._custom_config
+        try:
+            self._config_text = self._folder.read(self._config)
+        except FileNotFoundError:
+            self._config_text = b""
+
+    def _read_config(self) -> config_pb.ModelConfig:
+        name = self._name
+        if self._override is not None:
+            draft = parse_override(self._override.config)
+        else:
+            try:
+                draft = parse_config(self._config_text.decode(), model_name=name)
+            except UnicodeDecodeError as error:
+                text = f"{self._config.rpartition('/')[2]} of model '{name}' is not UTF-8 text"
+                raise InvalidArgument(text) from error
+        if draft.name and draft.name != name:
+            raise InvalidArgument(
+                f"unexpected directory name '{name}' for model '{draft.name}', directory name must"
+                " equal model name"
+            )
+        fill_backend(draft, model_name=name, filenames=self._filenames())
+        check_servable(draft)
+        # What is wrong whatever the model file says; for an ensemble, which has none, that is all.
+        complete_config(draft, model_name=name, description=None)
+        return draft
+
+    def _filenames(self) -> list[str]:
+        """The latest version's files: the backend may have to be guessed from them."""
+        if not self._available:
+            return []
+        return self._folder.names_in(self._export or str(self._available[-1]))

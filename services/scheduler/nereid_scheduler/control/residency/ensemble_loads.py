@@ -1,0 +1,139 @@
+"""Loads ensembles on demand: the models of their steps first, wherever they fit.
+
+A model that has to wait for memory is not the reconciler's yet: residency says where it is loaded,
+or that what an ensemble needs does not fit together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
+from nereid_scheduler.control.outcomes import ask_for
+from nereid_scheduler.core.models.dependencies import in_load_order, is_ensemble, step_models
+from nereid_scheduler.core.models.desired_models import Why
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from nereid_scheduler.control.outcomes import Outcome
+    from nereid_scheduler.control.residency.policies.policy import Residency
+    from nereid_scheduler.control.residency.use import ModelUse
+    from nereid_scheduler.core.models.desired_models import DesiredModels, OnDemandModel
+
+_log = logging.getLogger(__name__)
+
+# How often it is looked whether the models of an ensemble still fit together.
+_RETRY_S: Final = 0.05
+
+
+class AwaitedModels:
+    """Models for whose loads somebody waits, by name."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def __contains__(self, name: str) -> bool:
+        return self._counts[name] > 0
+
+    @contextmanager
+    def adding(self, names: Iterable[str]) -> Iterator[None]:
+        """For as long as somebody waits for these."""
+        added = list(names)
+        self._counts.update(added)
+        try:
+            yield
+        finally:
+            self._counts.subtract(added)
+            # Without those of zero.
+            self._counts = +self._counts
+
+
+class EnsembleLoads:
+    """With budgets one ensemble gets the memory for its models at a time: two that each have half
+    of theirs would wait for each other.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 (one by keyword)
+        self,
+        desired: DesiredModels,
+        residency: Residency,
+        use: ModelUse,
+        want: Callable[[OnDemandModel], Outcome | None],
+        awaited: AwaitedModels,
+        timeout_s: float,
+    ) -> None:
+        """want: has a model loaded; None: it is in service. awaited: to be added to. timeout_s: how
+        long an ensemble waits for the models of its steps.
+        """
+        self._desired = desired
+        self._models = desired.on_demand
+        self._residency = residency
+        self._use = use
+        self._want = want
+        self._awaited = awaited
+        self._timeout_s = timeout_s
+        self._lock = asyncio.Lock()
+        # With budgets: the ensemble that is loaded, if there is one.
+        self.turn: set[str] = set()
+
+    async def load(self, name: str) -> NereidError | None:
+        """Load an ensemble, and what it consists of, also of ensembles; why it could not be."""
+        turns = self._residency.budgets
+        try:
+            async with asyncio.timeout(self._timeout_s), self._lock if turns else nullcontext():
+                self.turn = {name} if turns else set()
+                return await self._load_with_steps(name)
+        except TimeoutError:
+            return Unavailable(
+                f"the models of ensemble '{name}' were not loaded in {self._timeout_s:g} s"
+            )
+        except Exception:
+            _log.exception("unexpected error: ensemble '%s' is not loaded", name)
+            return Internal(INTERNAL_MESSAGE)
+        finally:
+            self.turn.discard(name)
+
+    async def _load_with_steps(self, name: str) -> NereidError | None:
+        if name not in self._models:
+            return None  # forgotten meanwhile
+        models, ensembles = self._parts(name)
+        loads = [load for each in models.values() if (load := self._want(each)) is not None]
+        pending = set(loads)
+        with self._awaited.adding(models):
+            while pending:
+                _, pending = await asyncio.wait(pending, timeout=_RETRY_S)
+                for each in self._residency.waiting if self._residency.budgets else ():
+                    if each in models and not self._residency.fits_beside(each, models):
+                        return Unavailable(
+                            f"the models of ensemble '{name}' do not fit the memory budget together"
+                        )
+        for load in loads:
+            if load.result() is not None:
+                return load.result()
+        for part in ensembles:
+            if part in self._models and not self._use.is_ready(part):
+                error = await ask_for(self._desired, part, Why.ON_DEMAND)
+                if error is not None and not self._use.is_ready(part):
+                    return error
+        return None
+
+    def _parts(self, name: str) -> tuple[dict[str, OnDemandModel], list[str]]:
+        """Of an ensemble: the models that are loaded on demand; it and the ensembles in it, the
+        innermost first.
+        """
+        parts, pending = {name: self._models[name].found}, [name]
+        while pending:
+            for step in step_models(parts[pending.pop()].draft):
+                if step in self._models and step not in parts:
+                    parts[step] = self._models[step].found
+                    pending.append(step)
+        ordered = in_load_order(parts.values())
+        models = {
+            each.name: self._models[each.name] for each in ordered if not is_ensemble(each.draft)
+        }
+        return models, [each.name for each in ordered if is_ensemble(each.draft)]

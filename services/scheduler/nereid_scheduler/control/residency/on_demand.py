@@ -1,0 +1,441 @@
+"""Loads models when their first requests come, and unloads those that make way for others.
+
+Has policy.py decide, and the reconciler load and unload. A request that finds its model in service
+never comes here: when a model was used last, and whether it is in use, is read from its statistics
+and its queue as soon as a decision needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.config.flags import boolean
+from nereid.core.errors import InvalidArgument, NereidError, Unavailable
+from nereid.timeline.records import MEMORY, Wait
+from nereid_scheduler.control.residency.ensemble_loads import AwaitedModels, EnsembleLoads
+from nereid_scheduler.control.residency.policies.policy import Status
+from nereid_scheduler.control.residency.use import ModelUse
+from nereid_scheduler.core.instances.instance_places import gpu_ids
+from nereid_scheduler.core.memory.sizes import ModelSizes
+from nereid_scheduler.core.models.dependencies import is_ensemble
+from nereid_scheduler.core.models.desired_models import Why
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
+
+    from nereid.pb import model_config_pb2
+    from nereid_scheduler.control.outcomes import Outcome
+    from nereid_scheduler.control.residency.policies.policy import Actions, Load, Residency, Usage
+    from nereid_scheduler.control.residency.policies.popularity import Popularity
+    from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
+    from nereid_scheduler.core.models.desired_models import DesiredModels, OnDemandModel
+    from nereid_scheduler.core.models.found_model import FoundModel
+    from nereid_scheduler.placement.loads.loader import Loader
+    from nereid_scheduler.placement.models.catalogue import Catalogue
+
+_log = logging.getLogger(__name__)
+
+# A model's, for one that is loaded as ever.
+PARAMETER: Final = "lazy_loading"
+# How often models that are in use are looked at again while others wait for their memory.
+_RETRY_S: Final = 0.05
+# If nothing was loaded or unloaded for so long, popular models that are idle may make way although
+# less popular ones are in use.
+_STALLED_S: Final = 2.0
+# How long a failed load is not tried again: each attempt may take seconds of an executor's time.
+_FAILED_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class OnDemandCounts:
+    """Loads that requests began, and unloads that made way."""
+
+    loads: int = 0
+    unloads: int = 0
+
+
+class OnDemand:
+    """The models of one scheduler that are loaded on demand."""
+
+    def __init__(  # noqa: PLR0913 - by keyword
+        self,
+        desired: DesiredModels,
+        catalogue: Catalogue,
+        loader: Loader,
+        *,
+        residency: Residency,
+        popularity: Popularity,
+        timeout_s: float,
+        held_models: Callable[[], Iterable[str]],
+        record_sizes: Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]],
+        timeline: SchedulerTimeline | None = None,
+    ) -> None:
+        """timeout_s: how long an ensemble waits for the models of its steps. held_models: of
+        requests that wait for a load. record_sizes: keeps what saved sizes are restored from.
+        timeline: None: none is recorded.
+        """
+        self._desired = desired
+        self._models = desired.on_demand
+        self._catalogue = catalogue
+        self._loader = loader
+        self._timeout_s = timeout_s
+        self._record_sizes = record_sizes
+        self._residency = residency
+        self._budgets = residency.budgets
+        self._sizes = ModelSizes()
+        self.counts = OnDemandCounts()
+        self._use = ModelUse(catalogue, loader, self._models, held_models, popularity)
+        self._executors: set[str] = set()
+        # Of models whose load is pending.
+        self._loads: dict[str, Outcome] = {}
+        # Models for whose loads calls and ensembles wait. Requests are in the load queue.
+        self._awaited = AwaitedModels()
+        self._ensembles = EnsembleLoads(
+            desired, residency, self._use, self._want, self._awaited, timeout_s
+        )
+        self._retry: asyncio.TimerHandle | None = None
+        # When a model was loaded or unloaded last, or the first of those that wait came.
+        self._moved_s = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timeline = timeline
+        # When models began to wait for memory that still do.
+        self._waiting_since_ns: dict[str, int] = {}
+
+    def restore_sizes(self, saved: Mapping[str, Any]) -> None:
+        """What an earlier scheduler has measured."""
+        self._sizes = ModelSizes(saved)
+
+    async def close(self) -> None:
+        """Cancel what is pending; models stay as they are."""
+        if self._retry is not None:
+            self._retry.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ---- the repository, and clients
+
+    def defer(self, found: FoundModel) -> bool:
+        """Whether a model that was found is not to be loaded before its first request."""
+        name = found.name
+        if found.error is not None or not _is_lazy(found.draft):
+            return False
+        if name not in self._models and self._catalogue.is_known(name):
+            return False
+        self._desired.defer(found)
+        # One that is in memory is loaded anew like any other.
+        return not self._use.is_ready(name)
+
+    def hosts_of(self, name: str) -> frozenset[str] | None:
+        """The executors that a model which is loaded anew is to be on; None: all."""
+        if not self._budgets or name not in self._models:
+            return None
+        return frozenset(self._residency.executors_of(name)) or None
+
+    def forget(self, name: str) -> None:
+        """A client has loaded or unloaded this model, and that is how it stays; or it is gone."""
+        self._desired.end_deferring(name)
+        actions = self._residency.forget(name, self._usages())
+        if name in self._loads:
+            # Requests that wait for it look what has become of it.
+            self._end_load(name, None)
+        self._act(actions)
+
+    def on_reloaded(self, name: str) -> None:
+        """A model in memory was loaded anew: it may take more, or less."""
+        if self._residency.status(name) is Status.RESIDENT:
+            self._act(self._residency.loaded(name, self._measure(name), self._usages()))
+
+    def retain(self, names: Container[str]) -> None:
+        """Forget the models that are in no repository any more."""
+        for name in [each for each in self._models if each not in names]:
+            self.forget(name)
+
+    # ---- requests
+
+    def request(self, name: str, number: int) -> bool:
+        """Whether a request for a model that is not in service waits for a load, which begins now
+        if it has not. number: of the version; -1: the latest.
+
+        Raises:
+            NereidError: its load has failed just now.
+        """
+        known = self._catalogue.find_on_demand(name)
+        if known is None or not known.has(number):
+            return False
+        if known.error is not None:
+            if time.monotonic() - known.failed_s < _FAILED_S:
+                raise known.error.with_traceback(None)
+            known.error = None
+        self._want(known)
+        return True
+
+    async def ensure(self, name: str, number: int) -> None:
+        """Wait until a model is in service, if its first request would load it: clients ask for its
+        metadata and configuration before they can make one.
+
+        Raises:
+            NereidError: it cannot be loaded.
+        """
+        model = self._catalogue.find_on_demand(name)
+        if model is None or self._use.is_ready(model.name) or not self.request(name, number):
+            return
+        load = self._loads.get(model.name)
+        if load is not None:
+            with self._awaited.adding([model.name]):
+                await asyncio.wait([load], timeout=self._timeout_s)
+        if model.error is not None:
+            raise model.error.with_traceback(None)
+
+    def on_executors(self) -> None:
+        """Executors have joined or left."""
+        self._sync_executors()
+
+    # ---- loads and unloads
+
+    def _want(self, known: OnDemandModel) -> Outcome | None:
+        """Have a model loaded; None: it is in service."""
+        name = known.name
+        if name in self._loads:
+            return self._loads[name]
+        if self._use.is_ready(name):
+            return None
+        known.wanted = True
+        self.counts.loads += 1
+        load = self._loads[name] = asyncio.get_running_loop().create_future()
+        _log.info("model '%s' is loaded on demand", name)
+        if is_ensemble(known.found.draft):
+            self._spawn(self._load_ensemble(name))
+        else:
+            self._spawn(self._place_model(name))
+        return load
+
+    async def _load_ensemble(self, name: str) -> None:
+        self._end_load(name, await self._ensembles.load(name))
+
+    async def _place_model(self, name: str) -> None:
+        known, file_bytes = self._models.get(name), 0
+        if known is not None and self._budgets and not self._sizes.knows(name):
+            paths = [known.found.version_path(each) for each in known.found.versions]
+            file_bytes = await asyncio.to_thread(_file_bytes, paths)
+        if name not in self._models:
+            # Forgotten meanwhile.
+            return
+        self._sync_executors()
+        needs = self._needs(name, file_bytes)
+        if not self._residency.waiting:
+            self._moved_s = time.monotonic()
+        self._act(self._residency.request(name, needs, self._usages()))
+
+    def _needs(self, name: str, file_bytes: int) -> dict[str, dict[str, int]]:
+        """By executor; without budgets nothing is looked at. file_bytes: of all its versions."""
+        if not self._budgets:
+            return {}
+        found = self._models[name].found
+        needs: dict[str, dict[str, int]] = {}
+        versions = max(1, len(found.versions))
+        for session in self._loader.sessions:
+            if found.draft.backend not in session.hello.backends:
+                continue
+            try:
+                gpus = gpu_ids(session.hello)
+                each = self._sizes.needs(name, found.draft, gpus, file_bytes // versions)
+            except InvalidArgument:
+                continue
+            needs[session.name] = {device: size * versions for device, size in each.items()}
+        if not needs and self._loader.sessions:
+            # The load itself says what is wrong.
+            needs = {session.name: {} for session in self._loader.sessions}
+        return needs
+
+    def _begin_load(self, load: Load) -> None:
+        hosts = frozenset([load.executor]) if load.executor else None
+        on_loaded = partial(self._on_loaded, load.model)
+        self._desired.add(load.model, Why.ON_DEMAND, hosts=hosts, on_end=on_loaded)
+
+    def _on_loaded(self, name: str, error: NereidError | None) -> None:
+        self._moved_s = time.monotonic()
+        if self._residency.status(name) is not Status.LOADING:
+            # Forgotten meanwhile, or its executor was lost, and another one is to load it.
+            return
+        if error is not None and not self._use.is_ready(name):
+            self._end_load(name, error)
+            self._act(self._residency.load_failed(name, self._usages()))
+            # Else an executor that joins would load it, whatever else it has.
+            self._desired.add(name, Why.RELEASED)
+            return
+        if name in self._models:
+            self._models[name].since_ms = time.time() * 1000
+        self._end_load(name, None)
+        self._act(self._residency.loaded(name, self._measure(name), self._usages()))
+
+    def _end_load(self, name: str, error: NereidError | None) -> None:
+        known = self._models.get(name)
+        if known is not None:
+            known.wanted = False
+            known.error = None
+            if error is not None:
+                known.error = Unavailable(error.message.rstrip(), accepted=True)
+                known.failed_s = time.monotonic()
+        load = self._loads.pop(name, None)
+        if load is not None and not load.done():
+            load.set_result(None if known is None else known.error)
+        # Requests that wait for it look again.
+        self._loader.notify_change()
+
+    def _begin_unload(self, name: str) -> None:
+        _log.info("model '%s' makes way for others", name)
+        self.counts.unloads += 1
+        self._desired.add(name, Why.RELEASED, on_end=partial(self._on_unloaded, name))
+
+    def _on_unloaded(self, name: str, _: NereidError | None) -> None:
+        self._moved_s = time.monotonic()
+        self._act(self._residency.unloaded(name, self._usages()))
+
+    def _act(self, actions: Actions) -> None:
+        for name in actions.unloads:
+            self._begin_unload(name)
+        for load in actions.loads:
+            if load.executor and self._catalogue.is_served(load.model):
+                self._move(load.model, load.executor)
+            else:
+                self._begin_load(load)
+        for name, reason in actions.refusals:
+            _log.error("model '%s' cannot be loaded: %s", name, reason)
+            self._end_load(name, Unavailable(f"model '{name}' cannot be loaded: {reason}"))
+        self._record_waits()
+        if self._residency.waiting and self._retry is None:
+            loop = asyncio.get_running_loop()
+            self._retry = loop.call_later(_RETRY_S, self._on_retry)
+
+    def _record_waits(self) -> None:
+        """Which models wait for memory may have changed."""
+        if self._timeline is None:
+            return
+        now_ns = time.monotonic_ns()
+        waiting = dict.fromkeys(self._residency.waiting)
+        for name in [each for each in self._waiting_since_ns if each not in waiting]:
+            since_ns = self._waiting_since_ns.pop(name)
+            requests = self._use.held_requests(name)
+            self._timeline.record_wait(Wait(name, "", MEMORY, since_ns, now_ns, requests))
+        for name in waiting:
+            self._waiting_since_ns.setdefault(name, now_ns)
+
+    def _on_retry(self) -> None:
+        self._retry = None
+        held = self._use.held()
+        for name in self._residency.waiting:
+            # Lost executors' models that are still in service have requests, but no load.
+            if name in self._loads and name not in held and name not in self._awaited:
+                _log.info("model '%s' is not loaded: nobody waits for it any more", name)
+                actions = self._residency.forget(name, self._usages())
+                self._end_load(name, None)
+                self._act(actions)
+        stalled = time.monotonic() - self._moved_s > _STALLED_S
+        self._act(self._residency.retry(self._usages(), stalled=stalled))
+
+    def _move(self, name: str, executor: str) -> None:
+        """The executor that had a model is gone, and another one loads it: its requests wait."""
+        for served in self._catalogue.running(name):
+            self._loader.load_on(served, frozenset([executor]))
+        if name not in self._loads:
+            self._act(self._residency.loaded(name, {}, self._usages()))
+
+    def _sync_executors(self) -> None:
+        names = {session.name for session in self._loader.sessions}
+        joined, left = names - self._executors, self._executors - names
+        self._executors = names
+        if joined:
+            # What failed elsewhere, or for want of an executor, may succeed there.
+            for known in self._models.values():
+                known.error = None
+        for name in sorted(joined):
+            self._act(self._residency.add_executor(name, self._usages()))
+        for name in self._loads if joined else ():
+            # What it needs there is not known yet.
+            if self._residency.status(name) is Status.WAITING:
+                self._spawn(self._place_model(name))
+        for name in sorted(left):
+            lost = [
+                model for model in self._models if self._residency.executors_of(model) == (name,)
+            ]
+            self._act(self._residency.remove_executor(name, self._usages()))
+            for each in lost:
+                # Elsewhere, if requests wait for it; else when the next one comes.
+                if each in self._loads or self._use.in_use(each):
+                    self._spawn(self._place_model(each))
+                else:
+                    self._desired.add(each, Why.RELEASED)
+
+    # ---- what is known
+
+    def _usages(self) -> dict[str, Usage]:
+        """Of the models in service, those that are loaded for good among them."""
+        if not self._budgets:
+            return {}
+        for name in self._use.others():
+            self._residency.pin(name, self._measure(name))
+        needed = self._use.held() | self._loads.keys()
+        # Ensembles that wait for their turn need nothing yet.
+        waiting = {name for name in needed if self._is_pending_ensemble(name)}
+        return self._use.usages((needed - waiting) | self._ensembles.turn)
+
+    def _is_pending_ensemble(self, name: str) -> bool:
+        known = self._models.get(name)
+        return known is not None and is_ensemble(known.found.draft) and not self._use.is_ready(name)
+
+    def _measure(self, name: str) -> dict[str, dict[str, int]]:
+        """What a model takes on each executor; also noted for the next decision."""
+        memory = self._use.memory(name)
+        by_device: dict[str, list[int]] = {}
+        for devices in memory.values():
+            for device, sizes in devices.items():
+                by_device.setdefault(device, []).extend(sizes)
+        if self._sizes.measured(name, by_device):
+            self._spawn(self._record_sizes(self._sizes.saved()))
+        return {
+            executor: {device: sum(sizes) for device, sizes in devices.items()}
+            for executor, devices in memory.items()
+        }
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("unexpected error in a load on demand", exc_info=task.exception())
+
+
+def _is_lazy(draft: model_config_pb2.ModelConfig) -> bool:
+    """Whether a model is loaded on demand, unless it says otherwise."""
+    if PARAMETER not in draft.parameters:
+        return True
+    text = draft.parameters[PARAMETER].string_value
+    try:
+        return boolean(text)
+    except ValueError as error:
+        _log.error("model '%s': parameter '%s': %s; ignored", draft.name, PARAMETER, error)
+        return True
+
+
+def _file_bytes(versions: Iterable[str]) -> int:
+    """The size of the versions' files. Blocks."""
+    total = 0
+    for version in versions:
+        for directory, _, names in os.walk(version):
+            for name in names:
+                try:
+                    total += (Path(directory) / name).stat().st_size
+                except OSError:
+                    continue
+    return total

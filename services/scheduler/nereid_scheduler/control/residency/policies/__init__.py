@@ -1,0 +1,1 @@
+"""Choices of models that make way, by memory and popularity."""

@@ -1,0 +1,1 @@
+"""Members of a mesh with several schedulers, and which of them owns a model."""

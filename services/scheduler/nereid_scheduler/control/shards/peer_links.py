@@ -1,0 +1,191 @@
+"""The streams among schedulers: one dialled to each address, and those that the others dial.
+
+Carries states. Who is a member, and what follows from it, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nereid.core.methods import PEER_PATH
+from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import accept_link, dial_link
+from nereid_scheduler.control.shards.members.membership import Peer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from nereid.rpc import Call, Channel, Link
+
+
+class PeerEvents(Protocol):
+    """What becomes of the states that come."""
+
+    def on_peer_state(self, stream: PeerStream, peer: Peer) -> None:
+        """The scheduler at the other end has sent its state."""
+
+    def on_peer_lost(self, stream: PeerStream) -> None:
+        """A stream has ended."""
+
+
+class PeerStream:
+    """One stream, and the channel that it is on: None if the peer has dialled."""
+
+    def __init__(self, address: str, channel: Channel | None = None) -> None:
+        self.address = address
+        self.channel = channel
+        self.link: Link[pb.PeerState] | None = None
+        # Some scheduler is there; it may be this one.
+        self.connected = False
+
+    def send(self, state: pb.PeerState) -> None:
+        if self.link is not None:
+            self.link.send(state)
+
+
+class PeerLinks:
+    """All streams of one scheduler. set_state before anything else."""
+
+    def __init__(self, open_channel: Callable[[str], Channel], events: PeerEvents) -> None:
+        self._open_channel = open_channel
+        self._events = events
+        self._state = pb.PeerState()
+        self._dialled: dict[str, PeerStream] = {}
+        self._accepted: dict[PeerStream, None] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def dialled(self) -> Collection[PeerStream]:
+        """To each address, in use or not."""
+        return self._dialled.values()
+
+    @property
+    def all_connected(self) -> bool:
+        """Whether there is a scheduler at every address."""
+        return all(each.connected for each in self._dialled.values())
+
+    def set_state(self, state: pb.PeerState) -> None:
+        """What peers are sent now, and those that come later."""
+        self._state = state
+        for stream in (*self._dialled.values(), *self._accepted):
+            stream.send(state)
+
+    def set_addresses(self, addresses: Iterable[str]) -> None:
+        """Dial these and no others."""
+        wanted = dict.fromkeys(addresses)
+        for address in [each for each in self._dialled if each not in wanted]:
+            self._hang_up(self._dialled.pop(address))
+        for address in wanted:
+            if address not in self._dialled:
+                self._dialled[address] = self._dial(address)
+
+    def accept(self, call: Call) -> None:
+        """A peer has opened a stream."""
+        stream = PeerStream(call.peer)
+        self._accepted[stream] = None
+
+        def on_down() -> None:
+            del self._accepted[stream]
+            self._events.on_peer_lost(stream)
+
+        stream.link = accept_link(
+            call, _PeerCodec(), on_items=partial(self._on_states, stream), on_down=on_down
+        )
+        stream.send(self._state)
+
+    async def close(self) -> None:
+        """End all streams, after what was sent."""
+        streams = [*self._dialled.values(), *self._accepted]
+        self._dialled.clear()
+        self._accepted.clear()
+        for stream in streams:
+            self._hang_up(stream)
+        await asyncio.gather(*self._closing)
+
+    # ---- inside
+
+    def _dial(self, address: str) -> PeerStream:
+        channel = self._open_channel(address)
+        stream = PeerStream(address, channel)
+
+        def on_up() -> None:
+            stream.send(self._state)
+
+        def on_down() -> None:
+            stream.connected = False
+            self._events.on_peer_lost(stream)
+
+        on_states = partial(self._on_states, stream)
+        stream.link = dial_link(
+            channel, PEER_PATH, _PeerCodec(), on_items=on_states, on_up=on_up, on_down=on_down
+        )
+        return stream
+
+    def _hang_up(self, stream: PeerStream) -> None:
+        if stream.link is not None:
+            stream.link.close()
+        self._events.on_peer_lost(stream)
+        if stream.channel is not None:
+            task = asyncio.ensure_future(_close_channel(stream.channel, stream.link))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def _on_states(self, stream: PeerStream, states: list[pb.PeerState]) -> None:
+        stream.connected = True
+        self._events.on_peer_state(stream, peer_of(states[-1]))
+
+
+async def _close_channel(channel: Channel, link: Link[Any] | None) -> None:
+    # The link's last state is on its way in this turn of the loop.
+    if link is not None:
+        await link.drain()
+    await asyncio.sleep(0)
+    await channel.close()
+
+
+class _PeerCodec:
+    """A frame is one state: of several, the last one counts."""
+
+    def size_bytes(self, item: pb.PeerState) -> int:  # noqa: ARG002 (a frame has one item)
+        return 0
+
+    def encode(self, items: list[pb.PeerState]) -> bytes:
+        return items[-1].SerializeToString()
+
+    def decode(self, frame: bytes) -> list[pb.PeerState]:
+        return [pb.PeerState.FromString(frame)]
+
+
+def peer_of(state: pb.PeerState) -> Peer:
+    """The state in a message."""
+    compositions = tuple((each.ensemble, tuple(each.models)) for each in state.compositions)
+    return Peer(
+        state.name,
+        state.incarnation,
+        state.epoch,
+        state.leaving,
+        frozenset(state.models),
+        compositions,
+        state.executors,
+        state.links,
+        state.number,
+    )
+
+
+def state_of(peer: Peer) -> pb.PeerState:
+    """The message of a state."""
+    state = pb.PeerState(
+        name=peer.name,
+        incarnation=peer.incarnation,
+        epoch=peer.epoch,
+        leaving=peer.leaving,
+        models=sorted(peer.models),
+        executors=peer.executors,
+        links=peer.links,
+        number=peer.number,
+    )
+    for ensemble, models in peer.compositions:
+        state.compositions.add(ensemble=ensemble, models=models)
+    return state

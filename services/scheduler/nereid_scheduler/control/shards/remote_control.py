@@ -1,0 +1,316 @@
+"""Control calls in a mesh with several schedulers: each may go to any of them.
+
+A call about one model is passed on to the scheduler that has it; one about all models is made to
+all, and the responses are merged. What was passed on has FORWARDED_KEY, and goes no further. A
+scheduler that does not respond in time does not count as ready, the index shows its models as
+unavailable, and the other pages lack it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from nereid.core.errors import NereidError
+from nereid.core.methods import FORWARDED_KEY, SCHEDULER
+from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as nereid_pb
+from nereid.rpc import Handlers, LocalChannel, RpcError, Status
+from nereid_scheduler.control.shards.members.merged_responses import (
+    merge_facts,
+    merge_indexes,
+    merge_metrics,
+    merge_statistics,
+)
+from nereid_scheduler.core.models.overrides import read_override
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from google.protobuf.message import Message
+
+    from nereid.rpc import AsyncUnaryHandler, Call, Channel
+    from nereid_scheduler.control.shards.model_moves import ModelMoves
+    from nereid_scheduler.control.shards.shard import Shard
+
+_log = logging.getLogger(__name__)
+
+_FORWARDED: Final = ((FORWARDED_KEY, "1"),)
+
+
+class _OneModel(NamedTuple):
+    """A call about one model, named by this field."""
+
+    request_type: type[Message]
+    field: str
+
+
+_SERVER_READY: Final = SCHEDULER + "ServerReady"
+_LOAD: Final = SCHEDULER + "RepositoryModelLoad"
+_UNLOAD: Final = SCHEDULER + "RepositoryModelUnload"
+_STATISTICS: Final = SCHEDULER + "ModelStatistics"
+_COUNTS: Final = SCHEDULER + "Counts"
+# Gateways show no counter before they have these: one that hangs is gone meanwhile, and its counts
+# are kept.
+_COUNTS_LIMIT_S: Final = 1.0
+_TRACE: Final = SCHEDULER + "TraceSetting"
+_ONE_MODEL: Final = {
+    SCHEDULER + "ModelReady": _OneModel(kserve_pb2.ModelReadyRequest, "name"),
+    SCHEDULER + "ModelMetadata": _OneModel(kserve_pb2.ModelMetadataRequest, "name"),
+    SCHEDULER + "ModelConfig": _OneModel(kserve_pb2.ModelConfigRequest, "name"),
+    _UNLOAD: _OneModel(kserve_pb2.RepositoryModelUnloadRequest, "model_name"),
+}
+
+
+class RemoteControl:
+    """The control calls' handlers of one scheduler of several."""
+
+    def __init__(
+        self, shard: Shard, moves: ModelMoves, own: Handlers, reply_limit_s: float
+    ) -> None:
+        """own: the handlers for this scheduler's own models. reply_limit_s: how long another one
+        may take.
+        """
+        self._reply_limit_s = reply_limit_s
+        self._shard = shard
+        self._moves = moves
+        # Calls wait for this scheduler's start.
+        self.started = asyncio.Event()
+        self._own = LocalChannel(Handlers(unary=own.unary, async_unary=own.async_unary))
+        self._merging: dict[str, Callable[[str, bytes], Awaitable[bytes]]] = {
+            _LOAD: self._load,
+            _STATISTICS: self._statistics,
+            _TRACE: self._trace_setting,
+            SCHEDULER + "LogSettings": self._log_settings,
+            _SERVER_READY: self._server_ready,
+            SCHEDULER + "RepositoryIndex": self._index,
+            SCHEDULER + "Metrics": self._metrics,
+            _COUNTS: self._counts,
+            SCHEDULER + "Facts": self._facts,
+            SCHEDULER + "DrainExecutor": self._drain_executor,
+        }
+
+    def handlers(self) -> dict[str, AsyncUnaryHandler]:
+        """The handlers by path."""
+        return {path: self._handler(path) for path in (*_ONE_MODEL, *self._merging)}
+
+    def _handler(self, path: str) -> AsyncUnaryHandler:
+        merging = self._merging.get(path)
+
+        async def handle(call: Call, message: bytes) -> bytes:
+            # The caller learns that we are here, however long models take.
+            call.accept()
+            if path == _SERVER_READY and not self.started.is_set():
+                return kserve_pb2.ServerReadyResponse().SerializeToString()
+            await self.started.wait()
+            if call.get(FORWARDED_KEY) is not None:
+                if path == _LOAD:
+                    return await self._load_here(message)
+                if path == _SERVER_READY and self._is_takeover_due():
+                    return kserve_pb2.ServerReadyResponse().SerializeToString()
+                return await self._own.unary(path, message)
+            if merging is not None:
+                return await merging(path, message)
+            request_type, field = _ONE_MODEL[path]
+            request = _parsed(request_type, message)
+            return await self._forward(path, getattr(request, field), message, call.deadline)
+
+        return handle
+
+    def _is_takeover_due(self) -> bool:
+        """Whether nobody has the models of a lost scheduler yet, as this one sees it."""
+        return bool(self._shard.membership.lost_models) and not self._moves.all_named()
+
+    # ---- one model
+
+    def _channel_to(self, model: str) -> Channel | None:
+        """To the scheduler that has a model, or shall have it; None: this one."""
+        name = self._moves.location(model)
+        if name is None or name == self._shard.name:
+            return None
+        channel = self._shard.channel_to(name)
+        if channel is None:
+            text = f"scheduler '{name}', which has model '{model}', cannot be reached"
+            raise RpcError(Status.UNAVAILABLE, text)
+        return channel
+
+    async def _forward(
+        self, path: str, model: str, message: bytes, deadline: float | None = None
+    ) -> bytes:
+        channel = self._channel_to(model)
+        if channel is None:
+            return await self._own.unary(path, message)
+        timeout_s = None if deadline is None else max(0.001, deadline - time.monotonic())
+        return await channel.unary(path, message, metadata=_FORWARDED, timeout_s=timeout_s)
+
+    async def _load(self, path: str, message: bytes) -> bytes:
+        request = _parsed(kserve_pb2.RepositoryModelLoadRequest, message)
+        await self._learn_composition(request)
+        channel = self._channel_to(request.model_name)
+        if channel is None:
+            return await self._load_here(message)
+        return await channel.unary(path, message, metadata=_FORWARDED)
+
+    async def _load_here(self, message: bytes) -> bytes:
+        """Load a model that this scheduler owns, or that another one says it owns."""
+        request = _parsed(kserve_pb2.RepositoryModelLoadRequest, message)
+        await self._learn_composition(request)
+        with self._moves.loading(request.model_name):
+            return await self._own.unary(_LOAD, message)
+
+    async def _learn_composition(self, request: kserve_pb2.RepositoryModelLoadRequest) -> None:
+        """The model may be new, or composed otherwise than it was."""
+        try:
+            override = read_override(request.parameters)
+            await self._moves.learn_model(request.model_name, override)
+        except (NereidError, OSError):
+            # The load itself reports what is wrong.
+            return
+
+    async def _statistics(self, path: str, message: bytes) -> bytes:
+        request = _parsed(kserve_pb2.ModelStatisticsRequest, message)
+        if request.name:
+            return await self._forward(path, request.name, message)
+        responses = _responses(await self._call_all(path, message))
+        parsed = map(kserve_pb2.ModelStatisticsResponse.FromString, responses)
+        return merge_statistics(parsed).SerializeToString()
+
+    # ---- settings, which all schedulers share
+
+    async def _trace_setting(self, path: str, message: bytes) -> bytes:
+        request = _parsed(kserve_pb2.TraceSettingRequest, message)
+        model = request.model_name
+        # The others do not know whether it is ready.
+        first = (self._moves.location(model) if model else None) or self._shard.name
+        return await self._change(path, message, first, changes=bool(request.settings))
+
+    async def _log_settings(self, path: str, message: bytes) -> bytes:
+        request = _parsed(kserve_pb2.LogSettingsRequest, message)
+        return await self._change(path, message, self._shard.name, changes=bool(request.settings))
+
+    async def _change(self, path: str, message: bytes, first: str, *, changes: bool) -> bytes:
+        """The response of one scheduler; if it has made changes, have the others make them too."""
+        response = await self._call(first, path, message)
+        if isinstance(response, RpcError):
+            raise response
+        if changes:
+            names = {self._shard.name, *self._shard.membership.members} - {first}
+            await asyncio.gather(*(self._call(name, path, message) for name in names))
+        return response
+
+    # ---- all schedulers
+
+    async def _server_ready(self, path: str, message: bytes) -> bytes:
+        ready = self._moves.all_named()
+        if ready:
+            responses = (await self._call_all(path, message)).values()
+            ready = all(
+                isinstance(each, bytes) and kserve_pb2.ServerReadyResponse.FromString(each).ready
+                for each in responses
+            )
+        return kserve_pb2.ServerReadyResponse(ready=ready).SerializeToString()
+
+    async def _index(self, path: str, message: bytes) -> bytes:
+        request = _parsed(kserve_pb2.RepositoryIndexRequest, message)
+        responses = await self._call_all(path, message)
+        own = responses[self._shard.name]
+        if isinstance(own, RpcError):
+            raise own
+        membership = self._shard.membership
+        models = dict(membership.lost_models)
+        for name, response in responses.items():
+            if isinstance(response, RpcError) and name in membership.peers:
+                models[name] = membership.peers[name].models
+        silent = {
+            scheduler: [self._moves.plain_name(each) for each in sorted(names)]
+            for scheduler, names in models.items()
+        }
+        indexes = [*map(kserve_pb2.RepositoryIndexResponse.FromString, _responses(responses))]
+        return merge_indexes(indexes, silent, ready_only=request.ready).SerializeToString()
+
+    async def _metrics(self, path: str, message: bytes) -> bytes:
+        # Every scheduler knows all executors' devices: this one's page has them.
+        responses = await self._call_all(path, message)
+        pages = {
+            name: nereid_pb.MetricsResponse.FromString(each).exposition
+            for name, each in responses.items()
+            if isinstance(each, bytes)
+        }
+        return nereid_pb.MetricsResponse(exposition=merge_metrics(pages)).SerializeToString()
+
+    async def _counts(self, path: str, message: bytes) -> bytes:
+        # As protobuf defines it, the concatenation has the schedulers of all.
+        limit_s = min(self._reply_limit_s, _COUNTS_LIMIT_S)
+        return b"".join(_responses(await self._call_all(path, message, limit_s)))
+
+    async def _facts(self, _path: str, message: bytes) -> bytes:
+        return (await self.read_facts(message)).SerializeToString()
+
+    async def read_facts(self, message: bytes = b"") -> nereid_pb.FactsResponse:
+        """The facts of all schedulers. message: a FactsRequest."""
+        responses = await self._call_all(SCHEDULER + "Facts", message)
+        silent = [name for name, each in responses.items() if isinstance(each, RpcError)]
+        parsed = map(nereid_pb.FactsResponse.FromString, _responses(responses))
+        return merge_facts(parsed, silent)
+
+    async def _drain_executor(self, path: str, message: bytes) -> bytes:
+        # The first that it has joined decides, whichever was asked: of two calls at once the second
+        # is decided in view of the first. It leaves all schedulers if one asks it to.
+        outcome: bytes | RpcError = b""
+        for name in sorted({*self._shard.membership.members, self._shard.name}):
+            outcome = await self._call(name, path, message)
+            if isinstance(outcome, bytes) or outcome.status is not Status.NOT_FOUND:
+                break
+        if isinstance(outcome, RpcError):
+            raise outcome
+        return outcome
+
+    async def _call_all(
+        self, path: str, message: bytes, limit_s: float | None = None
+    ) -> dict[str, bytes | RpcError]:
+        """The responses by scheduler, this one's first. limit_s: of others, if not as usual."""
+        others = sorted(self._shard.membership.members - {self._shard.name})
+        names = [self._shard.name, *others]
+        outcomes = await asyncio.gather(
+            *(self._call(name, path, message, limit_s) for name in names)
+        )
+        return dict(zip(names, outcomes, strict=True))
+
+    async def _call(
+        self, name: str, path: str, message: bytes, limit_s: float | None = None
+    ) -> bytes | RpcError:
+        if name == self._shard.name:
+            return await _outcome(self._own.unary(path, message))
+        channel = self._shard.channel_to(name)
+        if channel is None:
+            return RpcError(Status.UNAVAILABLE, f"scheduler '{name}' cannot be reached")
+        call = channel.unary(
+            path, message, metadata=_FORWARDED, timeout_s=limit_s or self._reply_limit_s
+        )
+        outcome = await _outcome(call)
+        if isinstance(outcome, RpcError) and outcome.status is not Status.UNIMPLEMENTED:
+            method = path.rpartition("/")[2]
+            _log.warning("scheduler '%s' failed %s: %s", name, method, outcome.message)
+        return outcome
+
+
+async def _outcome(response: Awaitable[bytes]) -> bytes | RpcError:
+    try:
+        return await response
+    except RpcError as error:
+        return error
+
+
+def _responses(outcomes: Mapping[str, bytes | RpcError]) -> list[bytes]:
+    return [each for each in outcomes.values() if isinstance(each, bytes)]
+
+
+def _parsed(request_type: type[Message], message: bytes) -> Any:
+    try:
+        return request_type.FromString(message)
+    except DecodeError as error:
+        raise RpcError(Status.INTERNAL, "Unable to parse request") from error

@@ -1,0 +1,283 @@
+"""One scheduler as a member of a mesh with several.
+
+Keeps the streams to its peers, and decides when a change of the members is acted on: what a lost
+member owned is taken over at once; who joins is given models after a short time without other
+changes, so that schedulers that start together do not pass models on to one another. A scheduler
+that starts owns nothing before it knows its peers, and has their executors and gateways.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+from nereid.config.recovery import DEFAULT_TIMES
+from nereid.core.wire.messages import Ownership
+from nereid.rpc.net.scheduler_addresses import watch_addresses
+from nereid_scheduler.control.shards.members.member_changes import Due, MemberChanges
+from nereid_scheduler.control.shards.members.membership import NameInUseError, Peer
+from nereid_scheduler.control.shards.peer_links import PeerLinks, PeerStream, state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nereid.config.recovery import RecoveryTimes
+    from nereid.rpc import Call, Channel
+    from nereid.rpc.net.scheduler_addresses import AddressSpec
+    from nereid_scheduler.control.shards.members.membership import Change, Membership
+    from nereid_scheduler.control.shards.members.ownership import OwnedModels
+
+_log = logging.getLogger(__name__)
+
+_START_POLL_S: Final = 0.01
+
+
+class ShardModels(Protocol):
+    """The models of a scheduler, which follow the members."""
+
+    def move_models(self, lost_models: frozenset[str], leaving: frozenset[str]) -> None:
+        """Load what this scheduler owns now and give the rest away. lost_models: in service at
+        members that were lost, or leave; leaving: those of the latter.
+        """
+
+    def update_groups(self) -> bool:
+        """Learn which models belong together, from all peers; whether owners may have changed."""
+
+    def served(self) -> Peer:
+        """Which models it has, and how its ensembles are composed; the other fields are ignored."""
+
+    def named(self) -> tuple[str, ...]:
+        """The models whose requests it accepts, by their clients' names."""
+
+    def on_member_lost(self) -> None:
+        """A member was lost: its requests may be sent again, to this scheduler."""
+
+
+class Shard:
+    """Create it inside the event loop that it shall run in."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 (two by keyword)
+        self,
+        membership: Membership,
+        owned: OwnedModels,
+        models: ShardModels,
+        addresses: Iterable[AddressSpec],
+        open_channel: Callable[[str], Channel],
+        send_notice: Callable[[Ownership], None],
+        *,
+        count_links: Callable[[], int] = lambda: 0,
+        times: RecoveryTimes = DEFAULT_TIMES,
+    ) -> None:
+        """open_channel: to another scheduler. send_notice: to all gateways. count_links: that they
+        have opened.
+        """
+        self._count_links = count_links
+        self.membership = membership
+        self.owned = owned
+        self.models = models
+        self.links = PeerLinks(open_channel, self)
+        self._addresses = list(addresses)
+        self._send_notice = send_notice
+        self._times = times
+        self._loop = asyncio.get_running_loop()
+        self.changes = MemberChanges(times, self._loop.time())
+        self._settling: asyncio.TimerHandle | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._beat: asyncio.TimerHandle | None = None
+        self._sent_state: Peer | None = None
+        self._states_sent = 0
+        self._sent_notice: Ownership | None = None
+        self._update_due = False
+
+    # ---- the start and the end
+
+    async def start(self) -> None:
+        """Find the peers; returns when this scheduler owns models."""
+        self._send_state()
+        self._watching = asyncio.ensure_future(self._watch_addresses())
+        self._on_beat()
+        await self._wait_until(self._is_prepared)
+        self.membership.start()
+        self._send_state()
+        # The others announce themselves at about the same time.
+        await self._wait_until(lambda: not self.membership.starting, self._times.settle_s)
+        self.changes.start()
+        self._set_members()
+        self.membership.take_lost_models()
+        others = ", ".join(sorted(self.owned.members - {self.membership.name})) or "none"
+        _log.info("scheduler '%s' has started; other schedulers: %s", self.membership.name, others)
+
+    def leave(self) -> bool:
+        """Give all models to the others; False: there are none."""
+        self.membership.leave()
+        self._set_members()
+        others = bool(self.membership.members)
+        if others:
+            self.models.move_models(frozenset(), frozenset())
+        self.update()
+        return others
+
+    async def close(self) -> None:
+        """End all streams."""
+        for timer in (self._settling, self._beat):
+            if timer is not None:
+                timer.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        self.changes.stop()
+        await self.links.close()
+
+    def accept_peer(self, call: Call) -> None:
+        """Another scheduler has dialled."""
+        self.links.accept(call)
+
+    def channel_to(self, name: str) -> Channel | None:
+        """For calls to a peer; None: it has only dialled itself, or is gone."""
+        stream = self.membership.stream_of(name, self.links.dialled)
+        return stream.channel if isinstance(stream, PeerStream) else None
+
+    # ---- what this scheduler announces
+
+    @property
+    def name(self) -> str:
+        return self.membership.name
+
+    @property
+    def epoch(self) -> int:
+        return self.membership.epoch
+
+    def notice(self) -> Ownership:
+        """For a gateway that has connected."""
+        membership = self.membership
+        return Ownership(membership.name, membership.epoch, self.models.named(), membership.leaving)
+
+    def regroup(self) -> None:
+        """Models belong together otherwise than before."""
+        if self.changes.started:
+            self.models.move_models(frozenset(), frozenset())
+            self.update()
+
+    def models_changed(self) -> None:
+        """Models of this scheduler have changed: announce it in the next turn of the loop."""
+        if self.changes.started and not self._update_due:
+            self._update_due = True
+            self._loop.call_soon(self.update)
+
+    def update(self) -> None:
+        """Announce what has changed."""
+        self._update_due = False
+        # Gateways first: they must know before requests are returned to them.
+        notice = self.notice()
+        if notice != self._sent_notice:
+            self._sent_notice = notice
+            self._send_notice(notice)
+        self._send_state()
+
+    def _send_state(self) -> None:
+        membership = self.membership
+        peer = Peer(membership.name, membership.incarnation, membership.epoch, membership.leaving)
+        if self.changes.started:
+            served = self.models.served()
+            peer = peer._replace(
+                models=served.models,
+                compositions=served.compositions,
+                executors=served.executors,
+                links=self._count_links(),
+            )
+        if peer != self._sent_state:
+            self._sent_state = peer
+            self._states_sent += 1
+            self.links.set_state(state_of(peer._replace(number=self._states_sent)))
+
+    # ---- peers (PeerEvents)
+
+    def on_peer_state(self, stream: PeerStream, peer: Peer) -> None:
+        try:
+            change = self.membership.on_state(stream, peer)
+        except NameInUseError:
+            _log.error(
+                "the scheduler at %s has this one's name, '%s'; it is ignored: give each"
+                " --scheduler-name",
+                stream.address,
+                peer.name,
+            )
+            return
+        self._on_change(change)
+
+    def on_peer_lost(self, stream: PeerStream) -> None:
+        self._on_change(self.membership.on_stream_end(stream))
+
+    def _on_change(self, change: Change) -> None:
+        due = self.changes.on_change(change, self._loop.time(), self.models.update_groups)
+        if self.changes.started:
+            self._log_change(change)
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
+        if self.changes.settles_at_s is not None:
+            self._settling = self._loop.call_at(self.changes.settles_at_s, self._on_settled)
+        self._act(due)
+
+    def _on_settled(self) -> None:
+        self._settling = None
+        self._act(self.changes.on_settled())
+
+    def _act(self, due: Due) -> None:
+        if due in {Due.MOVE, Due.TAKE_OVER}:
+            self._apply(lost=due is Due.TAKE_OVER)
+        elif due is Due.REGROUP:
+            self.regroup()
+        elif due is Due.ANNOUNCE:
+            self.models_changed()
+
+    def _log_change(self, change: Change) -> None:
+        for name in sorted(change.joined):
+            _log.info("scheduler '%s' has joined (epoch %d)", name, self.epoch)
+        for name in sorted(change.left):
+            peer = self.membership.peers.get(name)
+            if peer is not None and peer.leaving:
+                _log.info("scheduler '%s' is leaving (epoch %d)", name, self.epoch)
+            else:
+                _log.warning("scheduler '%s' was lost (epoch %d)", name, self.epoch)
+
+    def _apply(self, *, lost: bool = False) -> None:
+        lost_members = self.owned.members - self.membership.members
+        self._set_members()
+        if lost or lost_members:
+            self.models.on_member_lost()
+        leaving = self.membership.leaving_models()
+        self.models.move_models(self.membership.take_lost_models(), leaving)
+        self.update()
+
+    def _set_members(self) -> None:
+        self.owned.set_members(self.membership.members)
+
+    # ---- inside
+
+    def _is_prepared(self) -> bool:
+        """Whether it knows all peers, and as many executors and gateways have found it."""
+        connected = bool(self.links.dialled) and self.links.all_connected
+        if not connected:
+            return False
+        executors = self.models.served().executors
+        return self.membership.is_equipped(executors, self._count_links())
+
+    async def _watch_addresses(self) -> None:
+        async for addresses in watch_addresses(self._addresses):
+            self.links.set_addresses(addresses)
+
+    async def _wait_until(self, condition: Callable[[], bool], limit_s: float = 0.0) -> None:
+        try:
+            async with asyncio.timeout(limit_s or self._times.start_wait_s):
+                while not condition():  # noqa: ASYNC110 - nothing reports executors and links
+                    await asyncio.sleep(_START_POLL_S)
+        except TimeoutError:
+            pass
+
+    def _on_beat(self) -> None:
+        again_s = self.changes.on_beat(self._loop.time())
+        if self.changes.started:
+            self._send_state()
+        self._beat = self._loop.call_at(again_s, self._on_beat)

@@ -1,0 +1,1 @@
+"""Clients and scans as sources of what is desired."""

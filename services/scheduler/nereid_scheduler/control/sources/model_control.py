@@ -1,0 +1,308 @@
+"""What clients, flags and repositories ask for, by the modes none, explicit and poll.
+
+Reads repositories in threads and has the reconciler load and unload. The texts are Triton's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core.errors import Internal, InvalidArgument, Unavailable
+from nereid.core.retry_after import DEFAULT_MS
+from nereid_scheduler.control.outcomes import ask_for
+from nereid_scheduler.control.repository.recorded_models import require_allowed_files
+from nereid_scheduler.control.rules import ALL_MODELS, EXPLICIT, POLL
+from nereid_scheduler.control.sources.step_rights import StepRights
+from nereid_scheduler.core.models.dependencies import (
+    in_load_order,
+    refuse_cycles,
+    step_models,
+)
+from nereid_scheduler.core.models.desired_models import Why
+from nereid_scheduler.core.models.found_model import NotUnique
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Coroutine, Iterable, Mapping
+
+    from nereid.core.permitted_models import PermittedModels
+    from nereid.pb import kserve_pb2
+    from nereid_scheduler.control.outcomes import Outcome
+    from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
+    from nereid_scheduler.control.repository.repositories import Repositories
+    from nereid_scheduler.control.rules import ModelControlRules
+    from nereid_scheduler.control.state.model_records import ModelRecord
+    from nereid_scheduler.core.models.desired_models import DesiredModels
+    from nereid_scheduler.core.models.found_model import FoundModel
+    from nereid_scheduler.core.models.overrides import Override
+    from nereid_scheduler.placement.models.catalogue import Catalogue
+
+_log = logging.getLogger(__name__)
+
+_NOT_ALLOWED: Final = "explicit model load / unload is not allowed if polling is enabled"
+_STOPPING: Final = "the scheduler is stopping; repeat the call when the next one is ready"
+
+
+class ModelControl:
+    """Asks for loads and unloads; used in one event loop."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 (one source or target each)
+        self,
+        repositories: Repositories,
+        catalogue: Catalogue,
+        desired: DesiredModels,
+        reconciler: Reconciler,
+        rules: ModelControlRules,
+        sources: Sources,
+    ) -> None:
+        self._repositories = repositories
+        self._catalogue = catalogue
+        self._desired = desired
+        self._reconciler = reconciler
+        self._rules = rules
+        self._on_demand, self._recorded, self._moves = sources
+        self._first_loads: list[Outcome] = []
+        self._step_rights = StepRights(repositories, catalogue)
+
+    # ---- the start and the end
+
+    def await_records(self) -> None:
+        """Which models clients had loaded becomes known only later, by restore()."""
+        self._desired.await_records(awaited=True)
+
+    async def start(self, records: Mapping[str, ModelRecord] = MappingProxyType({})) -> None:
+        """Begin the first loads, and polling in its mode. records: of models that were loaded and
+        unloaded before the scheduler's start, by their names.
+        """
+        recorded = await self._find_recorded(records)
+        unloaded = {name for name, each in records.items() if not each.loaded}
+        initial = await asyncio.to_thread(self._find_initial, recorded, unloaded)
+        if not initial and self._rules.mode != EXPLICIT:
+            where = ", ".join(self._repositories.paths)
+            _log.warning("there are no models in %s: each is a folder there", where)
+        flags = self._rules.initial_models
+        self._desired.require(each.name for each in initial if each.plain_name in flags)
+        selected = self._select(initial)
+        restored = sum(each.name in recorded for each in selected)
+        if restored:
+            _log.info("loading %d models that clients had loaded before", restored)
+        for found in selected:
+            if found.name not in self._desired.requested and self._defers(found):
+                continue
+            load = self._ask_for_first_load(found, records)
+            if found.name not in recorded or found.name in flags:
+                self._first_loads.append(load)
+        if self._rules.mode == EXPLICIT and self._on_demand is not None:
+            known = {*unloaded, *(each.name for each in initial)}
+            for found in refuse_cycles(await asyncio.to_thread(self._repositories.scan)):
+                if found.name not in known:
+                    self._on_demand.defer(found)
+        if self._rules.mode == POLL and self._rules.poll_interval_s > 0:
+            self._reconciler.spawn(self._poll_forever())
+        await self._begin_loads()
+
+    async def restore(self, records: Mapping[str, ModelRecord]) -> None:
+        """Load and unload models as their records say, which become known only now. Returns when
+        the loads have begun.
+        """
+        recorded = await self._find_recorded(records)
+        for found in self._select(recorded.values()):
+            self._ask_for_first_load(found, records)
+        for name, record in records.items():
+            if not record.loaded and (self._moves is None or self._moves.owns(name)):
+                self._desired.add(name, Why.UNLOADED)
+        await self._begin_loads()
+        self._desired.await_records(awaited=False)
+
+    async def first_loads(self) -> bool:
+        """Wait for the first loads, but for those of models that clients had loaded; whether all
+        succeeded.
+        """
+        return not any(await asyncio.gather(*self._first_loads))
+
+    def _defers(self, found: FoundModel) -> bool:
+        return self._on_demand is not None and self._on_demand.defer(found)
+
+    def _select(self, found: Iterable[FoundModel]) -> list[FoundModel]:
+        """Those that this scheduler has, ensembles after the models of their steps."""
+        checked = refuse_cycles(in_load_order(found))
+        return checked if self._moves is None else self._moves.select(checked)
+
+    async def _begin_loads(self) -> None:
+        """So that the first request finds the models' states."""
+        self._reconciler.reconcile()
+        await asyncio.sleep(0)
+
+    async def _find_recorded(self, records: Mapping[str, ModelRecord]) -> dict[str, FoundModel]:
+        """Models that were loaded before, with the overrides of then but for their files."""
+        loaded = [each for each in records.values() if each.loaded]
+        if not loaded:
+            return {}
+        assert self._recorded is not None, "records of a scheduler that keeps none"
+        return await self._recorded.find_outlines(loaded)
+
+    def _ask_for_first_load(self, found: FoundModel, records: Mapping[str, ModelRecord]) -> Outcome:
+        name, record = found.name, records.get(found.name)
+        if record is None:
+            return ask_for(self._desired, name, Why.INITIAL, found=found)
+        waits = record.files and found.error is None
+        plain_name = self._repositories.plain_name(name) if waits else ""
+        return ask_for(
+            self._desired, name, Why.RECORDED, found=found, record=record, awaited_as=plain_name
+        )
+
+    def _find_initial(
+        self, recorded: Mapping[str, FoundModel], unloaded: Collection[str]
+    ) -> list[FoundModel]:
+        requested = self._rules.initial_models
+        if self._rules.mode != EXPLICIT:
+            return self._repositories.scan()
+        found: dict[str, FoundModel] = {}
+        if requested == (ALL_MODELS,):
+            found = {each.name: each for each in self._repositories.scan()}
+            requested = tuple(found)
+        elif self._repositories.namespacing:
+            requested = tuple(
+                name for each in requested for name in self._repositories.qualified_names(each)
+            )
+        found |= recorded
+        pending = [*reversed(requested)]
+        for each in recorded.values():
+            pending += step_models(each.draft)
+        searched = set(recorded)
+        while pending:
+            name = pending.pop()
+            if name not in searched:
+                searched.add(name)
+                if name not in found:
+                    found[name] = self._repositories.require(name)
+                pending += step_models(found[name].draft)
+        # A missing model of a step is an error of its ensemble, not of a model.
+        return [
+            each
+            for name, each in found.items()
+            if name not in unloaded and (name in requested or name in recorded or each.exists)
+        ]
+
+    # ---- requests of clients
+
+    async def load(
+        self,
+        name: str,
+        override: Override | None = None,
+        permitted: PermittedModels | None = None,
+    ) -> None:
+        """Serve a model as it is in its repository now, or as the override says. permitted: which
+        models may be steps of it; None: all.
+
+        Raises:
+            NereidError: it cannot be; what was served before still is.
+        """
+        self._require_explicit()
+        require_allowed_files(override, allowed=self._rules.allow_model_files)
+        if "/" in name or name in (".", ".."):
+            raise InvalidArgument(
+                f"invalid model name '{name}', model name must not contain path traversal"
+                " characters"
+            )
+        if permitted is not None:
+            await self._step_rights.check(name, override, permitted)
+        await self._carry_out(self._load_all(name, override))
+
+    async def _load_all(self, name: str, override: Override | None) -> None:
+        """Load the models of this plain name."""
+        names = [name]
+        if self._repositories.namespacing:
+            names = await asyncio.to_thread(self._repositories.qualified_names, name, override)
+        for each in names or [name]:
+            await self._fulfil(each, Why.BY_NAME, override=override)
+
+    async def unload(self, name: str, *, dependents: bool = False) -> None:
+        """Unload a model; returns when it accepts no more requests, before its last one is done.
+
+        dependents: also the models of its steps, unless loaded by name or used by others.
+        """
+        self._require_explicit()
+        await self._carry_out(self._unload_all(name, dependents=dependents))
+
+    async def _unload_all(self, name: str, *, dependents: bool) -> None:
+        """Unload the models of this plain name."""
+        names = self._catalogue.qualified_names(name)
+        steps = {
+            step
+            for each in names
+            for served in self._catalogue.running(each)
+            for step in step_models(served.draft)
+        }
+        for each in names:
+            await self._fulfil(each, Why.UNLOADED)
+        for step in sorted(steps - self._desired.requested) if dependents else ():
+            if not self._catalogue.is_step(step):
+                await self._fulfil(step, Why.UNLOADED)
+
+    async def _carry_out(self, work: Coroutine[None, None, None]) -> None:
+        """It goes on if the client disconnects, until the scheduler stops."""
+        task = self._reconciler.spawn(work)
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise Unavailable(_STOPPING, retry_after_ms=DEFAULT_MS)
+        try:
+            await task
+        finally:
+            # As in _fulfil().
+            del task, work
+
+    async def _fulfil(self, name: str, why: Why, **rest: Any) -> None:
+        error = await ask_for(self._desired, name, why, **rest)
+        if error is not None:
+            try:
+                raise error
+            finally:
+                # Its traceback has this frame: a cycle with the files that a load may bring.
+                del error, rest
+
+    async def index(self, *, ready_only: bool) -> kserve_pb2.RepositoryIndexResponse:
+        """The models of the repositories and those in service."""
+        try:
+            names = await asyncio.to_thread(self._repositories.names)
+        except OSError as error:
+            raise Internal(f"a model repository cannot be read: {error.strerror}") from error
+        return self._catalogue.index(names, ready_only=ready_only)
+
+    def _require_explicit(self) -> None:
+        if self._rules.mode != EXPLICIT:
+            raise Unavailable(_NOT_ALLOWED)
+
+    # ---- polling
+
+    async def _poll_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._rules.poll_interval_s)
+            try:
+                found = await asyncio.to_thread(self._repositories.scan)
+            except OSError as error:
+                # No model is unloaded because a disk cannot be read.
+                _log.error("a model repository cannot be read: %s", error)
+                continue
+            self._ask_for_changes(found)
+
+    def _ask_for_changes(self, found: list[FoundModel]) -> None:
+        """Load models that are new or have changed; unload those that were deleted."""
+        desired = self._desired
+        for each in self._select(found):
+            if desired.is_busy(each.name) or not desired.has_changed(each):
+                continue
+            if isinstance(each.error, NotUnique) and self._catalogue.is_served(each.name):
+                # As on Triton, neither of the two is served; the next poll refuses it.
+                self._desired.add(each.name, Why.UNLOADED)
+                continue
+            if not self._defers(each):
+                self._desired.add(each.name, Why.POLLED, each)
+        present = {each.name for each in found}
+        if self._on_demand is not None:
+            self._on_demand.retain(present)
+        for model in self._catalogue.models():
+            if model.name not in present and not desired.is_busy(model.name) and model.in_service:
+                self._desired.add(model.name, Why.UNLOADED)

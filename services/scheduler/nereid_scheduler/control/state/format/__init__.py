@@ -1,0 +1,1 @@
+"""The form of a record in the state."""

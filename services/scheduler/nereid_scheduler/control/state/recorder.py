@@ -1,0 +1,299 @@
+"""Writes what changes to the store, one record after another, beside the requests.
+
+Of several changes of one record only the last is written. A store that fails is tried again; one
+that hangs holds up nobody but its own task: who waits for a record does so for a limited time, and
+not at all while the one before still hangs. What the records say is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid_scheduler.control.state.format.records import (
+    MAX_RECORD_BYTES,
+    DamagedRecord,
+    NewerRecord,
+    Record,
+    decode_record,
+    encode_record,
+    head_of,
+    record_name,
+)
+from nereid_scheduler.control.state.store import StateConflict, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from nereid_scheduler.control.state.store import StateStore
+
+_log = logging.getLogger(__name__)
+
+# How often a record that others write as well is written over theirs, before this counts as failed.
+_ATTEMPTS: Final = 3
+
+
+@dataclass(slots=True, eq=False)
+class _Change:
+    """A record to write. document None: to delete."""
+
+    key: str
+    document: Mapping[str, Any] | None
+    files: Mapping[str, bytes]
+    # What to write instead if that fails: without the files, which must not wait in memory.
+    fallback: Mapping[str, Any] | None
+    over_others: bool
+    # Set when it has been written, or has failed to be, once.
+    tried: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class StateRecorder:
+    """The records of one scheduler. read() comes first: until it has succeeded, nothing is written.
+
+    failures: writes and reads that did not succeed, for the metrics.
+    """
+
+    def __init__(
+        self,
+        store: StateStore,
+        secret: bytes = b"",
+        *,
+        wait_s: float = 2.0,
+        retry_s: float = 5.0,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> None:
+        """secret: as in records.encode_record. wait_s: how long a caller waits for its record at
+        most. retry_s: the pause after a failure.
+        """
+        self._store = store
+        self._secret = secret
+        self._wait_s = wait_s
+        self._retry_s = retry_s
+        self._max_record_bytes = max_record_bytes
+        # What a write has to find, by the records' names; None: to be read first.
+        self._heads: dict[str, bytes | None] = {}
+        self._pending: dict[str, _Change] = {}
+        self._changed = asyncio.Event()
+        self._writer: asyncio.Task[None] | None = None
+        self._disabled = False
+        # Somebody has waited in vain: others need not, until a write returns.
+        self._stalled = False
+        self._failing = False
+        self.failures = 0
+
+    @property
+    def max_files_bytes(self) -> int | None:
+        """Of the files of one record; None: no limit."""
+        return self._store.max_files_bytes
+
+    async def read(self) -> dict[str, Mapping[str, Any]]:
+        """All documents by their keys. Damaged records are set aside; if a newer scheduler has
+        written any, there are none, and none will be written.
+
+        To be called again when others may have written records that are this scheduler's now.
+
+        Raises:
+            StateError: the store cannot be read; nothing has changed.
+        """
+        before = dict(self._heads)
+        try:
+            stored = await self._store.read_all()
+        except StateError:
+            self.failures += 1
+            raise
+        documents = {}
+        # What has been written since may be newer than what was read.
+        known = {name for name, head in self._heads.items() if before.get(name, b"") is not head}
+        for name in self._heads.keys() - stored.keys() - known:
+            del self._heads[name]
+        for name, data in stored.items():
+            try:
+                record = decode_record(name, data, self._secret)
+            except DamagedRecord as error:
+                await self._set_aside(name, error)
+            except NewerRecord as error:
+                _log.error(
+                    "the state is of a newer scheduler (%s); this one begins without, and records"
+                    " nothing: upgrade it, or give it a --state-directory of its own",
+                    error,
+                )
+                self._disable()
+                return {}
+            else:
+                documents[record.key] = record.document
+                if name not in known:
+                    self._heads[name] = head_of(data)
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._write_forever())
+        return documents
+
+    async def read_files(self, key: str, digests: Collection[str]) -> dict[str, bytes]:
+        """Files of a record by their digests, unchecked; raises StateError."""
+        try:
+            return await self._store.read_files(record_name(key), digests)
+        except StateError:
+            self.failures += 1
+            raise
+
+    def is_pending(self, key: str) -> bool:
+        """Whether a change of this record is not yet written."""
+        return key in self._pending
+
+    def put(
+        self,
+        key: str,
+        document: Mapping[str, Any],
+        files: Mapping[str, bytes] | None = None,
+        fallback: Mapping[str, Any] | None = None,
+        *,
+        over_others: bool = False,
+    ) -> None:
+        """Have a record written. files: by their digests, all that the document names. fallback:
+        the document to write if these cannot be. over_others: also if another scheduler has written
+        it since it was read.
+        """
+        self._add(_Change(key, document, files or {}, fallback, over_others))
+
+    def delete(self, key: str) -> None:
+        """Have a record deleted, with its files."""
+        unread = self._writer is None
+        if unread or key in self._pending or self._heads.get(record_name(key), b"") != b"":
+            self._add(_Change(key, None, {}, None, over_others=False))
+
+    async def written(self, key: str) -> None:
+        """Wait for the last change of a record, for a limited time; it may have failed then."""
+        change = self._pending.get(key)
+        if change is None or self._stalled:
+            return
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await change.tried.wait()
+        except TimeoutError:
+            self._stalled = True
+            self._on_failure(f"no response for {self._wait_s:g} s")
+
+    async def close(self) -> None:
+        """Give what is pending a last chance; the store is not used after that."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0 if self._stalled else self._wait_s):
+                for change in list(self._pending.values()):
+                    await change.tried.wait()
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.gather(self._writer, return_exceptions=True)
+        await self._store.close()
+
+    def _add(self, change: _Change) -> None:
+        if self._disabled:
+            return
+        earlier = self._pending.pop(change.key, None)
+        if earlier is not None:
+            # Who waits for that one waits for nothing: this is what counts now.
+            earlier.tried.set()
+        self._pending[change.key] = change
+        self._changed.set()
+
+    async def _write_forever(self) -> None:
+        while True:
+            self._changed.clear()
+            failed = False
+            for change in list(self._pending.values()):
+                if self._pending.get(change.key) is change:
+                    failed = not await self._try_change(change) or failed
+            if failed:
+                await asyncio.sleep(self._retry_s)
+            elif not self._pending:
+                await self._changed.wait()
+
+    async def _try_change(self, change: _Change) -> bool:
+        """Write a change; False: it failed, and is pending still."""
+        try:
+            await self._write(change)
+        except StateConflict as error:
+            self.failures += 1
+            _log.warning("the state of %s is not recorded: %s", change.key, error)
+            self._forget(change)
+        except Exception as error:
+            self._on_failure(str(error), bug=not isinstance(error, StateError))
+            await self._fall_back(change)
+            return False
+        else:
+            if self._failing:
+                _log.info("the state is recorded again")
+            self._failing = False
+            self._forget(change)
+        finally:
+            self._stalled = False
+            change.tried.set()
+        return True
+
+    async def _write(self, change: _Change) -> None:
+        name = record_name(change.key)
+        for attempt in range(1, _ATTEMPTS + 1):
+            expected = self._heads.get(name, b"")
+            # A failed write may have been done, or not.
+            self._heads[name] = None
+            if expected is None:
+                expected = head_of(await self._store.read(name))
+            try:
+                self._heads[name] = await self._write_once(name, change, expected)
+            except StateConflict:
+                if not change.over_others or attempt == _ATTEMPTS:
+                    raise
+            else:
+                return
+
+    async def _write_once(self, name: str, change: _Change, expected: bytes) -> bytes:
+        if change.document is None:
+            await self._store.delete(name, expected)
+            return b""
+        data = encode_record(Record(change.key, change.document), self._secret)
+        if len(data) > self._max_record_bytes:
+            raise StateError(f"the record of {change.key} has {len(data)} bytes")
+        await self._store.write(name, data, expected, change.files)
+        return head_of(data)
+
+    async def _fall_back(self, change: _Change) -> None:
+        """What the store has of it now is wrong. If it cannot have the new record, it should have
+        none: a full disk allows that.
+        """
+        if change.fallback is not None:
+            change.document, change.files, change.fallback = change.fallback, {}, None
+        if not change.over_others:
+            with contextlib.suppress(Exception):
+                name = record_name(change.key)
+                await self._store.delete(name, head_of(await self._store.read(name)))
+
+    def _disable(self) -> None:
+        """Write nothing any more."""
+        self._disabled = True
+        for change in self._pending.values():
+            change.tried.set()
+        self._pending.clear()
+
+    def _forget(self, change: _Change) -> None:
+        if self._pending.get(change.key) is change:
+            del self._pending[change.key]
+
+    def _on_failure(self, cause: str, *, bug: bool = False) -> None:
+        self.failures += 1
+        if not self._failing:
+            self._failing = True
+            _log.warning(
+                "the state is not recorded: %s; a scheduler that starts now does not know the last"
+                " changes (--state-directory)",
+                cause,
+                exc_info=bug,
+            )
+
+    async def _set_aside(self, name: str, error: DamagedRecord) -> None:
+        self.failures += 1
+        try:
+            place = await self._store.set_aside(name)
+        except StateError as refused:
+            place = f"where it was ({refused})"
+            self._heads[name] = None
+        _log.error("a record of the state is ignored: %s; it is kept at %s", error, place)

@@ -1,0 +1,1 @@
+"""A model instance as the scheduler sees it: its stream, its batches, and their order."""

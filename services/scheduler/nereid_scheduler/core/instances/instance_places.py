@@ -1,0 +1,92 @@
+"""Which instances of a model version an executor shall host, by the version's instance groups.
+
+Pure: a configuration and an executor's hello in; instances to load out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nereid.core.errors import InvalidArgument
+from nereid.model_config import UNLIMITED, normalise_instance_groups
+from nereid.pb import nereid_pb2 as pb
+from nereid_scheduler.core.resources import Device
+
+if TYPE_CHECKING:
+    from nereid.model_config import InstanceGroup, ModelConfig, RateLimit
+    from nereid.pb import model_config_pb2 as config_pb
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One instance to load: its name, its device, and when it may execute."""
+
+    name: str
+    kind: pb.Device.Kind
+    device_id: int
+    rate_limit: RateLimit = UNLIMITED
+    # It is loaded, but gets no requests.
+    passive: bool = False
+
+
+def require_backend(backend: str, hello: pb.Hello) -> None:
+    """Raise, in Triton's words, if the executor lacks this backend."""
+    if backend not in hello.backends:
+        raise InvalidArgument(
+            f"unable to find backend library for backend '{backend}', try specifying runtime on"
+            " the model configuration."
+        )
+
+
+def require_agents(config: config_pb.ModelConfig, hello: pb.Hello) -> None:
+    """Raise if the executor lacks one of the model's repository agents, which may be there to check
+    its files.
+    """
+    for agent in config.model_repository_agents.agents:
+        if agent.name not in hello.repository_agents:
+            raise InvalidArgument(
+                f"unable to find repository agent '{agent.name}' on executor '{hello.name}'"
+            )
+
+
+def gpu_ids(hello: pb.Hello) -> list[int]:
+    """The GPUs that an executor can use."""
+    return [device.id for device in hello.devices if device.kind == pb.Device.GPU]
+
+
+def uuid_of(slot: Slot, hello: pb.Hello) -> str:
+    """The GPU of an instance; empty for one on the CPU."""
+    if slot.kind != pb.Device.GPU:
+        return ""
+    gpus = (device for device in hello.devices if device.kind == pb.Device.GPU)
+    return next((gpu.uuid for gpu in gpus if gpu.id == slot.device_id), "")
+
+
+def device_of(slot: Slot, hello: pb.Hello) -> Device:
+    """The device whose resources an instance shares with others, also of other executors."""
+    return Device(hello.host, slot.device_id)
+
+
+def place(config: ModelConfig, hello: pb.Hello) -> list[Slot]:
+    """The instances for an executor. Counts are per executor.
+
+    Raises:
+        NereidError: this executor cannot host the model; the text says why.
+    """
+    require_backend(config.backend, hello)
+    require_agents(config.proto, hello)
+    groups = normalise_instance_groups(config.proto, gpu_ids=gpu_ids(hello))
+    return [slot for group in groups for slot in _slots(group)]
+
+
+def _slots(group: InstanceGroup) -> list[Slot]:
+    if group.kind == "GPU":
+        devices = [(pb.Device.GPU, gpu) for gpu in group.gpus for _ in range(group.count)]
+    else:
+        # KIND_MODEL leaves devices to the backend; the instance itself is on the host.
+        devices = [(pb.Device.CPU, 0)] * group.count
+    return [
+        Slot(f"{group.name}_{index}", kind, device_id, group.rate_limit, group.passive)
+        for index, (kind, device_id) in enumerate(devices)
+    ]

@@ -1,0 +1,262 @@
+"""One model instance as the scheduler sees it: a stream that runs one batch at a time, in order.
+
+Writes batches and reads their outcome; decides nothing about either. Knows no queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from google.protobuf.message import DecodeError
+
+from nereid.core.errors import ProtocolError
+from nereid.core.wire.codecs import read_response, remaining_us, write_parameters, write_payloads
+from nereid.core.wire.executed import read_executed_times
+from nereid.core.wire.messages import ErrorStatus
+from nereid.observability.tracing import is_sampled
+from nereid.pb import nereid_pb2 as pb
+from nereid_scheduler.core.instances.executed_frame import RepeatedResponses
+from nereid_scheduler.core.instances.instance_batches import InstanceBatches, SentBatch
+from nereid_scheduler.core.instances.pace import Pace
+from nereid_scheduler.core.requests.batch_frame import plain_batch_frame
+from nereid_scheduler.core.requests.entry import Batch
+from nereid_scheduler.core.requests.segment_owners import inline_if_there
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from nereid.core.wire.executed import Executed
+    from nereid.core.wire.messages import InferResponse
+    from nereid.rpc import Status
+    from nereid_scheduler.core.requests.entry import Entry
+    from nereid_scheduler.core.requests.sequence import SequenceMember
+
+
+class BatchStream(Protocol):
+    """The scheduler's end of an Execute stream; nereid.rpc.Call is one."""
+
+    def send(self, message: bytes) -> None:
+        """Write a message; nothing happens once the stream is broken."""
+
+    def send_now(self, message: bytes) -> None:
+        """Likewise, and before anything else is done."""
+
+    def finish(self) -> None:
+        """End the stream."""
+
+    def fail(self, status: Status, message: str) -> None:
+        """End the stream with an error."""
+
+
+@dataclass(slots=True, eq=False)
+class ReadinessQuestion:
+    """A query to an instance. A new stream needs a new one: the model's process may be another."""
+
+    number: int
+    stream: BatchStream
+    response: asyncio.Future[bool]
+    # The model is being asked.
+    asked: bool = False
+
+
+def _nothing() -> None:
+    """The instance goes on as before."""
+
+
+def _cannot_withdraw(batch: int) -> None:
+    """Its executor takes no such request."""
+
+
+class CrashReport(NamedTuple):
+    """What an executor reports about a lost instance."""
+
+    # The last batch that its model had begun to execute.
+    begun: int
+    error_status: ErrorStatus
+    # The stream that ended with the process; 0: the one that is open.
+    stream: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class RemoteInstance:
+    """Loading: no stream. Ready: a stream. Only its model's version touches `batches`."""
+
+    id: int
+    name: str
+    executor: str
+    stream: BatchStream | None = None
+    batches: InstanceBatches = field(default_factory=InstanceBatches)
+    # The state of the model's files that it loads; empty without a response cache.
+    revision: bytes = b""
+    # Of the GPU that it is on, if any.
+    gpu_uuid: str = ""
+    # Called when it has no work left; unloads an instance that is to go.
+    on_idle: Callable[[], None] = _nothing
+    # Its model reads MemberControl messages: cancellations and flow control.
+    accepts_controls: bool = False
+    # Its stream's number among those whose crashes its executor reports; 0: it is none of those.
+    crash_stream: int = 0
+    # By the stream's number; they came before the stream's end was seen.
+    crash_reports: dict[int, CrashReport] = field(default_factory=dict)
+    # Its executor can open the memory that requests lie in, and may respond in its own.
+    shares: bool = True
+    # Its model can be asked whether it is ready, and the last such query.
+    reports_readiness: bool = False
+    question: ReadinessQuestion | None = None
+    # It can be asked for its sequences' states, and is being asked for them before it is unloaded.
+    has_states: bool = False
+    handing_over: bool = False
+    # It is unloaded when the sequences that it has are over.
+    keeps_sequences: bool = False
+    # A batch may wait there, and how long its batches take.
+    accepts_waiting: bool = False
+    pace: Pace = field(default_factory=Pace)
+    # What is known of its responses.
+    repeated_responses: RepeatedResponses = field(default_factory=RepeatedResponses)
+    # Asks its executor to give a batch back that has not begun; with the batch's number.
+    request_withdrawal: Callable[[int], None] = _cannot_withdraw
+
+    @property
+    def retiring(self) -> bool:
+        """Whether it is unloaded as soon as it is idle."""
+        return self.on_idle is not _nothing
+
+    @property
+    def at_work(self) -> bool:
+        """Whether it still has to respond to anything."""
+        return self.batches.at_work or self.handing_over or self.keeps_sequences
+
+    def send_batch(self, batch: Batch, now_ns: int) -> SentBatch:
+        """Send a batch, which it executes at once, or behind the one that it has.
+
+        A serialisation error is raised before anything is sent.
+        """
+        assert self.stream is not None, "a batch for an instance without a stream"
+        number = self.batches.last_id + 1
+        message = plain_batch_frame(number, batch, now_ns)
+        if message is None:
+            message = batch_message(number, batch, now_ns, inline=not self.shares)
+        # What is left of this turn, mostly responses to other requests, is done meanwhile.
+        self.stream.send_now(message)
+        sent = SentBatch(number, batch, now_ns, self.revision, self.gpu_uuid, self.name)
+        self.batches.add_batch(sent)
+        return sent
+
+    def withdraw_waiting(self) -> None:
+        """Ask for the waiting batch to be given back."""
+        waiting = self.batches.withdraw_waiting()
+        if waiting is not None:
+            self.request_withdrawal(waiting.id)
+
+    def export_states(self, slot_numbers: Sequence[int]) -> None:
+        """Ask for the states of these slots' sequences; the reply may lack the last ones."""
+        assert self.stream is not None, "an instance without a stream"
+        message = pb.Batch(id=self.batches.begin_export(slot_numbers), exported_slots=slot_numbers)
+        self.stream.send(message.SerializeToString())
+
+    def read_reply(self, message: bytes) -> pb.Executed:
+        """A message from it. Raises ProtocolError on a malformed one."""
+        try:
+            reply = pb.Executed.FromString(message)
+        except DecodeError as error:
+            raise ProtocolError("a message that cannot be read") from error
+        if not self.shares:
+            payloads = chain.from_iterable(each.payloads for each in reply.responses)
+            if any(each.HasField("shared_memory") for each in payloads):
+                # Of some other process of this host: we would read it for the client.
+                raise ProtocolError("a reference to memory that the executor does not share")
+        return reply
+
+    def read_responses(self, message: bytes) -> tuple[Executed, list[InferResponse]]:
+        """A message from it about a batch, and the responses in it; only if there are further ones
+        to come (partial) they are in the message alone. Raises ProtocolError on a malformed one.
+        """
+        responses, position = self.repeated_responses.read(message)
+        times = read_executed_times(message, position) if position else None
+        if times is not None:
+            return times, responses
+        reply = self.read_reply(message[position:] if position else message)
+        if reply.partial:
+            return (self.read_reply(message) if position else reply), []
+        others = reply.responses
+        if others:
+            parsed = read_each_response(others[:])
+            self.repeated_responses.learn(message, position, parsed[0])
+            responses += parsed
+        return reply, responses
+
+    def send_control(self, batch: int, member: int, kind: pb.MemberControl.Kind) -> None:
+        """Report what became of a request that it executes, if its model reads such messages."""
+        if self.accepts_controls and self.stream is not None:
+            message = pb.Batch()
+            message.controls.add(batch=batch, member=member, kind=kind)
+            self.stream.send(message.SerializeToString())
+
+
+def read_each_response(messages: Sequence[pb.InferResponse]) -> list[InferResponse]:
+    """Responses in a message of an instance. Raises ProtocolError on a malformed one."""
+    try:
+        return list(map(read_response, messages))
+    except Exception as error:
+        raise ProtocolError("a response that cannot be read") from error
+
+
+def cancel_member(entry: Entry, instances: Iterable[RemoteInstance]) -> None:
+    """Notify the instance that executes this entry that its client has cancelled."""
+    for instance in instances:
+        place = instance.batches.place_of(entry)
+        if place is not None:
+            instance.send_control(*place, pb.MemberControl.CANCEL)
+            return
+
+
+def _write_sequence(place: SequenceMember, member: pb.BatchMember) -> None:
+    member.sequence_slot = place.slot_number
+    if place.returns_state:
+        member.returns_state = True
+    restore = place.restore
+    if restore is not None:
+        member.restore.SetInParent()
+        member.restore.state = restore.state
+        for request in restore.requests:
+            again = member.restore.requests.add(head=request.head)
+            write_payloads(request.payloads, again.payloads)
+            write_parameters(request.parameters or {}, again.parameters)
+
+
+def batch_message(number: int, batch: Batch, now_ns: int, *, inline: bool = False) -> bytes:
+    """A batch on the wire: its members' heads and payloads as the clients sent them.
+
+    inline: with the bytes of payloads in shared memory.
+    """
+    message = pb.Batch(id=number)
+    add = message.members.add
+    for entry in batch.entries:
+        request = entry.request
+        member = add(head=request.head, id=request.id)
+        payloads = inline_if_there(request.payloads) if inline else request.payloads
+        write_payloads(payloads, member.payloads)
+        if request.request_id:
+            member.request_id = request.request_id
+        if request.parameters:
+            write_parameters(request.parameters, member.parameters)
+        if request.deadline is not None:
+            member.remaining_us = remaining_us(request.deadline, now_ns / 1e9)
+        if request.timeout_us:
+            member.timeout_us = request.timeout_us
+        if entry.member is not None:
+            _write_sequence(entry.member, member)
+        if request.trace_context:
+            trace = entry.trace
+            if trace is None:
+                member.trace_context = request.trace_context
+            else:
+                member.trace_context = trace.begin_attempt(now_ns)
+                batch.traced = True
+            if is_sampled(request.trace_context):
+                message.traced = True
+    return message.SerializeToString()

@@ -1,0 +1,1 @@
+"""Times and counts of executions and requests."""

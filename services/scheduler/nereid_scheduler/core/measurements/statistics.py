@@ -1,0 +1,284 @@
+"""A model version's counters, for Triton's statistics extension and the metrics page.
+
+Pure: times are arguments. Requests that were never queued (refused by validation or by a full
+queue) do not count, as on Triton.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.retry_after import DrainEstimate
+from nereid.observability.metrics import BACKEND, CLOSING_REASONS, FAILURE_REASONS, OTHER
+from nereid.pb import kserve_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from nereid.core.wire.messages import InferResponse
+    from nereid_scheduler.core.measurements.latencies import Latencies
+    from nereid_scheduler.core.requests.entry import Batch, Entry
+    from nereid_scheduler.core.requests.execution import Execution
+
+# Responses of one request beyond these are not counted: readers get the whole list every time.
+MAX_RESPONSES: Final = 1024
+
+
+@dataclass(slots=True)
+class Duration:
+    """A count of events, and the sum of their durations."""
+
+    count: int = 0
+    ns: int = 0
+
+    def record(self, count: int, ns: int) -> None:
+        self.count += count
+        self.ns += ns
+
+    def write(self, message: kserve_pb2.StatisticDuration) -> None:
+        # Readers expect the message even if it is all zeros.
+        message.SetInParent()
+        message.count = self.count
+        message.ns = self.ns
+
+
+@dataclass(slots=True)
+class Compute:
+    """A count of executions, and the sums of their durations."""
+
+    count: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+
+    def record_execution(self, count: int, execution: Execution) -> None:
+        """An execution that counts so many times, each time with its whole duration."""
+        self.count += count
+        self.input_ns += count * execution.compute_input_ns
+        self.infer_ns += count * execution.compute_infer_ns
+        self.output_ns += count * execution.compute_output_ns
+
+    def write(self, message: kserve_pb2.InferStatistics | kserve_pb2.InferBatchStatistics) -> None:
+        Duration(self.count, self.input_ns).write(message.compute_input)
+        Duration(self.count, self.infer_ns).write(message.compute_infer)
+        Duration(self.count, self.output_ns).write(message.compute_output)
+
+
+@dataclass(slots=True)
+class _Responses:
+    """The n-th responses of all requests."""
+
+    success: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    empty: Duration = field(default_factory=Duration)
+
+    def record_response(self, response: InferResponse, took_ns: int) -> None:
+        if response.error is not None:
+            self.fail.record(1, took_ns)
+        elif response.head:
+            self.success.record(1, took_ns)
+        else:
+            self.empty.record(1, took_ns)
+
+    def write(self, message: kserve_pb2.InferResponseStatistics) -> None:
+        Duration(self.success.count, self.success.ns).write(message.compute_infer)
+        Duration(self.success.count).write(message.compute_output)
+        self.success.write(message.success)
+        self.fail.write(message.fail)
+        self.empty.write(message.empty_response)
+        message.cancel.SetInParent()
+
+
+@dataclass(slots=True)
+class GpuShare:
+    """The part of a version's counters that is due to its instances on one GPU."""
+
+    success: int = 0
+    inference_count: int = 0
+    execution_count: int = 0
+    request_ns: int = 0
+    queue_ns: int = 0
+    compute_input_ns: int = 0
+    compute_infer_ns: int = 0
+    compute_output_ns: int = 0
+
+    def record_success(
+        self, execution: Execution, count: int, size: int, *, request_ns: int, queue_ns: int
+    ) -> None:
+        """So many requests, of this total batch size, succeeded."""
+        self.success += count
+        self.inference_count += size
+        self.request_ns += request_ns
+        self.queue_ns += queue_ns
+        self.compute_input_ns += count * execution.compute_input_ns
+        self.compute_infer_ns += count * execution.compute_infer_ns
+        self.compute_output_ns += count * execution.compute_output_ns
+
+
+class ModelStatistics:
+    """The counters of one model version. Compute times do not count cache hits."""
+
+    def __init__(self, latencies: Latencies | None = None) -> None:
+        self.inference_count = 0
+        self.execution_count = 0
+        self.last_inference_ms = 0
+        # Monotonic; 0: none. As on Triton, a hit is no inference, but it is a use of the model.
+        self.last_cache_hit_ns = 0
+        self.success = Duration()
+        self.fail = Duration()
+        self.queue_ns = 0
+        self.cache_hit = Duration()
+        self.cache_miss = Duration()
+        self.compute = Compute()
+        self.compute_by_batch_size: dict[int, Compute] = {}
+        # For metrics alone.
+        self.failures = dict.fromkeys(FAILURE_REASONS, 0)
+        # By a full queue.
+        self.refused = 0
+        self._drain = DrainEstimate()
+        self.batches_closed = dict.fromkeys(CLOSING_REASONS, 0)
+        self.retries = 0
+        # Of a decoupled model, by their index among the responses to one request.
+        self.responses: list[_Responses] = []
+        # By the GPUs' uuids; metrics have them as a label.
+        self.gpus: defaultdict[str, GpuShare] = defaultdict(GpuShare)
+        # None: --metrics-config asks for no histograms or summaries.
+        self.latencies = latencies
+
+    @property
+    def progress(self) -> int:
+        """A number that grows with all that is counted."""
+        counts = [self.inference_count, self.execution_count, self.refused, self.retries]
+        durations = [self.success, self.fail, self.cache_hit, self.cache_miss]
+        for each in self.responses:
+            durations += each.success, each.fail, each.empty
+        counts += [each.count for each in durations]
+        return sum(counts) + sum(self.batches_closed.values())
+
+    def record_refusal(self, pending: int, now_ns: int) -> int:
+        """The queue is full, with so many pending requests. Returns the milliseconds until these
+        are completed.
+        """
+        self.refused += 1
+        return self.foresee_drain(pending, now_ns)
+
+    def foresee_drain(self, pending: int, now_ns: int) -> int:
+        """The milliseconds until so many requests are completed, as of a refusal."""
+        return self._drain.retry_after_ms(pending, self.success.count, now_ns)
+
+    def record_batch(
+        self, batch: Batch, execution: Execution, failed: Collection[Entry] = ()
+    ) -> None:
+        """A batch was executed. failed: its members that got an error."""
+        self.record_execution(batch, execution)
+        size = batch.size
+        succeeded = batch.entries
+        if batch.nulls:
+            succeeded = [entry for entry in succeeded if entry.valid.batch_size]
+            failed = [entry for entry in failed if entry.valid.batch_size]
+        if failed:
+            for entry in failed:
+                self.record_failure(entry, execution.finished_ns, BACKEND)
+                size -= entry.valid.batch_size
+            succeeded = [entry for entry in succeeded if entry not in failed]
+        received_ns = enqueued_ns = 0
+        for entry in succeeded:
+            received_ns += entry.received_ns
+            enqueued_ns += entry.enqueued_ns
+        count = len(succeeded)
+        request_ns = count * execution.finished_ns - received_ns
+        queue_ns = count * execution.started_ns - enqueued_ns
+        self.inference_count += size
+        success = self.success
+        success.count += count
+        success.ns += request_ns
+        self.queue_ns += queue_ns
+        self.compute.record_execution(count, execution)
+        if execution.gpu_uuid:
+            share = self.gpus[execution.gpu_uuid]
+            share.record_success(execution, count, size, request_ns=request_ns, queue_ns=queue_ns)
+        if self.latencies is not None:
+            self.latencies.record_batch(succeeded, execution)
+            if batch.traced:
+                for entry in succeeded:
+                    self.latencies.record_exemplar(entry, execution.finished_ns)
+
+    def record_execution(self, batch: Batch, execution: Execution) -> None:
+        """A batch was executed; its members are recorded one by one."""
+        self.execution_count += 1
+        if execution.gpu_uuid:
+            self.gpus[execution.gpu_uuid].execution_count += 1
+        self.last_inference_ms = max(self.last_inference_ms, execution.epoch_ms)
+        # As on Triton, slots without a request are part of what was executed.
+        size = batch.size + batch.nulls
+        by_size = self.compute_by_batch_size.get(size)
+        if by_size is None:
+            by_size = self.compute_by_batch_size[size] = Compute()
+        by_size.record_execution(1, execution)
+
+    def record_end(self, entry: Entry, execution: Execution, ended_ns: int) -> None:
+        """A request of a decoupled model has had its last response."""
+        size, request_ns = entry.valid.batch_size, ended_ns - entry.received_ns
+        queue_ns = execution.started_ns - entry.enqueued_ns
+        self.inference_count += size
+        self.success.record(1, request_ns)
+        self.queue_ns += queue_ns
+        self.compute.record_execution(1, execution)
+        if execution.gpu_uuid:
+            share = self.gpus[execution.gpu_uuid]
+            share.record_success(execution, 1, size, request_ns=request_ns, queue_ns=queue_ns)
+        if self.latencies is not None:
+            self.latencies.record_phases(entry, execution, ended_ns)
+
+    def record_response(self, index: int, response: InferResponse, took_ns: int) -> None:
+        """The index-th response to a request came this long after the one before it."""
+        responses = self.responses
+        if index >= len(responses):
+            if index >= MAX_RESPONSES:
+                return
+            responses.append(_Responses())
+        responses[index].record_response(response, took_ns)
+
+    def record_failure(self, entry: Entry, now_ns: int, reason: str = OTHER) -> None:
+        """A queued request failed: expired, cancelled, lost, or in its execution."""
+        self.fail.record(1, now_ns - entry.received_ns)
+        self.failures[reason] += 1
+
+    def record_cache_hit(self, entry: Entry, lookup_ns: int, now_ns: int) -> None:
+        """A request's response was found in the cache; it was never queued."""
+        self.success.record(1, now_ns - entry.received_ns)
+        self.cache_hit.record(1, lookup_ns)
+        self.last_cache_hit_ns = now_ns
+        if self.latencies is not None:
+            self.latencies.record_cache_hit(entry, lookup_ns, now_ns)
+
+    def record_cache_miss(self, lookup_ns: int, insertion_ns: int) -> None:
+        """In addition to record_batch, whose request time covers the lookup, not the insertion."""
+        cost_ns = lookup_ns + insertion_ns
+        self.success.ns += insertion_ns
+        self.cache_miss.record(1, cost_ns)
+        if self.latencies is not None:
+            self.latencies.record_cache_miss(cost_ns)
+
+    def to_proto(self, name: str, version: str) -> kserve_pb2.ModelStatistics:
+        message = kserve_pb2.ModelStatistics(
+            name=name,
+            version=version,
+            last_inference=self.last_inference_ms,
+            inference_count=self.inference_count,
+            execution_count=self.execution_count,
+        )
+        stats = message.inference_stats
+        self.success.write(stats.success)
+        self.fail.write(stats.fail)
+        Duration(self.success.count, self.queue_ns).write(stats.queue)
+        self.compute.write(stats)
+        self.cache_hit.write(stats.cache_hit)
+        self.cache_miss.write(stats.cache_miss)
+        for size, compute in sorted(self.compute_by_batch_size.items()):
+            compute.write(message.batch_stats.add(batch_size=size))
+        for index, responses in enumerate(self.responses):
+            responses.write(message.response_stats[str(index)])
+        return message

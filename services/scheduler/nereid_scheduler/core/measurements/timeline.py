@@ -1,0 +1,175 @@
+"""What a scheduler records for timelines: batches, requests without one, and waits.
+
+A batch is recorded once its responses are sent. Events are recorded where they happen.
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from librt.strings import write_i32_le, write_i64_le
+
+from nereid.core.correlation_ids import as_signed
+from nereid.timeline.records import BatchRecord, EndedRequest, Member, Wait
+from nereid_scheduler.core.requests.execution import Execution
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nereid.timeline.recorder import Recorder
+    from nereid.timeline.ring import PackedRing
+    from nereid_scheduler.core.instances.instance_batches import SentBatch
+    from nereid_scheduler.core.instances.remote_instance import RemoteInstance
+    from nereid_scheduler.core.requests.entry import Entry
+
+# When a batch finished; its model's version; its number; since when the instance had been idle;
+# when it was sent there to wait, and begun; how long inputs, model and outputs took; its size, its
+# members, and whether it has an error. Members come behind: number, times, retries.
+_BATCH: Final = Struct("<10q2i")
+_MEMBER: Final = Struct("<Q2qi")
+# Of an error, as it is recorded.
+_MAX_TEXT: Final = 512
+# What compiled code keeps in a register.
+_MAX_SHORT: Final = (1 << 62) - 1
+
+
+class SchedulerTimeline:
+    """The rings of one scheduler."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._batches: PackedRing = recorder.add_packed_ring(BatchRecord, _read_batches)
+        self._ended = recorder.add_ring(EndedRequest, _read_ended)
+        self._waits = recorder.add_ring(Wait, itemgetter(1))
+
+    def record_batch(
+        self,
+        model: tuple[str, int],
+        instance: RemoteInstance,
+        sent: SentBatch,
+        execution: Execution,
+        error: str = "",
+    ) -> None:
+        """A batch of a model and version was executed. error: why it failed."""
+        ring, entries = self._batches, sent.batch.entries
+        piece, objects = ring.piece, ring.objects
+        try:
+            write_i64_le(piece, execution.finished_ns)
+            write_i64_le(piece, model[1])
+            write_i64_le(piece, sent.id)
+            write_i64_le(piece, execution.idle_since_ns)
+            write_i64_le(piece, sent.waited_since_ns)
+            write_i64_le(piece, execution.started_ns)
+            write_i64_le(piece, execution.compute_input_ns)
+            write_i64_le(piece, execution.compute_infer_ns)
+            write_i64_le(piece, execution.compute_output_ns)
+            write_i64_le(piece, execution.batch_size)
+            write_i32_le(piece, len(entries))
+            write_i32_le(piece, 1 if error else 0)
+            for entry in entries:
+                number = entry.request.id
+                # Those of ensembles' steps may have the highest bit.
+                write_i64_le(piece, number if number <= _MAX_SHORT else as_signed(number))
+                write_i64_le(piece, entry.received_ns)
+                write_i64_le(piece, entry.enqueued_ns)
+                write_i32_le(piece, entry.retries)
+        except ValueError:
+            # An executor says how long it took, which may be any number.
+            ring.drop()
+            return
+        # Not the tuple, which compiled code makes anew here.
+        objects.append(model[0])
+        objects.append(instance.executor)
+        objects.append(execution.instance)
+        if error:
+            objects.append(error[:_MAX_TEXT])
+        ring.end(execution.finished_ns)
+
+    def record_lost(
+        self,
+        model: tuple[str, int],
+        instance: RemoteInstance,
+        sent: SentBatch,
+        now_ns: int,
+        cause: str,
+    ) -> None:
+        """An instance was lost with a batch."""
+        size, idle_since_ns = sent.batch.size, sent.idle_since_ns
+        times = sent.started_ns, now_ns, 0, 0, 0, 0
+        execution = Execution(*times, b"", "", instance.name, size, idle_since_ns)
+        self.record_batch(model, instance, sent, execution, cause)
+
+    def record_ended(
+        self, model: tuple[str, int], entry: Entry, now_ns: int, outcome: str, status: int
+    ) -> None:
+        """A request has ended without an execution."""
+        times = entry.received_ns, entry.enqueued_ns
+        self._ended.append((now_ns, model, entry.request.id, *times, outcome[:_MAX_TEXT], status))
+
+    def record_wait(self, wait: Wait) -> None:
+        """A wait is over."""
+        self._waits.append((wait.to_ns, wait))
+
+
+def executing(model: tuple[str, int], executor: str, sent: SentBatch) -> BatchRecord:
+    """The record of a batch that an instance of this executor executes."""
+    members = (
+        Member(each.request.id, each.received_ns, each.enqueued_ns, each.retries)
+        for each in sent.batch.entries
+    )
+    return BatchRecord(
+        model[0],
+        str(model[1]),
+        sent.instance,
+        executor,
+        sent.id,
+        sent.batch.size,
+        tuple(members),
+        sent.idle_since_ns,
+        sent.waited_since_ns or sent.started_ns,
+        sent.started_ns,
+        *(0, 0, 0, 0),
+    )
+
+
+def _read_batches(data: bytes, objects: list[Any]) -> Iterator[tuple[int, BatchRecord]]:
+    at = 0
+    others = iter(objects)
+    while at < len(data):
+        finished_ns, version, number, idle_since_ns, waited_since_ns, started_ns, *durations = (
+            _BATCH.unpack_from(data, at)
+        )
+        input_ns, infer_ns, output_ns, size, count, failed = durations
+        members_at = at + _BATCH.size
+        at = members_at + count * _MEMBER.size
+        model, executor, instance = next(others), next(others), next(others)
+        yield (
+            finished_ns,
+            BatchRecord(
+                model,
+                str(version),
+                instance,
+                executor,
+                number,
+                size,
+                tuple(map(Member._make, _MEMBER.iter_unpack(data[members_at:at]))),
+                idle_since_ns,
+                waited_since_ns or started_ns,
+                started_ns,
+                finished_ns,
+                input_ns,
+                infer_ns,
+                output_ns,
+                next(others) if failed else "",
+            ),
+        )
+
+
+def _read_ended(ended: tuple[Any, ...]) -> EndedRequest:
+    ended_ns, model, number, received_ns, enqueued_ns, outcome, status = ended
+    name, version = model
+    return EndedRequest(
+        number, name, str(version), received_ns, enqueued_ns, ended_ns, outcome, status
+    )

@@ -1,0 +1,1 @@
+"""Memory of models: sizes, and the budgets that they have to fit into."""

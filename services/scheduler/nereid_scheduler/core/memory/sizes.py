@@ -1,0 +1,95 @@
+"""How much memory models take: measured at their loads, and before the first one, guessed.
+
+Pure. Knows no device: sizes are of one instance, by the kind of device.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.model_config import normalise_instance_groups
+from nereid_scheduler.core.memory.budgets import CPU, GPU
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nereid.pb import model_config_pb2
+
+# A session is larger than its file: buffers, and copies of weights in another layout.
+_GUESS_FACTOR: Final = 1.5
+_LEAST_GUESS: Final = 16 << 20
+
+
+def device_name(gpu: int | None) -> str:
+    """As budgets name devices; None: the CPU."""
+    return CPU if gpu is None else f"{GPU} {gpu}"
+
+
+def read_sizes(text: object) -> dict[str, int]:
+    """Bytes by device from "cpu=10,gpu 0=5" (core.methods.MEMORY_KEY); what is malformed is left
+    out.
+    """
+    sizes = {}
+    for part in text.split(",") if isinstance(text, str) else ():
+        device, _, size = part.partition("=")
+        if device and size.isascii() and size.isdigit():
+            sizes[device] = int(size)
+    return sizes
+
+
+class ModelSizes:
+    """The measured bytes of an instance of each model, by the kind of device."""
+
+    def __init__(self, saved: Mapping[str, Any] | None = None) -> None:
+        """saved: what saved() returned once; what is malformed in it is left out."""
+        self._sizes: dict[str, dict[str, int]] = {}
+        for model, sizes in (saved or {}).items():
+            if isinstance(sizes, dict):
+                self._sizes[model] = {
+                    kind: size for kind, size in sizes.items() if type(size) is int and size >= 0
+                }
+
+    def saved(self) -> dict[str, dict[str, int]]:
+        """For a scheduler's state."""
+        return {model: dict(sizes) for model, sizes in self._sizes.items()}
+
+    def measured(self, model: str, taken: Mapping[str, Sequence[int]]) -> bool:
+        """The bytes of each instance, by device; whether that is news."""
+        by_kind: dict[str, list[int]] = {}
+        for device, sizes in taken.items():
+            by_kind.setdefault(device.partition(" ")[0], []).extend(sizes)
+        known = self._sizes.get(model)
+        # The mean: instances may share memory, which the first one of them is charged with.
+        now = {kind: -(-sum(sizes) // len(sizes)) for kind, sizes in by_kind.items() if sizes}
+        if not now or now == known:
+            return False
+        self._sizes[model] = now
+        return True
+
+    def knows(self, model: str) -> bool:
+        """Whether it has been measured."""
+        return model in self._sizes
+
+    def needs(
+        self, model: str, config: model_config_pb2.ModelConfig, gpus: Sequence[int], file_bytes: int
+    ) -> dict[str, int]:
+        """The bytes by device on an executor with these GPUs.
+
+        config: as written. file_bytes: of the version's files, from which a size is guessed that is
+        not known.
+
+        Raises:
+            InvalidArgument: it cannot be there.
+        """
+        known = self._sizes.get(model, {})
+        guess = max(_LEAST_GUESS, int(file_bytes * _GUESS_FACTOR))
+        needs: dict[str, int] = {}
+        for group in normalise_instance_groups(config, gpu_ids=gpus):
+            devices = [device_name(gpu) for gpu in group.gpus] or [CPU]
+            for device in devices:
+                # On a GPU a model takes memory of its host as well, once that is known.
+                for each in {device, CPU}:
+                    kind = each.partition(" ")[0]
+                    size = known.get(kind, guess if each == device else 0)
+                    needs[each] = needs.get(each, 0) + size * group.count
+        return needs

@@ -1,0 +1,1 @@
+"""Models by name: dependencies, life cycle, overrides, revisions, and what is desired of each."""

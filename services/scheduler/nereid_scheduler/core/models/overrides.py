@@ -1,0 +1,163 @@
+"""Overrides of a load request: a configuration, and files, in place of those in the repository.
+
+Files are written to a directory that only this user may enter. It is deleted with the last
+reference to its OverrideDirectory, and once no executor on this machine, which finds it by its
+path, has a model loaded from it. A scheduler that was killed leaves it to the next one as long as
+an executor has. The texts are Triton's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Final, cast
+
+from google.protobuf import json_format
+
+from nereid.core.errors import InvalidArgument
+from nereid.core.files.temporary_directories import OVERRIDE, TemporaryDirectory, is_temporary
+from nereid.core.permitted_models import PERMITTED_MODELS
+from nereid.model_config.validation.file_names import is_inside
+from nereid.pb import model_config_pb2
+from nereid_scheduler.core.models.override_json import as_declared, parse_object
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from google.protobuf.descriptor import Descriptor
+
+    from nereid.pb import kserve_pb2
+
+_CONFIG: Final = "config"
+_FILE: Final = "file:"
+# Limits on an override's files and on the folders in their paths: each takes a few bytes of a
+# request, but disk time that all models share.
+_MAX_FILES: Final = 1024
+_MAX_DEPTH: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A configuration as JSON, and files by their paths in the model's directory.
+
+    directory: where a former scheduler had written the files; empty: nowhere.
+    """
+
+    config: str
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    directory: str = ""
+
+
+class OverrideDirectory:
+    """A temporary directory that exists for as long as this object does."""
+
+    def __init__(self, directory: TemporaryDirectory) -> None:
+        self.path = directory.path
+        weakref.finalize(self, _begin_removal, directory)
+
+
+def _begin_removal(directory: TemporaryDirectory) -> None:
+    """The last reference may go in the event loop, which does not wait for the disk."""
+    removal = Thread(target=directory.release, name="removal")
+    try:
+        removal.start()
+    except RuntimeError:
+        # The interpreter ends.
+        directory.release()
+
+
+def read_override(
+    parameters: Mapping[str, kserve_pb2.ModelRepositoryParameter],
+) -> Override | None:
+    """The override in a load request's parameters; None: load the model from its repository.
+
+    Raises:
+        InvalidArgument: a parameter is unknown, or of the wrong kind.
+    """
+    config: str | None = None
+    files: dict[str, bytes] = {}
+    for name, parameter in sorted(parameters.items()):
+        kind = parameter.WhichOneof("parameter_choice")
+        if name == _CONFIG:
+            _expect(name, kind, "string_param")
+            config = parameter.string_param
+        elif name.startswith(_FILE):
+            _expect(name, kind, "bytes_param")
+            files[name[len(_FILE) :]] = parameter.bytes_param
+        elif name != PERMITTED_MODELS:
+            raise InvalidArgument(f"unrecognized load parameter '{name}'.")
+    if config is None:
+        return Override("", files) if files else None
+    return Override(config, files)
+
+
+def _expect(name: str, kind: str | None, expected: str) -> None:
+    if kind != expected:
+        raise InvalidArgument(
+            f"invalid value type for load parameter '{name}', expected {expected}."
+        )
+
+
+def parse_override(text: str) -> model_config_pb2.ModelConfig:
+    """The configuration of an override, which replaces the whole config.pbtxt."""
+    if not text:
+        raise InvalidArgument("Load parameter 'config' must be specified for model file override")
+    try:
+        config = model_config_pb2.ModelConfig()
+        document = as_declared(parse_object(text), cast("Descriptor", config.DESCRIPTOR))
+        return json_format.ParseDict(document, config)
+    except (json_format.ParseError, ValueError, RecursionError) as error:
+        # Without the names of all fields.
+        text = str(error).partition("\n")[0]
+        raise InvalidArgument(f"Invalid config override: {text}") from error
+
+
+def write_files(files: Mapping[str, bytes], former: str = "") -> OverrideDirectory:
+    """Write the files of an override. former: where they may be already, of a scheduler that was
+    killed: executors that still have the model loaded from there need not load it again.
+
+    Raises:
+        InvalidArgument: a path leads out of the model's directory; nothing is left behind then.
+        OSError: the disk is full, or a path is both a file and a directory.
+    """
+    if len(files) > _MAX_FILES:
+        raise InvalidArgument(f"a load request has at most {_MAX_FILES} files, not {len(files)}")
+    for name in files:
+        if name.count("/") > _MAX_DEPTH:
+            short = f"file:{name[:64]}..."
+            raise InvalidArgument(
+                f"Invalid file parameter '{short}': it has more than {_MAX_DEPTH} folders"
+            )
+        if not is_inside(name):
+            raise InvalidArgument(
+                f"Invalid file parameter 'file:{name}': it must stay within the model's directory"
+            )
+    known = _former_directory(former, files) if former else None
+    if known is not None:
+        return known
+    directory = OverrideDirectory(TemporaryDirectory.make(OVERRIDE))
+    for name, content in files.items():
+        path = directory.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return directory
+
+
+def _former_directory(former: str, files: Mapping[str, bytes]) -> OverrideDirectory | None:
+    """A directory with just these contents; None: write the files anew."""
+    path = Path(former)
+    if not is_temporary(path, OVERRIDE):
+        return None
+    try:
+        # If it turns out to be another, it is deleted: nobody else would.
+        directory = OverrideDirectory(TemporaryDirectory(path))
+        same = all(_has_content(path / name, content) for name, content in files.items())
+        return directory if same else None
+    except OSError:
+        return None
+
+
+def _has_content(path: Path, content: bytes) -> bool:
+    return not path.is_symlink() and path.is_file() and path.read_bytes() == content

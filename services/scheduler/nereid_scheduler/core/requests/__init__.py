@@ -1,0 +1,1 @@
+"""A request in the scheduler: its entry, sequence, trace, and frame."""

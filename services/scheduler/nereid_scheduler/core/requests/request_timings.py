@@ -1,0 +1,94 @@
+"""What a response says of its request's time, for clients that ask for it.
+
+Made from times that the request's way through its model has taken anyway. Pure, and knows no
+gateway.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.wire.messages import RequestTimings
+from nereid_scheduler.core.requests.entry import EXECUTING, RequestState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nereid.model_config import ModelConfig
+    from nereid_scheduler.core.requests.entry import Entry
+
+# Names of phases: entries of Server-Timing, and operators read them there.
+CACHE: Final = "cache"
+QUEUE: Final = "queue"
+BATCH_WAIT: Final = "batch-wait"
+INPUT: Final = "input"
+INFERENCE: Final = "inference"
+OUTPUT: Final = "output"
+
+
+def queue_delay_ns(config: ModelConfig) -> int:
+    """How long a model's batches may wait to be filled while an instance is free."""
+    if config.sequences is None:
+        return 0 if config.batching is None else config.batching.max_queue_delay_us * 1000
+    oldest = config.sequences.oldest
+    return 1000 * (config.sequences if oldest is None else oldest).max_queue_delay_us
+
+
+def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> RequestTimings:
+    """Of an entry that is about to end. delay_ns: see queue_delay_ns().
+
+    What a lost attempt took counts as queued, as it does in statistics.
+    """
+    execution, state = entry.execution, entry.state
+    if state is RequestState.CACHE_LOOKUP:
+        # It found a response; or it failed before its lookup was over.
+        return RequestTimings(((CACHE, now_ns - entry.received_ns),), cached=not failed)
+    phases: list[tuple[str, int]] = []
+    if entry.cache_lookup is not None:
+        phases.append((CACHE, entry.enqueued_ns - entry.received_ns))
+    attempts = entry.retries
+    if execution is None:
+        if state is EXECUTING:
+            # Not known since when: its instance was lost, or responded before it had executed.
+            attempts += 1
+        else:
+            phases.append((QUEUE, now_ns - entry.enqueued_ns))
+        return RequestTimings(tuple(phases), attempt=attempts)
+    idle_ns = execution.started_ns - max(entry.enqueued_ns, execution.idle_since_ns)
+    batch_wait_ns = max(0, min(delay_ns, idle_ns))
+    phases.append((QUEUE, execution.started_ns - entry.enqueued_ns - batch_wait_ns))
+    if delay_ns:
+        phases.append((BATCH_WAIT, batch_wait_ns))
+    phases += (
+        (INPUT, execution.compute_input_ns),
+        (INFERENCE, execution.compute_infer_ns),
+        (OUTPUT, execution.compute_output_ns),
+    )
+    return RequestTimings(
+        # Of a sequence's request the execution is one of several, which may be over.
+        tuple((name, max(0, ns)) for name, ns in phases),
+        execution.batch_size,
+        execution.instance,
+        attempts + 1,
+    )
+
+
+def combined(own: RequestTimings | None, step: RequestTimings) -> RequestTimings:
+    """Of what happened one after the other: phases are added up. What a batch is of one step is not
+    the whole's.
+    """
+    if own is None:
+        own = RequestTimings()
+    phases = dict(own.phases)
+    for name, ns in step.phases:
+        phases[name] = phases.get(name, 0) + ns
+    return RequestTimings(_in_order(phases.items()), attempt=max(own.attempt, step.attempt))
+
+
+def _in_order(phases: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(phases, key=lambda phase: _ORDER.get(phase[0], len(_ORDER))))
+
+
+_ORDER: Final = {
+    name: index for index, name in enumerate((CACHE, QUEUE, BATCH_WAIT, INPUT, INFERENCE, OUTPUT))
+}

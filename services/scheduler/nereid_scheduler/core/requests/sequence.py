@@ -1,0 +1,208 @@
+"""One sequence, and what a request says of the sequence that it belongs to."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from nereid.core import correlation_ids, sequence_owners
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid.core.correlation_ids import CorrelationId
+    from nereid_scheduler.core.requests.entry import Entry
+    from nereid_scheduler.core.requests.recovery import Recovery, Restore, Transfer
+    from nereid_scheduler.core.requests.slots import Slot
+
+
+class SequenceFlags(NamedTuple):
+    """What a request's parameters say: id 0 or empty: it belongs to no sequence."""
+
+    id: CorrelationId
+    start: bool
+    end: bool
+
+
+_NONE = SequenceFlags(0, start=False, end=False)
+# Requests of one sequence at one gateway.
+_MOST_OPEN: Final = 1 << 16
+
+
+def sequence_flags(parameters: Mapping[str, Any] | None) -> SequenceFlags:
+    """A request's correlation id, START and END. The gateway has checked the types.
+
+    Raises:
+        Unimplemented: the id is too long.
+    """
+    if not parameters:
+        return _NONE
+    get = parameters.get
+    correlation_id = get("sequence_id", 0)
+    if isinstance(correlation_id, str):
+        # Models' own requests do not come through a gateway.
+        correlation_ids.check_length(correlation_id)
+    else:
+        correlation_id = correlation_ids.as_unsigned(correlation_id)
+    # Positions: by keyword it takes twice as long.
+    return SequenceFlags(correlation_id, bool(get("sequence_start")), bool(get("sequence_end")))
+
+
+class Sequence:
+    """The requests from a START to an END. With 100,000 alive, an idle one holds no queue."""
+
+    __slots__ = (
+        "__weakref__",
+        "begun",
+        "executed_id",
+        "executing",
+        "id",
+        "key",
+        "lost",
+        "offered",
+        "owner",
+        "recovery",
+        "seen_ns",
+        "slot",
+        "transfer",
+        "visible_id",
+        "waiting",
+    )
+
+    def __init__(self, correlation_id: CorrelationId, owner: str = "") -> None:
+        """owner: whose it is, as in InferRequest."""
+        self.id = correlation_id
+        # What models see: another one, while another principal's sequence has this one there.
+        self.visible_id = correlation_id
+        self.owner = owner
+        self.key = sequence_owners.sequence_key(correlation_id, owner)
+        # None: in the backlog, or over.
+        self.slot: Slot | None = None
+        # Requests that cannot be in a batch yet, in order; None: there are none.
+        self.waiting: deque[Entry] | None = None
+        # The request that may be in the next batch; only of the strategy "oldest".
+        self.offered: Entry | None = None
+        # How many of its requests instances have.
+        self.executing = 0
+        # Some request has been executed, so that its instance has state.
+        self.begun = False
+        # Of the request that was executed last; 0: there was none since its START came.
+        self.executed_id = 0
+        # Why its state is gone; empty: it is not.
+        self.lost = ""
+        # When its last request came, or ended.
+        self.seen_ns = 0
+        # None: no other instance can go on with it.
+        self.recovery: Recovery | None = None
+        # None: its state is where it should be, or lost.
+        self.transfer: Transfer | None = None
+
+    def has_executed(self, request_id: int) -> bool:
+        """Whether a request that is sent again has been executed. Requests of one gateway that are
+        open at once are numbered closely, those of others far away.
+        """
+        return 0 <= self.executed_id - request_id < _MOST_OPEN
+
+    def append(self, entry: Entry) -> None:
+        entry.holder = self
+        if self.waiting is None:
+            self.waiting = deque()
+        self.waiting.append(entry)
+
+    def prepend(self, entry: Entry) -> None:
+        entry.holder = self
+        if self.waiting is None:
+            self.waiting = deque()
+        self.waiting.appendleft(entry)
+
+    def pop(self) -> Entry:
+        """Its first waiting request; there must be one."""
+        waiting = self.waiting
+        assert waiting is not None, "a sequence without waiting requests"
+        entry = waiting.popleft()
+        entry.holder = None
+        if not waiting:
+            self.waiting = None
+        return entry
+
+    def discard(self, entry: Entry) -> None:
+        """Take out a waiting request."""
+        waiting = self.waiting
+        assert waiting is not None, "a sequence without waiting requests"
+        waiting.remove(entry)
+        entry.holder = None
+        if not waiting:
+            self.waiting = None
+
+    def split(self, behind: Entry | None = None) -> list[Entry]:
+        """Take out what waits from a START on: the first, or the first behind a waiting request."""
+        waiting = self.waiting or ()
+        for index, entry in enumerate(waiting):
+            assert entry.member is not None, "an entry that is in no sequence"
+            if behind is None and entry.member.begins_anew:
+                return [self._pop_last() for _ in range(len(waiting) - index)][::-1]
+            if entry is behind:
+                behind = None
+        return []
+
+    def _pop_last(self) -> Entry:
+        waiting = self.waiting
+        assert waiting is not None, "a sequence without waiting requests"
+        entry = waiting.pop()
+        if not waiting:
+            self.waiting = None
+        return entry
+
+    def clear(self) -> list[Entry]:
+        """Take out all waiting requests."""
+        waiting, self.waiting = self.waiting, None
+        for entry in waiting or ():
+            entry.holder = None
+        return list(waiting or ())
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of it waits, runs or moves."""
+        return (
+            self.waiting is None
+            and self.offered is None
+            and not self.executing
+            and self.transfer is None
+        )
+
+
+class SequenceMember:
+    """An entry's place in its sequence."""
+
+    __slots__ = (
+        "alone",
+        "bound",
+        "end",
+        "iteration",
+        "restarts",
+        "restore",
+        "returns_state",
+        "sequence",
+        "slot_number",
+        "start",
+    )
+
+    def __init__(self, sequence: Sequence, *, start: bool, end: bool) -> None:
+        self.sequence = sequence
+        self.start = start
+        self.end = end
+        # Of the slot that it runs in, from 1; 0: it has not been offered yet. The sequence itself
+        # leaves the slot when its END is offered.
+        self.slot_number = 0
+        # Only of iterative sequences: how often it was rescheduled and has begun anew, whether it
+        # must not begin anew once more, and whether its client knows of no sequence.
+        self.iteration = self.restarts = 0
+        self.bound = self.alone = False
+        # What its instance needs first, and whether it is to report the state that it leaves.
+        self.restore: Restore | None = None
+        self.returns_state = False
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether it needs no state: a START that is not one of a model's iterations."""
+        return self.start and not self.iteration

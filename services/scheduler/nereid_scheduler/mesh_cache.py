@@ -1,0 +1,61 @@
+"""The mesh's cache, as one scheduler uses it: for responses, and for sequences' snapshots."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from nereid_scheduler.versions.caching.cache_client import CacheClient, dial_cache
+from nereid_scheduler.versions.caching.cache_secrets import cache_secrets, cache_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.pb import nereid_pb2 as pb
+    from nereid.rpc import Channel
+    from nereid_scheduler.settings import Settings
+    from nereid_scheduler.versions.caching.cache_client import CacheLink
+
+# How long sequences whose executor was lost wait for their snapshots.
+_SNAPSHOT_TIMEOUT_S: Final = 10.0
+
+
+class MeshCache:
+    """responses and snapshots: None if there is no cache. Requests do not wait for snapshots, which
+    may therefore take longer.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        channel: Channel | None,
+        open_link: Callable[[], CacheLink] | None,
+        *,
+        in_this_process: bool,
+    ) -> None:
+        """channel: to a cache elsewhere, open_link: to one in this process; in_this_process: it
+        keeps its values in this process' memory, not in Redis.
+        """
+        self.channel = channel
+        self.responses: CacheClient | None = None
+        self.snapshots: CacheClient | None = None
+        if open_link is None and channel is not None:
+            open_link = partial(dial_cache, channel)
+        if open_link is not None:
+            secrets = cache_secrets(cache_seed(settings.mesh_secret("response cache")))
+            open_client = partial(CacheClient, secrets=secrets, in_this_process=in_this_process)
+            timeout_s = settings.cache_timeout_ms / 1000
+            self.responses = open_client(open_link(), timeout_s=timeout_s)
+            self.snapshots = open_client(open_link(), timeout_s=_SNAPSHOT_TIMEOUT_S)
+
+    def usage(self) -> pb.CacheUsage | None:
+        """As the cache said last."""
+        return None if self.responses is None else self.responses.usage_message()
+
+    async def close(self) -> None:
+        """End its streams."""
+        for client in (self.responses, self.snapshots):
+            if client is not None:
+                client.close()
+        if self.channel is not None:
+            await self.channel.close()

@@ -1,0 +1,184 @@
+"""What decides which models one scheduler serves, and has them served: the parts, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nereid.object_store.settings import store_environ
+from nereid.rpc.net.scheduler_addresses import parse_addresses
+from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
+from nereid_scheduler.control.repository.recorded_models import RecordedModels
+from nereid_scheduler.control.repository.repositories import Repositories
+from nereid_scheduler.control.repository.stored_repository import open_stored_repositories
+from nereid_scheduler.control.residency.on_demand import OnDemand
+from nereid_scheduler.control.residency.policies.policy import Residency
+from nereid_scheduler.control.residency.policies.popularity import Popularity
+from nereid_scheduler.control.rules import EXPLICIT, ModelControlRules
+from nereid_scheduler.control.shards.members.membership import Membership
+from nereid_scheduler.control.shards.members.ownership import OwnedModels
+from nereid_scheduler.control.shards.model_moves import ModelMoves
+from nereid_scheduler.control.shards.shard import Shard
+from nereid_scheduler.control.sources.model_control import ModelControl
+from nereid_scheduler.control.state.setting_records import SIZES
+from nereid_scheduler.core.memory.budgets import budgets_of
+from nereid_scheduler.core.models.desired_models import DesiredModels
+from nereid_scheduler.core.requests.load_queue import LoadQueue
+from nereid_scheduler.placement.loads.loader import Loader
+from nereid_scheduler.placement.models.catalogue import Catalogue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nereid.core.wire.messages import Notice
+    from nereid.pb import nereid_pb2 as pb
+    from nereid_scheduler.environment import Environment
+    from nereid_scheduler.placement.models.catalogue import ServedVersion
+    from nereid_scheduler.settings import Settings
+    from nereid_scheduler.versions.queued_requests import QueuedRequests
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """moves and shard: None: this is the mesh's only scheduler. on_demand: None: no model is loaded
+    on demand.
+    """
+
+    repositories: Repositories
+    desired: DesiredModels
+    catalogue: Catalogue
+    loader: Loader
+    load_queue: LoadQueue
+    moves: ModelMoves | None
+    shard: Shard | None
+    on_demand: OnDemand | None
+    reconciler: Reconciler
+    control: ModelControl
+
+
+def open_models(  # noqa: PLR0913 (one by keyword)
+    environment: Environment,
+    on_change: Callable[[], None],
+    first_commands: Callable[[], Iterable[pb.ExecutorCommand]],
+    send_notice: Callable[[Notice], None],
+    count_links: Callable[[], int],
+    *,
+    on_handed_over: Callable[[ServedVersion, QueuedRequests], None],
+) -> ModelParts:
+    """on_change: called when a version's state has changed. first_commands: for an executor that
+    joins. send_notice: to all gateways. count_links: of gateways. on_handed_over: as in Loader.
+    """
+    settings, state = environment.settings, environment.state
+
+    def on_due() -> None:
+        asyncio.get_running_loop().call_soon(reconciler.reconcile)
+
+    def on_executors() -> None:
+        if on_demand is not None:
+            on_demand.on_executors()
+
+    def on_regrouped() -> None:
+        if shard is not None:
+            shard.regroup()
+
+    desired = DesiredModels(settings.load_model, on_due)
+    catalogue = Catalogue(desired=desired)
+    membership = _membership(settings)
+    residency = Residency(budgets_of(settings.model_memory_budget))
+    loader = Loader(
+        environment.load_rules(membership, residency.free),
+        on_change,
+        catalogue,
+        first_commands,
+        on_executors,
+        on_handed_over=on_handed_over,
+        times=settings.recovery,
+    )
+    load_queue = LoadQueue(settings.no_executor_limit_s, settings.max_queue_size)
+    repositories = _open_repositories(settings)
+    moves: ModelMoves | None = None
+    shard: Shard | None = None
+    if membership is not None:
+        owned = OwnedModels(membership.name)
+        moves = ModelMoves(
+            owned,
+            membership,
+            repositories,
+            catalogue,
+            settings.model_control_mode,
+            loader,
+            desired,
+            on_regrouped,
+            settings.recovery,
+        )
+        shard = Shard(
+            membership,
+            owned,
+            moves,
+            parse_addresses(settings.scheduler_peers or ""),
+            environment.ports.open_peer,
+            send_notice,
+            count_links=count_links,
+            times=settings.recovery,
+        )
+    on_demand: OnDemand | None = None
+    if settings.lazy_loading:
+        on_demand = OnDemand(
+            desired,
+            catalogue,
+            loader,
+            residency=residency,
+            popularity=Popularity(settings.model_popularity_half_life),
+            timeout_s=settings.no_executor_limit_s,
+            held_models=lambda: (each.name for each in load_queue),
+            record_sizes=partial(state.settings.record, SIZES),
+            timeline=environment.timeline,
+        )
+    rules, recorded = _control_rules(settings), None
+    if state.models is not None and rules.mode == EXPLICIT:
+        recorded = RecordedModels(repositories, state.models, files_allowed=rules.allow_model_files)
+    sources = Sources(on_demand, recorded, moves)
+    reconciler = Reconciler(desired, catalogue, loader, repositories, rules, sources)
+    control = ModelControl(repositories, catalogue, desired, reconciler, rules, sources)
+    return ModelParts(
+        repositories,
+        desired,
+        catalogue,
+        loader,
+        load_queue,
+        moves,
+        shard,
+        on_demand,
+        reconciler,
+        control,
+    )
+
+
+def _membership(settings: Settings) -> Membership | None:
+    """None: this is the mesh's only scheduler."""
+    if settings.scheduler_peers is None:
+        return None
+    incarnation = int.from_bytes(os.urandom(8), "little") or 1
+    return Membership(settings.shard_name(), incarnation)
+
+
+def _open_repositories(settings: Settings) -> Repositories:
+    paths, config_name = settings.model_repository, settings.model_config_name
+    stored = open_stored_repositories(paths, store_environ(), config_name)
+    return Repositories(paths, config_name, settings.model_namespacing, stored)
+
+
+def _control_rules(settings: Settings) -> ModelControlRules:
+    """Of model control."""
+    return ModelControlRules(
+        settings.model_control_mode,
+        settings.load_model,
+        settings.repository_poll_secs,
+        settings.model_load_retry_count,
+        settings.no_executor_limit_s,
+        allow_model_files=settings.allow_model_files,
+        hand_over_limit_s=settings.exit_timeout_secs,
+    )

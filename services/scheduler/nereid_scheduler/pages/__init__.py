@@ -1,0 +1,1 @@
+"""Pages about the scheduler: metrics, statistics, facts, settings of traces and logs."""

@@ -1,0 +1,116 @@
+"""What this scheduler has counted of its models, for whoever shows it after the scheduler's end.
+
+Written on request, of what has counted since the last one. Changes nothing of what is counted.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+from nereid.observability.count_exchange import CountSource
+from nereid.observability.metrics_page import Page
+from nereid.pb import nereid_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid_scheduler.pages.metrics import SchedulerMetrics
+    from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
+    from nereid_scheduler.versions.queued_requests import QueuedRequests
+
+# Every caller asks at least once within this time: it pauses for half of it at most.
+_KNOWN_NS: Final = 10_000_000_000
+
+
+class CountsReport:
+    """Responds to CountsRequests. Has what schedulers counted that are gone, as it is given."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        metrics: SchedulerMetrics,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """now_ns: since 1970."""
+        self._catalogue = catalogue
+        self._metrics = metrics
+        self._now_ns = now_ns
+        self._source = CountSource(_random())
+        self._store = self._source.store
+        # The last change that all callers know; that of the next mark; when it was set.
+        self._known_change = self._marked_change = 0
+        self._marked_ns = now_ns()
+        # The last record of each version that is in service here, and of what is beside models.
+        self._last: dict[ServedVersion, pb.VersionCounts] = {}
+        self._last_own = pb.VersionCounts(id=_random(), loaded_ns=now_ns(), continues=True)
+
+    def respond(self, request: pb.CountsRequest) -> pb.CountsResponse:
+        """Keep what was given; return what has changed since the caller's last request."""
+        self._update()
+        if self._now_ns() - self._marked_ns > _KNOWN_NS:
+            self._known_change, self._marked_change = self._marked_change, self._store.change
+            self._marked_ns = self._now_ns()
+        return self._source.respond(request)
+
+    def last_response(self) -> pb.CountsResponse:
+        """What callers may not have, who ask often."""
+        self._update()
+        return self._source.changed_after(self._known_change)
+
+    def on_handed_over(self, served: ServedVersion, runtime: QueuedRequests) -> None:
+        """Another scheduler has this version now, and counts on."""
+        self._count(served, runtime)
+        del self._last[served]
+
+    def _update(self) -> None:
+        serving = {
+            served: served.runtime
+            for served in self._catalogue.versions()
+            if served.runtime is not None and served.load_duration_s is not None
+        }
+        unloaded = self._last.keys() - serving.keys()
+        self._store.end_loads(self._store.versions_of(self._last.pop(each).id for each in unloaded))
+        for served, runtime in serving.items():
+            self._count(served, runtime)
+        page = Page()
+        number = self._metrics.write_own_counts(page)
+        if number > self._last_own.number or not self._last_own.exposition:
+            self._last_own = _later(self._last_own, number, page)
+            self._store.add(self._last_own)
+
+    def _count(self, served: ServedVersion, runtime: QueuedRequests) -> None:
+        last = self._last.get(served)
+        number = runtime.statistics.progress
+        if last is not None and last.number == number:
+            return
+        page = Page()
+        self._metrics.write_version(page, served, runtime)
+        if last is None:
+            last = self._first(served, runtime)
+        counts = _later(last, number, page)
+        counts.statistics.CopyFrom(runtime.statistics.to_proto(runtime.name, last.version))
+        self._last[served] = counts
+        self._store.add(counts)
+
+    def _first(self, served: ServedVersion, runtime: QueuedRequests) -> pb.VersionCounts:
+        return pb.VersionCounts(
+            id=_random(),
+            model=served.name,
+            version=str(runtime.number),
+            # Clocks of different hosts differ, and may go back.
+            loaded_ns=max(self._now_ns(), self._store.latest_load_ns + 1),
+            continues=served.continues,
+        )
+
+
+def _later(last: pb.VersionCounts, number: int, page: Page) -> pb.VersionCounts:
+    counts = pb.VersionCounts()
+    counts.CopyFrom(last)
+    counts.number, counts.exposition = number, page.encode_counts()
+    return counts
+
+
+def _random() -> int:
+    return int.from_bytes(os.urandom(8), "little")

@@ -1,0 +1,125 @@
+"""What this scheduler knows of the mesh beside its metrics: who runs what where. Changes nothing.
+
+For whoever operates the mesh, asked for once a second at most by each gateway with a console.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from nereid.pb import nereid_pb2 as pb
+from nereid_scheduler.placement.executors.sessions import memory_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from nereid_scheduler.admission.gateway_session import GatewaySession
+    from nereid_scheduler.control.shards.members.membership import Membership
+    from nereid_scheduler.core.instances.instance_batches import SentBatch
+    from nereid_scheduler.placement.executors.sessions import Session
+    from nereid_scheduler.placement.loads.loader import Loader
+    from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
+
+# More are counted, and not named.
+_MAX_OWNED: Final = 200
+_MAX_HOSTED: Final = 1000
+_MAX_BATCHES: Final = 32
+_MAX_MEMBERS: Final = 64
+_MAX_ID_CHARACTERS: Final = 200
+# A scheduler without others needs no name of its own.
+_ONLY: Final = "scheduler"
+
+
+class HostingFacts:
+    """Responds to Facts calls."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        loader: Loader,
+        gateways: Collection[GatewaySession],
+        membership: Membership | None = None,
+    ) -> None:
+        """membership: None: this is the mesh's only scheduler."""
+        self._catalogue = catalogue
+        self._loader = loader
+        self._gateways = gateways
+        self._membership = membership
+
+    def respond(self, request: pb.FactsRequest) -> pb.FactsResponse:
+        """What is so now."""
+        response = pb.FactsResponse(
+            executors=map(_executor, self._loader.sessions), schedulers=[self._scheduler()]
+        )
+        wanted = frozenset(request.models)
+        if wanted:
+            for served in self._catalogue.versions():
+                if (name := served.plain_name) in wanted:
+                    response.configs.add(model=name, version=served.number, config=served.draft)
+            response.batches.extend(islice(self._batches(wanted), _MAX_BATCHES))
+        return response
+
+    def _batches(self, wanted: Collection[str]) -> Iterator[pb.ExecutingBatch]:
+        """Those that instances of these models execute."""
+        now_ns = time.monotonic_ns()
+        for session in self._loader.sessions:
+            for served, sent in session.executing():
+                if (name := served.plain_name) in wanted:
+                    yield _batch(name, served.number, sent, now_ns)
+
+    def _scheduler(self) -> pb.SchedulerFacts:
+        names = sorted(each.plain_name for each in self._catalogue.models() if each.in_service)
+        membership = self._membership
+        return pb.SchedulerFacts(
+            name=_ONLY if membership is None else membership.name,
+            epoch=0 if membership is None else membership.epoch,
+            gateways=sum(not each.for_models for each in self._gateways),
+            owned=names[:_MAX_OWNED],
+            models=len(names),
+            reachable=True,
+        )
+
+
+def _batch(model: str, version: int, sent: SentBatch, now_ns: int) -> pb.ExecutingBatch:
+    members = (
+        pb.ExecutingBatch.Member(
+            request_id=each.request.request_id[:_MAX_ID_CHARACTERS],
+            rows=each.valid.batch_size,
+            queue_us=max(0, sent.started_ns - each.received_ns) // 1000,
+        )
+        for each in islice(sent.batch.entries, _MAX_MEMBERS)
+    )
+    return pb.ExecutingBatch(
+        model=model,
+        version=version,
+        instance=sent.instance,
+        reason=sent.batch.reason,
+        rows=sent.batch.size,
+        age_us=max(0, now_ns - sent.started_ns) // 1000,
+        members=members,
+    )
+
+
+def _executor(session: Session) -> pb.ExecutorFacts:
+    hello = session.hello
+    return pb.ExecutorFacts(
+        name=hello.name,
+        host=hello.host,
+        devices=hello.devices,
+        backends=hello.backends,
+        usage=session.usage,
+        hosted=(_hosted(each, session) for each in islice(session.hosted, _MAX_HOSTED)),
+    )
+
+
+def _hosted(served: ServedVersion, session: Session) -> pb.HostedModel:
+    hosted = session.hosted[served]
+    return pb.HostedModel(
+        model=served.plain_name,
+        version=served.number,
+        instances=hosted.ready,
+        busy=sum(each.batches.at_work for each in hosted.instances.values()),
+        memory_bytes=memory_of(served, [session]),
+    )

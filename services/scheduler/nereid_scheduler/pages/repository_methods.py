@@ -1,0 +1,80 @@
+"""The RPCs of the model repository extension: index, load and unload, in KServe's messages.
+
+Translates only; the texts are Triton's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
+from nereid.core.methods import SCHEDULER
+from nereid.core.permitted_models import permitted_models
+from nereid.pb import kserve_pb2
+from nereid.rpc import RpcError, Status
+from nereid_scheduler.core.models.overrides import read_override
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from google.protobuf.message import Message
+
+    from nereid.rpc import AsyncUnaryHandler, Call
+    from nereid_scheduler.control.sources.model_control import ModelControl
+
+_UNLOAD_DEPENDENTS: Final = "unload_dependents"
+
+
+def repository_handlers(control: ModelControl) -> dict[str, AsyncUnaryHandler]:
+    """The handlers by path."""
+
+    async def index(request: kserve_pb2.RepositoryIndexRequest) -> Message:
+        _require_no_repository(request.repository_name)
+        return await control.index(ready_only=request.ready)
+
+    async def load(request: kserve_pb2.RepositoryModelLoadRequest) -> Message:
+        _require_no_repository(request.repository_name)
+        await control.load(
+            request.model_name, read_override(request.parameters), permitted_models(request)
+        )
+        return kserve_pb2.RepositoryModelLoadResponse()
+
+    async def unload(request: kserve_pb2.RepositoryModelUnloadRequest) -> Message:
+        _require_no_repository(request.repository_name)
+        dependents = request.parameters.get(_UNLOAD_DEPENDENTS)
+        if dependents is not None and dependents.WhichOneof("parameter_choice") != "bool_param":
+            raise InvalidArgument(
+                f"invalid value type for '{_UNLOAD_DEPENDENTS}' parameter, expected bool_param."
+            )
+        unload_dependents = dependents is not None and dependents.bool_param
+        await control.unload(request.model_name, dependents=unload_dependents)
+        return kserve_pb2.RepositoryModelUnloadResponse()
+
+    pb = kserve_pb2
+    return {
+        SCHEDULER + "RepositoryIndex": _handler(pb.RepositoryIndexRequest, index),
+        SCHEDULER + "RepositoryModelLoad": _handler(pb.RepositoryModelLoadRequest, load),
+        SCHEDULER + "RepositoryModelUnload": _handler(pb.RepositoryModelUnloadRequest, unload),
+    }
+
+
+def _require_no_repository(name: str) -> None:
+    if name:
+        raise Unimplemented("'repository_name' specification is not supported")
+
+
+def _handler(
+    request_type: type[Message], respond: Callable[[Any], Awaitable[Message]]
+) -> AsyncUnaryHandler:
+    async def handle(_call: Call, message: bytes) -> bytes:
+        try:
+            response = await respond(request_type.FromString(message))
+        except DecodeError as error:
+            raise RpcError(Status.INTERNAL, "the request cannot be read") from error
+        except NereidError as error:
+            raise RpcError(Status(error.code), error.message) from error
+        return response.SerializeToString()
+
+    return handle

@@ -1,0 +1,1 @@
+"""Model versions on executors: the catalogue, executors' sessions, and loads."""

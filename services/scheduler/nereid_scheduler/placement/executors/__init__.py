@@ -1,0 +1,1 @@
+"""Sessions of executors: what they have, what ends them, what becomes of their batches."""

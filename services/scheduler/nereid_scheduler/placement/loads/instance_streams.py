@@ -1,0 +1,159 @@
+"""The streams of all instances: one that opens makes its instance ready, one that breaks loses it.
+
+Events of executors in; versions' lives, and batches that run elsewhere, out.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from nereid.core.errors import ProtocolError
+from nereid.rpc import Status
+from nereid_scheduler.core.models.lifecycle import LoadStatus, reason_of
+
+if TYPE_CHECKING:
+    from nereid.core.wire.messages import ErrorStatus
+    from nereid.pb import nereid_pb2 as pb
+    from nereid.timeline.recorder import RecordEvent
+    from nereid_scheduler.core.instances.remote_instance import BatchStream
+    from nereid_scheduler.placement.executors.crash_recovery import CrashRecovery
+    from nereid_scheduler.placement.executors.sessions import PlacedInstance, Session
+    from nereid_scheduler.placement.loads.instance_table import InstanceTable
+    from nereid_scheduler.placement.loads.instance_update import InstanceUpdates
+    from nereid_scheduler.placement.loads.version_lives import VersionLives
+
+_log = logging.getLogger(__name__)
+
+
+class InstanceStreams:
+    """Of all versions on all executors."""
+
+    def __init__(
+        self,
+        instances: InstanceTable,
+        lives: VersionLives,
+        crash_recovery: CrashRecovery,
+        updates: InstanceUpdates,
+        record_event: RecordEvent,
+    ) -> None:
+        """record_event: for timelines."""
+        self._record_event = record_event
+        self._instances = instances
+        self._lives = lives
+        self._crash_recovery = crash_recovery
+        self._updates = updates
+
+    def instance_opened(
+        self, number: int, stream: BatchStream, process: str = "", crash_stream: int = 0
+    ) -> PlacedInstance | None:
+        """An instance's stream is open: it is ready for batches. None: no such instance.
+
+        process: its executor's EXECUTOR_KEY; no other process has the instance. crash_stream: see
+        RemoteInstance.
+        """
+        placed = self._instances.placed.get(number)
+        if placed is None or placed.session.leaving:
+            return None
+        if placed.session.process and not placed.session.is_same_process(process):
+            return None
+        instance, served = placed.instance, placed.served
+        old = instance.stream
+        if old is not None:
+            self.instance_closed(placed, old)
+            old.finish()
+        self._crash_recovery.on_reconnected(placed, crash_stream)
+        instance.stream, instance.crash_stream = stream, crash_stream
+        assert served.model_version is not None, "placed, but not in service"
+        if not placed.slot.passive:
+            served.model_version.add_instance(instance)
+        hosted = placed.session.hosted[served]
+        if hosted.completed or hosted.ready == len(hosted.instances):
+            hosted.completed = True
+            self._lives.report(served, placed.session, LoadStatus.UP)
+        self._updates.on_load_finished(hosted, number)
+        self._lives.waiters.notify_all()
+        return placed
+
+    def instance_closed(self, placed: PlacedInstance, stream: BatchStream) -> None:
+        """An instance's stream broke. It may reconnect while its executor's session lasts."""
+        instance, served, session = placed.instance, placed.served, placed.session
+        if instance.stream is not stream:
+            return
+        instance.stream = None
+        cause = f"instance '{instance.name}' of executor '{session.name}' was lost"
+        self._record_event("instance lost", instance.name, session.name)
+        self._crash_recovery.on_stream_closed(placed, cause)
+        hosted = session.hosted[served]
+        if session.leaving or instance.id in hosted.surplus:
+            self._instances.remove_instance(hosted, instance)
+        elif hosted.completed and not hosted.ready and hosted.instances:
+            self._lives.report(served, session, LoadStatus.LOADING)
+
+    def batch_withdrawn(self, session: Session, report: pb.Withdrawn) -> None:
+        """An instance has given a batch back that it had not begun."""
+        placed = self._instances.placed.get(report.instance)
+        if placed is None or placed.session is not session or placed.served.model_version is None:
+            return
+        try:
+            placed.served.model_version.batch_withdrawn(placed.instance, report.batch)
+        except ProtocolError as error:
+            self.end_stream(placed, error)
+
+    def end_stream(self, placed: PlacedInstance, error: ProtocolError) -> None:
+        """An instance broke the protocol: its stream ends, and what it had runs elsewhere. Its
+        executor may connect it anew.
+        """
+        instance, stream = placed.instance, placed.instance.stream
+        if stream is None:
+            return
+        _log.error(
+            "instance %s of executor '%s' broke the protocol; its stream ends, and its requests"
+            " run elsewhere: %s",
+            instance.name,
+            placed.session.name,
+            error,
+        )
+        self.instance_closed(placed, stream)
+        stream.fail(Status.INTERNAL, str(error))
+
+    def instance_unloaded(self, session: Session, number: int) -> None:
+        """An executor has unloaded an instance: its model is finalized, its memory free."""
+        self._crash_recovery.on_no_report(session, number)
+        self._instances.instance_ended(session, number)
+
+    def instance_failed(self, session: Session, number: int, error_status: ErrorStatus) -> None:
+        """An instance could not be loaded, or has failed for good."""
+        self._instances.instance_ended(session, number)
+        placed = self._instances.placed.get(number)
+        if placed is None or placed.session is not session:
+            return
+        served, hosted = placed.served, session.hosted[placed.served]
+        reason = reason_of(error_status.code, error_status.message)
+        if hosted.completed:
+            _log.warning(
+                "instance %s of executor '%s' failed: %s",
+                placed.instance.name,
+                session.name,
+                reason,
+            )
+        else:
+            # The version's state will say why.
+            _log.info(
+                "instance %s cannot be loaded by executor '%s'", placed.instance.name, session.name
+            )
+        self._instances.drop_instance(
+            hosted, placed.instance, f"instance '{placed.instance.name}' failed"
+        )
+        if session.leaving:
+            # It finished loading too late and was refused: that is no failure of the model.
+            return
+        if not hosted.completed:
+            # As on Triton, one instance that cannot be loaded fails the load.
+            for instance_id in list(hosted.instances):
+                cause = f"the load on executor '{session.name}' failed"
+                self._instances.unload_instance(self._instances.placed[instance_id], cause)
+        self._updates.on_load_finished(hosted, number, reason)
+        self._lives.waiters.notify_all()
+        if not hosted.ready:
+            self._lives.report_failure(served, session, reason)

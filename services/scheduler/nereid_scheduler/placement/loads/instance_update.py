@@ -1,0 +1,103 @@
+"""New instance groups for a version in service: instances that fit stay, the others are exchanged.
+
+Missing instances are loaded first. Surplus ones are unloaded when those are up, each after its
+batch; one with sequences that cannot go on elsewhere, after the last of these. If a missing
+instance cannot be loaded, the surplus stays, and an update back to the former groups unloads what
+was added. As on Triton, an instance is kept though its group has another name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from nereid_scheduler.core.instances.instance_places import Slot
+    from nereid_scheduler.placement.executors.sessions import HostedVersion, Session
+    from nereid_scheduler.placement.loads.instance_table import InstanceTable
+    from nereid_scheduler.placement.models.catalogue import ServedVersion
+
+_CAUSE = "it is one too many"
+
+
+class InstanceUpdates:
+    """Updates on each executor, which are independent of each other."""
+
+    def __init__(self, instances: InstanceTable) -> None:
+        self._instances = instances
+
+    def begin_update(self, served: ServedVersion, session: Session, slots: Iterable[Slot]) -> None:
+        """Have an executor host the instances in these slots, and no others, of a version."""
+        hosted = session.hosted[served]
+        hosted.error_status = ""
+        current = {
+            number: self._instances.placed[number].slot
+            for number, instance in hosted.instances.items()
+            if not instance.retiring
+        }
+        missing, hosted.surplus = match_slots(slots, current)
+        revision = next((each.revision for each in hosted.instances.values()), b"")
+        hosted.awaited = set(self._instances.load_instances(served, session, missing, revision))
+        self._unload_surplus(hosted)
+
+    def on_load_finished(self, hosted: HostedVersion, number: int, error_status: str = "") -> None:
+        """An instance is up or, with an error, could not be loaded."""
+        if number in hosted.awaited:
+            hosted.awaited.discard(number)
+            hosted.error_status = hosted.error_status or error_status
+            self._unload_surplus(hosted)
+
+    def _unload_surplus(self, hosted: HostedVersion) -> None:
+        if hosted.awaited or hosted.error_status:
+            return
+        for number in list(hosted.surplus):
+            placed = self._instances.placed[number]
+            model = placed.served.model_version
+            if model is not None:
+                model.retire_after_sequences(placed.instance)
+            self._instances.unload_when_idle(placed, _CAUSE)
+
+
+def match_slots(wanted: Iterable[Slot], current: Mapping[int, Slot]) -> tuple[list[Slot], set[int]]:
+    """The slots without an instance, and the instances without a slot.
+
+    current: by instances' numbers. One that has the name of a slot is kept for that; others may be
+    kept under the names that they have.
+    """
+    missing = list(wanted)
+    others = []
+    for number, slot in current.items():
+        if slot in missing:
+            missing.remove(slot)
+        else:
+            others.append(number)
+    surplus = set()
+    for number in others:
+        unnamed = replace(current[number], name="")
+        same = next((each for each in missing if replace(each, name="") == unnamed), None)
+        if same is None:
+            surplus.add(number)
+        else:
+            missing.remove(same)
+    return missing, surplus
+
+
+def is_updating(sessions: Collection[Session], served: ServedVersion) -> bool:
+    """Whether instances that an update asked for are still being loaded."""
+    hosted_versions = [session.hosted.get(served) for session in sessions]
+    return any(hosted is not None and hosted.awaited for hosted in hosted_versions)
+
+
+def update_error(sessions: Collection[Session], served: ServedVersion) -> str:
+    """Why an instance that an update asked for could not be loaded; empty: all were."""
+    hosted_versions = [session.hosted.get(served) for session in sessions]
+    return next(
+        (
+            hosted.error_status
+            for hosted in hosted_versions
+            if hosted is not None and hosted.error_status
+        ),
+        "",
+    )

@@ -1,0 +1,204 @@
+"""How the settings shape a load: a version's configuration, its queue, its instances' commands.
+
+Knows no session of an executor and no life cycle.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
+from nereid.core.known_backends import ENSEMBLE_PLATFORM
+from nereid.core.tensors.classification import read_labels
+from nereid.model_config import freeze_config
+from nereid.model_config.validation.file_names import validate_file_names
+from nereid.pb import model_config_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid_scheduler.core.measurements.latencies import MetricsConfig
+from nereid_scheduler.core.models.allowed_backends import ALL_BACKENDS, AllowedBackends
+from nereid_scheduler.core.models.dependencies import is_ensemble
+from nereid_scheduler.core.requests.segment_owners import SegmentOwners
+from nereid_scheduler.placement.models.config_completion import complete
+from nereid_scheduler.versions.ensembles.ensemble_version import EnsembleVersion
+from nereid_scheduler.versions.model_version import ModelVersion
+from nereid_scheduler.versions.validation.warmup_validation import check_samples
+from nereid_scheduler.versions.version_context import VersionContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nereid.model_config import ModelConfig
+    from nereid_scheduler.batching.rate_limiting.rate_limiter import RateLimiter
+    from nereid_scheduler.core.instances.remote_instance import RemoteInstance
+    from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
+    from nereid_scheduler.core.requests.entry_trace import Traces
+    from nereid_scheduler.placement.executors.sessions import PlacedInstance
+    from nereid_scheduler.placement.models.catalogue import ServedVersion
+    from nereid_scheduler.placement.models.config_completion import CompletionRules
+    from nereid_scheduler.versions.caching.cache_client import CacheClient
+    from nereid_scheduler.versions.ensembles.ensemble_version import FindModel
+    from nereid_scheduler.versions.queue_limits import QueueLimits
+    from nereid_scheduler.versions.queued_requests import QueuedRequests
+    from nereid_scheduler.versions.waits.nested_calls import NestedCalls
+
+_log = logging.getLogger(__name__)
+
+
+class Claimant(Protocol):
+    """A scheduler of several that loads models; shards.membership.Membership is one.
+
+    name: by which the mesh knows it. epoch: of the members, as it sees them now.
+    """
+
+    name: str
+    epoch: int
+
+
+def _any_bytes(executor: str) -> Mapping[str, int]:  # noqa: ARG001 (of all)
+    return {}
+
+
+@dataclass(frozen=True)
+class LoadRules:
+    """The rules for all models. cache None: there is no response cache."""
+
+    completion: CompletionRules
+    backend_settings: Callable[[str], dict[str, str]]
+    limits: QueueLimits
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    traces: Traces | None = None
+    cache: CacheClient | None = None
+    segment_owners: SegmentOwners = field(default_factory=SegmentOwners)
+    backends: AllowedBackends = ALL_BACKENDS
+    # The cache's, for sequences' snapshots.
+    snapshots: CacheClient | None = None
+    rate_limiter: RateLimiter[RemoteInstance] | None = None
+    # None: the mesh has one scheduler.
+    claimant: Claimant | None = None
+    # By device, the memory that instances which an executor keeps for other schedulers may take
+    # beside those that it is commanded to load; none: any.
+    kept_bytes: Callable[[str], Mapping[str, int]] = _any_bytes
+    # None: no timeline is recorded.
+    timeline: SchedulerTimeline | None = None
+
+    def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
+        """A RecordEvent, of timelines."""
+        if self.timeline is not None:
+            self.timeline.recorder.record_event(what, subject, detail, from_ns=from_ns)
+
+    def check_draft(self, draft: model_config_pb2.ModelConfig) -> None:
+        """Before any of a model's files is read.
+
+        Raises:
+            InvalidArgument: its backend is not allowed, or it names files of others.
+        """
+        validate_file_names(draft)
+        if not is_ensemble(draft):
+            self.backends.require(draft.backend, draft.name)
+
+    def create_runtime(
+        self,
+        served: ServedVersion,
+        described: pb.Described | None,
+        find_model: FindModel,
+        nested_calls: NestedCalls,
+    ) -> QueuedRequests:
+        """A version's queue, once its configuration is complete.
+
+        described: what an executor has read in the model file. find_model and nested_calls are for
+        ensembles.
+
+        Raises:
+            NereidError: the configuration is wrong, or does not fit the model file.
+        """
+        config = self._complete_config(served, described)
+        # What an executor says is no more trusted than the file.
+        self.check_draft(config.proto)
+        context = VersionContext(
+            self.limits,
+            self.traces,
+            self.cache,
+            self.segment_owners,
+            self.metrics.latencies_of(config),
+            self.snapshots,
+            # An ensemble has no instances.
+            None if config.platform == ENSEMBLE_PLATFORM else self.rate_limiter,
+            self.timeline,
+        )
+        if config.platform == ENSEMBLE_PLATFORM:
+            # A few lines of text; executors read the labels of other models.
+            labels = served.labels
+            if labels is None:
+                labels = read_labels(config.proto, Path(served.path).parent)
+            return EnsembleVersion(
+                config,
+                served.number,
+                context,
+                find_model=find_model,
+                nested_calls=nested_calls,
+                labels=labels,
+            )
+        return ModelVersion(config, served.number, context)
+
+    def load_command(self, placed: PlacedInstance) -> pb.ExecutorCommand:
+        """The command for an executor to load an instance."""
+        served, slot = placed.served, placed.slot
+        config = full_config_of(served)
+        load = pb.LoadInstance(
+            instance=placed.instance.id,
+            config=config.proto,
+            version=served.number,
+            version_path=served.path,
+            instance_name=slot.name,
+            kind=slot.kind,
+            device_id=slot.device_id,
+            backend_settings=self.backend_settings(config.backend),
+            shm_namespace=self.segment_owners.domain if placed.instance.shares else "",
+            model="" if served.name == config.name else served.name,
+            files_digest=served.stored_digest,
+            kept_bytes=self.kept_bytes(placed.session.name),
+        )
+        if self.claimant is not None:
+            load.scheduler, load.epoch = self.claimant.name, self.claimant.epoch
+        return pb.ExecutorCommand(load=load)
+
+    def _complete_config(
+        self, served: ServedVersion, described: pb.Described | None
+    ) -> ModelConfig:
+        try:
+            config = complete(served.draft, described, self.completion)
+            check_samples(config)
+        except NereidError:
+            raise
+        except Exception as error:
+            _log.exception("the configuration of %s cannot be completed", served)
+            raise Internal(INTERNAL_MESSAGE) from error
+        return config
+
+
+def full_config_of(served: ServedVersion) -> ModelConfig:
+    """The completed configuration of a version that has a runtime."""
+    assert served.runtime is not None, "placed before its configuration was complete"
+    return served.runtime.config
+
+
+def with_instance_groups_of(
+    config: ModelConfig, draft: model_config_pb2.ModelConfig
+) -> ModelConfig:
+    """The configuration with the instance groups and the version policy of another draft.
+
+    Raises:
+        NereidError: these make no sense.
+    """
+    changed = model_config_pb2.ModelConfig()
+    changed.CopyFrom(config.proto)
+    del changed.instance_group[:]
+    changed.instance_group.extend(draft.instance_group)
+    if draft.HasField("version_policy"):
+        changed.version_policy.CopyFrom(draft.version_policy)
+    else:
+        changed.version_policy.latest.num_versions = 1
+    return freeze_config(changed)

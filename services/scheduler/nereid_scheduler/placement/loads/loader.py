@@ -1,0 +1,292 @@
+"""Loads model versions on every executor, and unloads them; executors join and leave.
+
+All of it is sync code of one event loop, except for waiting. Which versions to load is decided
+elsewhere; what each executor loads in version_loads.py, what becomes of states in version_lives.py,
+of instances in executors/instance_streams.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from nereid.config.recovery import DEFAULT_TIMES
+from nereid.core.errors import NereidError, Unavailable
+from nereid_scheduler.core.models.dependencies import is_ensemble
+from nereid_scheduler.placement.executors.crash_recovery import CrashRecovery
+from nereid_scheduler.placement.executors.ended_executors import EndedExecutors
+from nereid_scheduler.placement.loads import instance_update
+from nereid_scheduler.placement.loads.instance_streams import InstanceStreams
+from nereid_scheduler.placement.loads.instance_table import InstanceTable
+from nereid_scheduler.placement.loads.version_lives import VersionLives
+from nereid_scheduler.placement.loads.version_loads import VersionLoads
+from nereid_scheduler.placement.models.catalogue import Catalogue
+from nereid_scheduler.placement.models.config_completion import needs_description
+from nereid_scheduler.versions.reruns.first_runs import FirstRuns
+from nereid_scheduler.versions.waits.nested_calls import NestedCalls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Coroutine, Iterable
+
+    from nereid.config.recovery import RecoveryTimes
+    from nereid.model_config import ModelConfig
+    from nereid.pb import nereid_pb2 as pb
+    from nereid_scheduler.placement.executors.sessions import Session
+    from nereid_scheduler.placement.loads.load_rules import LoadRules
+    from nereid_scheduler.placement.models.catalogue import ServedVersion
+    from nereid_scheduler.versions.queued_requests import QueuedRequests
+
+_log = logging.getLogger(__name__)
+
+_UNLOADED: Final = "the model was unloaded"
+_MOVED: Final = "another scheduler has the model now"
+
+
+class Loader:
+    """on_change: called when a version's state has changed."""
+
+    def __init__(  # noqa: PLR0913 (one by keyword)
+        self,
+        rules: LoadRules,
+        on_change: Callable[[], None],
+        catalogue: Catalogue | None = None,
+        first_commands: Callable[[], Iterable[pb.ExecutorCommand]] = tuple,
+        on_executors: Callable[[], None] = lambda: None,
+        *,
+        on_handed_over: Callable[[ServedVersion, QueuedRequests], None] = lambda *_: None,
+        times: RecoveryTimes = DEFAULT_TIMES,
+    ) -> None:
+        """catalogue: where ensembles find the models of their steps. first_commands: for an
+        executor that joins. on_executors: called when one has joined, or has left. on_handed_over:
+        called when another scheduler has a version, and it counts no more here.
+        """
+        self._on_handed_over = on_handed_over
+        self._on_executors = on_executors
+        self._rules = rules
+        self._on_change = on_change
+        self._sessions: dict[str, Session] = {}
+        self.ended_executors = EndedExecutors()
+        self._first_commands = first_commands
+        # Random, so that an instance from before a restart of the scheduler matches no new number.
+        numbers = count(int.from_bytes(os.urandom(5), "little") << 20 | 1)
+        self.instances = InstanceTable(rules, numbers)
+        self.crash_recovery = CrashRecovery(self.instances.placed)
+        self._instance_updates = instance_update.InstanceUpdates(self.instances)
+        self._lives = VersionLives(
+            catalogue or Catalogue(),
+            on_change,
+            lambda served: instance_update.is_updating(self.sessions, served),
+            rules.record_event,
+        )
+        self.waiters = self._lives.waiters
+        self.nested_calls = NestedCalls(self.instances.placed)
+        self.first_runs = FirstRuns(times.start_wait_s, times.takeover_reports_s)
+        self.loads = VersionLoads(
+            rules, self._lives, self.instances, self._sessions, numbers, self.nested_calls
+        )
+        self.streams = InstanceStreams(
+            self.instances,
+            self._lives,
+            self.crash_recovery,
+            self._instance_updates,
+            rules.record_event,
+        )
+
+    # ---- versions
+
+    @property
+    def versions(self) -> Collection[ServedVersion]:
+        """All versions that executors have, or are to load."""
+        return self._lives.versions.keys()
+
+    def load(self, served: ServedVersion) -> None:
+        """Load a version on every executor, those that join later included."""
+        self._lives.add(served)
+        try:
+            self._rules.check_draft(served.draft)
+        except NereidError as error:
+            self._lives.refuse(served, error)
+            return
+        if is_ensemble(served.draft):
+            self.loads.create_runtime(served, None)
+            self._lives.ensembles.add_ensemble(served)
+            return
+        if not needs_description(served.draft, self._rules.completion):
+            self.loads.create_runtime(served, None)
+        self.loads.load_on_all(served)
+
+    def update_instances(self, served: ServedVersion, config: ModelConfig) -> None:
+        """Load and unload instances by this configuration, which differs in nothing else.
+
+        Raises:
+            NereidError: no executor can host these instances; nothing has changed then.
+        """
+        assert served.runtime is not None, "updated before it was loaded"
+        hosts = [session for session in self._sessions.values() if served in session.hosted]
+        plans = [(session, self.loads.slots(config, session)) for session in hosts]
+        served.runtime.config = config
+        served.shown = None
+        for session, slots in plans:
+            self.loads.set_shown_config(served, session)
+            self._instance_updates.begin_update(served, session, slots)
+
+    def instance_update_error(self, served: ServedVersion) -> str:
+        """Why an instance that an update asked for could not be loaded; empty: all were."""
+        return instance_update.update_error(self.sessions, served)
+
+    def unload(self, served: ServedVersion) -> Coroutine[None, None, None]:
+        """Have a version accept no more requests; await the rest: its unload after the last one."""
+        self._lives.apply_event(served, served.life.begin_unload)
+        return self._unload_when_idle(served)
+
+    def load_on(self, served: ServedVersion, hosts: frozenset[str]) -> None:
+        """Load a version on other executors than before, which are gone."""
+        served.hosts = hosts
+        self.loads.load_on_all(served)
+
+    def notify_change(self) -> None:
+        """Which models are to be loaded has changed, though no version's state."""
+        self._on_change()
+
+    def hand_over(self, served: ServedVersion, limit_s: float) -> Coroutine[None, None, None]:
+        """As unload(), but another scheduler takes the version over: requests that wait are
+        returned, and executors keep the model loaded. limit_s: for those that are executed already.
+        """
+        self._lives.apply_event(served, served.life.begin_unload)
+        return self._hand_over_when_idle(served, limit_s)
+
+    async def _hand_over_when_idle(self, served: ServedVersion, limit_s: float) -> None:
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._lives.ensembles.drain_users(served.name)
+                runtime = served.runtime
+                if runtime is not None:
+                    runtime.return_queued()
+                    sequences = runtime.config.sequences
+                    if sequences is not None and sequences.iterative:
+                        # Between two iterations of a request its instance is idle.
+                        await runtime.idle()
+                    for placed in self.instances.instances_of(served):
+                        self.instances.unload_when_idle(placed, _MOVED, keep=True)
+                    await runtime.idle()
+        except TimeoutError:
+            _log.warning("requests of %s are pending after %g s; they fail", served, limit_s)
+        await self._end_unload(served, keep=True)
+
+    async def _unload_when_idle(self, served: ServedVersion) -> None:
+        await self._lives.ensembles.drain_users(served.name)
+        if served.runtime is not None:
+            await served.runtime.idle()
+        await self._end_unload(served)
+
+    async def _end_unload(self, served: ServedVersion, *, keep: bool = False) -> None:
+        self._remove_version(served, keep=keep)
+        await self.instances.ended(served)
+        served.override_directory = None
+        self._lives.apply_event(served, served.life.end_unload)
+
+    def stop(self) -> None:
+        """The scheduler ends: executors that leave from now on change no version's state."""
+        self._lives.stop()
+
+    def unload_now(self, served: ServedVersion) -> None:
+        """Unload a version; requests that it still has fail. Finalizers may take longer."""
+        self._remove_version(served)
+        served.override_directory = None
+        self._lives.apply_event(served, served.life.end_unload)
+
+    def _remove_version(self, served: ServedVersion, *, keep: bool = False) -> None:
+        self._lives.remove(served)
+        self.loads.descriptions.drop_version(served)
+        self.instances.unload_version(served, _MOVED if keep else _UNLOADED, keep=keep)
+        for session in self._sessions.values():
+            session.hosted.pop(served, None)
+        runtime, served.runtime = served.runtime, None
+        if runtime is not None:
+            runtime.fail_all(Unavailable(f"model {served} was unloaded", accepted=True))
+            runtime.close()
+            if keep:
+                self._on_handed_over(served, runtime)
+
+    # ---- executors
+
+    @property
+    def sessions(self) -> Collection[Session]:
+        """The executors that have joined."""
+        return self._sessions.values()
+
+    def executor_joined(self, session: Session) -> bool:
+        """An executor has joined: load all versions on it. False: another one has its name."""
+        old = self._sessions.get(session.name)
+        if old is not None and not old.is_same_process(session.process):
+            return False
+        # First: what the old session was asked for, this one is asked for again.
+        self.first_runs.executor_joined(session)
+        if old is not None:
+            _log.warning("executor '%s' joined again; its old session ends", session.name)
+            self.executor_left(old)
+            old.stream.finish()
+        self._sessions[session.name] = session
+        for command in self._first_commands():
+            session.send(command)
+        self._rules.segment_owners.add_owner(session)
+        backends = ", ".join(session.hello.backends)
+        _log.info("executor '%s' joined with backends: %s", session.name, backends)
+        self._rules.record_event("executor joined", session.name, backends)
+        for served in list(self._lives.versions):
+            self.loads.load_on(served, session)
+        self._on_executors()
+        return True
+
+    def begin_takeover(self, lost: Iterable[str]) -> None:
+        """Schedulers of these names were lost, whose models may be loaded here."""
+        names = list(lost)
+        self._rules.record_event("scheduler takeover", ", ".join(names))
+        self.first_runs.begin_takeover(names)
+
+    def executor_leaving(self, session: Session) -> None:
+        """An executor finishes the batches that it has and takes no new ones."""
+        _log.info("executor '%s' is leaving", session.name)
+        session.leaving = True
+        self._remove_session(session)
+        for served, hosted in session.hosted.items():
+            hosted.awaited.clear()
+            for number, instance in list(hosted.instances.items()):
+                if served.model_version is not None:
+                    served.model_version.retire_instance(instance)
+                if instance.has_states:
+                    # It waits for this; by then its sequences' states are elsewhere.
+                    cause = f"executor '{session.name}' left"
+                    self.instances.unload_when_idle(self.instances.placed[number], cause)
+        self._lives.forget_reports_of(session)
+        self._on_executors()
+
+    def executor_left(self, session: Session) -> None:
+        """An executor's control stream has ended. One that was leaving may still finish batches."""
+        if not (session.leaving or self._lives.stopped):
+            _log.warning("executor '%s' was lost", session.name)
+            self._rules.record_event("executor lost", session.name)
+        self._rules.segment_owners.remove_owner(session)
+        self._remove_session(session)
+        self.ended_executors.add(session)
+        session.gone = True
+        self.crash_recovery.on_executor_left(session)
+        self.first_runs.executor_left(session)
+        self.instances.executor_left(session)
+        for hosted in session.hosted.values():
+            for instance in list(hosted.instances.values()):
+                if not (session.leaving and instance.at_work and instance.stream is not None):
+                    self.instances.drop_instance(
+                        hosted, instance, f"executor '{session.name}' was lost"
+                    )
+        self._lives.forget_reports_of(session)
+        for served in self.loads.descriptions.drop_executor(session):
+            self.loads.load_on_all(served)
+        self._on_executors()
+
+    def _remove_session(self, session: Session) -> None:
+        if self._sessions.get(session.name) is session:
+            del self._sessions[session.name]

@@ -1,0 +1,132 @@
+"""Asks models whether they are ready, for those that implement a readiness check, and waits.
+
+An instance has one query at a time; callers that come meanwhile share its response. Whether a model
+is in service is the catalogue's to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import chain, count
+from typing import TYPE_CHECKING, Final
+
+from nereid.pb import nereid_pb2 as pb
+from nereid_scheduler.core.instances.remote_instance import ReadinessQuestion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from nereid_scheduler.core.instances.remote_instance import BatchStream, RemoteInstance
+    from nereid_scheduler.placement.executors.sessions import PlacedInstance, Session
+    from nereid_scheduler.placement.models.catalogue import ServedVersion
+
+    # A version's responses to come: a list for each executor.
+    _Pending = list[list[asyncio.Future[bool]]]
+
+# Triton's limit for the same.
+READY_TIMEOUT_S: Final = 5.0
+# A process that does not even say that it asks its model hangs.
+_ASKED_TIMEOUT_S: Final = 1.5
+
+
+class Readiness:
+    """Queries the models of one scheduler's executors."""
+
+    def __init__(
+        self, sessions: Callable[[], Collection[Session]], ask_limit_s: float = _ASKED_TIMEOUT_S
+    ) -> None:
+        """ask_limit_s: how long an instance may take to say that it asks its model."""
+        self._sessions = sessions
+        self._ask_limit_s = ask_limit_s
+        self._numbers = count(1)
+
+    async def are_ready(
+        self, versions: Iterable[ServedVersion], limit_s: float = READY_TIMEOUT_S
+    ) -> bool:
+        """Whether each of them says that it is ready, or has no readiness check.
+
+        A model that does not respond in time is not ready.
+        """
+        pending = [responses for served in versions if (responses := self._query(served))]
+        futures = set(chain.from_iterable(chain.from_iterable(pending)))
+        until = time.monotonic() + limit_s
+        while (ready := _are_all_ready(pending)) is None:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                return False
+            _, futures = await asyncio.wait(
+                futures, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        return ready
+
+    def _query(self, served: ServedVersion) -> _Pending:
+        """Query a version's instances; empty if none of them has a readiness check."""
+        pending = []
+        queried = False
+        for session in self._sessions():
+            hosted = session.hosted.get(served)
+            if hosted is None or not hosted.completed or not hosted.ready:
+                continue
+            responses = [
+                self._query_instance(session, each, each.stream)
+                for each in hosted.instances.values()
+                if each.reports_readiness and each.stream is not None
+            ]
+            queried = queried or bool(responses)
+            pending.append(responses)
+        return pending if queried else []
+
+    def _query_instance(
+        self, session: Session, instance: RemoteInstance, stream: BatchStream
+    ) -> asyncio.Future[bool]:
+        known = instance.question
+        if known is not None and known.stream is stream and not known.response.done():
+            return known.response
+        loop = asyncio.get_running_loop()
+        response: asyncio.Future[bool] = loop.create_future()
+        question = instance.question = ReadinessQuestion(next(self._numbers), stream, response)
+        query = pb.ReadinessQuery(question=question.number, instance=instance.id)
+        session.send(pb.ExecutorCommand(readiness_query=query))
+        silence = loop.call_later(self._ask_limit_s, _end_unasked, question)
+        response.add_done_callback(lambda _: silence.cancel())
+        return response
+
+
+def on_readiness_report(
+    placed: PlacedInstance | None, session: Session, report: pb.ReadinessReport
+) -> None:
+    """An executor has reported; a report that belongs to no pending query is dropped."""
+    question = None if placed is None else placed.instance.question
+    if placed is None or placed.session is not session or question is None:
+        return
+    if question.number == report.question and not question.response.done():
+        if report.asked:
+            question.asked = True
+        else:
+            question.response.set_result(report.ready)
+
+
+def _end_unasked(question: ReadinessQuestion) -> None:
+    if not question.asked and not question.response.done():
+        question.response.set_result(False)
+
+
+def _are_all_ready(pending: Iterable[_Pending]) -> bool | None:
+    def known(of_executor: list[asyncio.Future[bool]]) -> list[bool | None]:
+        return [each.result() if each.done() else None for each in of_executor]
+
+    ready = [is_version_ready([*map(known, responses)]) for responses in pending]
+    if False in ready:
+        return False
+    return None if None in ready else True
+
+
+def is_version_ready(responses: list[list[bool | None]]) -> bool | None:
+    """Whether a version is ready, from the responses of its instances on each executor.
+
+    It is as soon as all instances of one executor are, as with loading. None: not yet known.
+    """
+    if any(all(of_executor) for of_executor in responses):
+        return True
+    return False if all(False in of_executor for of_executor in responses) else None

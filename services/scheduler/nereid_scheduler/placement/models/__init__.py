@@ -1,0 +1,1 @@
+"""The catalogue of served models, and what a load needs to know of one."""

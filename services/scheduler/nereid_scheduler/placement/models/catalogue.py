@@ -1,0 +1,520 @@
+"""The models of the scheduler: their versions, states, and which version a request names.
+
+Knows states and configurations, not how they came about, and no stream. The texts are Triton's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.core.c_integers import parse_c_integer
+from nereid.core.errors import InvalidArgument, NereidError, NotFound, Unavailable
+from nereid.model_config.validation.execution import runs_at_most_once
+from nereid.object_store.plans.urls import is_store_url
+from nereid.pb import kserve_pb2
+from nereid_scheduler.core.models.dependencies import (
+    plain_name,
+    step_model,
+    step_models,
+    step_request_id,
+)
+from nereid_scheduler.core.models.desired_models import DesiredModels
+from nereid_scheduler.core.models.lifecycle import VersionLife, VersionState
+from nereid_scheduler.versions.model_version import ModelVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from nereid.pb import model_config_pb2 as config_pb
+    from nereid_scheduler.core.models.desired_models import OnDemandModel
+    from nereid_scheduler.core.models.overrides import OverrideDirectory
+    from nereid_scheduler.versions.queued_requests import QueuedRequests
+
+_LATEST: Final = -1
+_LARGEST_VERSION: Final = (1 << 63) - 1
+_SERVED: Final = frozenset({VersionState.READY, VersionState.LOADING})
+
+
+@dataclass(slots=True, eq=False)
+class ServedVersion:
+    """One version.
+
+    name: with --model-namespacing its qualified name, as in all of this package.
+    draft: its configuration as written; runtime has the completed one and takes its requests.
+    shown: the configuration for clients, with the instance groups spelled out.
+    """
+
+    name: str
+    number: int
+    path: str
+    draft: config_pb.ModelConfig
+    namespace: str = ""
+    # Digest of its files when they were found.
+    file_digest: bytes = b""
+    # Of an ensemble that is not on this host; None: they are at path.
+    labels: Mapping[str, tuple[str, ...]] | None = None
+    # Keeps a directory that was made for one load from being deleted.
+    override_directory: OverrideDirectory | None = None
+    life: VersionLife = field(default_factory=VersionLife)
+    runtime: QueuedRequests | None = None
+    shown: config_pb.ModelConfig | None = None
+    # The only executors to load it, by their names; None: all.
+    hosts: frozenset[str] | None = None
+    # When its load began (monotonic), and how long it took until the version was ready.
+    load_started_s: float | None = None
+    load_duration_s: float | None = None
+    # It comes to a model in service, which is no less ready meanwhile.
+    is_addition: bool = False
+    # It was in service before this scheduler had it, or may have been: its counters go on.
+    continues: bool = False
+
+    def __str__(self) -> str:
+        return f"'{self.name}' version {self.number}"
+
+    @property
+    def plain_name(self) -> str:
+        """The name that clients use for its model."""
+        return plain_name(self.name, self.namespace)
+
+    @property
+    def model_version(self) -> ModelVersion | None:
+        """The runtime of a model with instances; an ensemble has none."""
+        return self.runtime if isinstance(self.runtime, ModelVersion) else None
+
+    @property
+    def stored_digest(self) -> bytes:
+        """Of its files in an object store, as executors check it; empty: they are not in one."""
+        return self.file_digest if is_store_url(self.path) else b""
+
+    def record_load_times(self, now_s: float) -> None:
+        """To be called after each event of its life."""
+        if self.load_started_s is None and self.life.loading:
+            self.load_started_s = now_s
+        if self.load_duration_s is None and self.life.state is VersionState.READY:
+            started_s = self.load_started_s
+            self.load_duration_s = 0.0 if started_s is None else now_s - started_s
+
+
+@dataclass(slots=True)
+class ServedModel:
+    """A model of the repository. reason: why it has no versions, as the index shows it.
+
+    namespace: the repository that it is in, with --model-namespacing; its name begins with that.
+    """
+
+    name: str
+    versions: dict[int, ServedVersion] = field(default_factory=dict)
+    reason: str = ""
+    namespace: str = ""
+
+    @property
+    def plain_name(self) -> str:
+        """By which clients know it."""
+        return plain_name(self.name, self.namespace)
+
+    @property
+    def unloaded(self) -> bool:
+        """Whether no version of it is loaded, or being loaded."""
+        return all(each.life.unload_begun or each.life.unloaded for each in self.versions.values())
+
+    @property
+    def in_service(self) -> bool:
+        """Whether any version of it is loaded, or being loaded."""
+        return any(not each.life.refused for each in self.versions.values())
+
+
+class FoundName(NamedTuple):
+    """A model in a repository, and the reason why it cannot be loaded, if its name shows that.
+
+    problem: why the repository could not be read last.
+    """
+
+    plain_name: str
+    reason: str = ""
+    problem: str = ""
+
+
+class Catalogue:
+    """All models by name. Clients ask by plain names; one that several namespaces have is
+    ambiguous.
+    """
+
+    def __init__(
+        self, models: Iterable[ServedModel] = (), desired: DesiredModels | None = None
+    ) -> None:
+        """desired: what else is known of models, beside those that are loaded or were."""
+        self._models: dict[str, ServedModel] = {}
+        # By plain name: the qualified names of models that are in a namespace.
+        self._namespaced: dict[str, dict[str, None]] = {}
+        for model in models:
+            self.set_model(model)
+        self._desired = desired or DesiredModels()
+
+    def find_on_demand(self, name: str) -> OnDemandModel | None:
+        """The model that a client means, if a request loads it, and no other has this name."""
+        on_demand = self._desired.on_demand
+        found = on_demand.get(name)
+        if found is None and on_demand:
+            named = [each for each in on_demand.values() if each.found.plain_name == name]
+            found = named[0] if len(named) == 1 else None
+        return found
+
+    def model(self, name: str) -> ServedModel | None:
+        """The model of this name, if one has ever been found."""
+        return self._models.get(name)
+
+    def models(self) -> list[ServedModel]:
+        """All models."""
+        return list(self._models.values())
+
+    def set_model(self, model: ServedModel) -> None:
+        """Add a model, or replace the one of its name."""
+        self._models[model.name] = model
+        if model.namespace:
+            self._namespaced.setdefault(model.plain_name, {})[model.name] = None
+
+    def remove_model(self, model: ServedModel) -> None:
+        """Forget a model that another scheduler has."""
+        self._models.pop(model.name, None)
+        names = self._namespaced.get(model.plain_name, {})
+        names.pop(model.name, None)
+        if not names:
+            self._namespaced.pop(model.plain_name, None)
+
+    def qualified_names(self, name: str) -> list[str]:
+        """The models that a client may mean, which may be none."""
+        names = self._namespaced.get(name, ())
+        return [each for each in names if not self._models[each].unloaded] if names else [name]
+
+    def cached_models(self) -> tuple[str, ...]:
+        """The names of the models whose responses may be cached."""
+        names = {
+            each.plain_name
+            for each in self.versions()
+            if each.draft.response_cache.enable and not each.life.unload_begun
+        }
+        return tuple(sorted(names))
+
+    def versions(self) -> Iterator[ServedVersion]:
+        """Every version of every model."""
+        for model in self._models.values():
+            yield from model.versions.values()
+
+    def find(self, name: str, version: str) -> ServedVersion:
+        """The version that a request names; without a number: the model's latest that is ready.
+
+        Raises:
+            NereidError: there is no such version, or it is not ready.
+        """
+        return self._find(self._resolve(name), parse_version(version))
+
+    def is_loading(self, name: str, version: str) -> bool:
+        """Whether a version that find() refuses may become ready: its first load is pending."""
+        number = parse_version(version)
+        if name in self._desired.awaited.values():
+            return True
+        on_demand = self.find_on_demand(name)
+        if on_demand is not None and on_demand.wanted and on_demand.has(number):
+            return not self._has_ready(on_demand.name, number)
+        names = self.qualified_names(name)
+        model = self._models.get(names[0]) if len(names) == 1 else None
+        if model is None:
+            return self._desired.restoring
+        chosen = model.versions.values() if number == _LATEST else [model.versions.get(number)]
+        states = {served.life.state for served in chosen if served is not None}
+        return VersionState.LOADING in states and VersionState.READY not in states
+
+    def runs_at_most_once(self, name: str, version: str) -> bool:
+        """Whether a request must not run twice: by its model's configuration, or by that of any
+        model that it consists of.
+        """
+        drafts = self.drafts(name, version)
+        return any(map(runs_at_most_once, drafts)) or any(
+            self.runs_at_most_once(step, "") for draft in drafts for step in step_models(draft)
+        )
+
+    def run_ids(self, name: str, version: str, request_id: int) -> set[int]:
+        """By which ids instances run a request: its own, and for an ensemble its steps'."""
+        ids = {request_id}
+        for draft in self.drafts(name, version):
+            for index, step in enumerate(draft.ensemble_scheduling.step):
+                ids |= self.run_ids(step_model(step), "", step_request_id(request_id, index))
+        return ids
+
+    def drafts(self, name: str, version: str) -> list[config_pb.ModelConfig]:
+        """The configurations, as written, that a request may mean; without a number: of all
+        versions.
+        """
+        number = parse_version(version)
+        drafts = []
+        for each in self.qualified_names(name):
+            model = self._models.get(each, ServedModel(each))
+            chosen = model.versions.values() if number == _LATEST else [model.versions.get(number)]
+            drafts += [served.draft for served in chosen if served is not None]
+        return drafts
+
+    def running(self, name: str) -> list[ServedVersion]:
+        """The versions of a model whose unload has not begun."""
+        model = self._models.get(name, ServedModel(name))
+        return [each for each in model.versions.values() if not each.life.unload_begun]
+
+    def is_known(self, name: str) -> bool:
+        """Whether a model is in service, is being loaded, or has failed to."""
+        model = self._models.get(name)
+        return model is not None and not model.unloaded
+
+    def is_served(self, name: str) -> bool:
+        """Whether a model is ready, or being loaded."""
+        model = self._models.get(name, ServedModel(name))
+        return any(each.life.state in _SERVED for each in model.versions.values())
+
+    def is_step(self, name: str) -> bool:
+        """Whether an ensemble that is in service, or may come into it, has a step of this model."""
+        return any(
+            name in step_models(each.draft)
+            for each in self.versions()
+            if not each.life.unload_begun and not each.life.refused
+        )
+
+    def is_ready(self, name: str, version: str) -> bool:
+        """Whether a request for this model would be executed now."""
+        number = parse_version(version)
+        try:
+            return self._find(self._resolve(name), number).life.serving
+        except NereidError:
+            return self.is_out(name, version)
+
+    def is_out(self, name: str, version: str) -> bool:
+        """Whether a request for this model would be executed after it has loaded it."""
+        number = parse_version(version)
+        found = self.find_on_demand(name)
+        if found is None or found.error is not None or not found.has(number):
+            return False
+        return not self._has_ready(found.name, number)
+
+    def _has_ready(self, name: str, number: int) -> bool:
+        model = self._models.get(name)
+        return model is not None and any(
+            each.life.state is VersionState.READY
+            for each in model.versions.values()
+            if number in (_LATEST, each.number)
+        )
+
+    def ready_versions(self, name: str) -> list[QueuedRequests]:
+        """The versions of a model that are ready, by number."""
+        return [runtime for _, runtime in self._ready(name)]
+
+    def _ready(self, name: str) -> list[tuple[ServedVersion, QueuedRequests]]:
+        names = self.qualified_names(name)
+        model = self._models.get(names[0]) if len(names) == 1 else None
+        if model is None:
+            return []
+        return [
+            (served, served.runtime)
+            for _, served in sorted(model.versions.items())
+            if served.life.state is VersionState.READY and served.runtime is not None
+        ]
+
+    def statistics(
+        self,
+        name: str,
+        version: str,
+        memory_of: Callable[[ServedVersion], Mapping[str, int]] | None = None,
+    ) -> kserve_pb2.ModelStatisticsResponse:
+        """The statistics of the ready versions: of all models, of one, or of one version.
+
+        memory_of: the bytes that a version takes, by device; None: they are left out, as Triton's
+        backends do that do not report them.
+        """
+        number = parse_version(version)
+        if name:
+            chosen = self._ready(name)
+            if not chosen and self.is_out(name, version):
+                return self._statistics_on_demand(name, number)
+            if not chosen:
+                raise InvalidArgument(f"requested model '{name}' is not available")
+            if number != _LATEST:
+                chosen = [each for each in chosen if each[0].number == number]
+            if not chosen:
+                raise InvalidArgument(
+                    f"requested model version is not available for model '{name}'"
+                )
+        else:
+            chosen = [each for model in self._models for each in self._ready(model)]
+        response = kserve_pb2.ModelStatisticsResponse()
+        for served, runtime in chosen:
+            message = runtime.statistics.to_proto(runtime.name, str(runtime.number))
+            sizes = {} if memory_of is None else memory_of(served)
+            for device, size in sorted(sizes.items()):
+                kind, _, device_id = device.partition(" ")
+                usage = message.memory_usage.add(type=kind.upper(), byte_size=size)
+                usage.id = int(device_id) if device_id.isdigit() else 0
+            response.model_stats.append(message)
+        return response
+
+    def _statistics_on_demand(self, name: str, number: int) -> kserve_pb2.ModelStatisticsResponse:
+        """Of a model whose next request loads it: they begin at zero with each load."""
+        known = self.find_on_demand(name)
+        assert known is not None, "out, but not loaded on demand"
+        response = kserve_pb2.ModelStatisticsResponse()
+        for each in known.found.versions:
+            if number in (_LATEST, each):
+                response.model_stats.add(name=known.found.plain_name, version=str(each))
+        return response
+
+    def index(
+        self, found: Mapping[str, FoundName], *, ready_only: bool
+    ) -> kserve_pb2.RepositoryIndexResponse:
+        """Every version with its state; a model without versions by its name, with the reason.
+
+        found: the models in the repositories. A model that was deleted there is left out unless a
+        version of it is in service.
+        """
+        names = set(found)
+        names.update(name for name, model in self._models.items() if model.in_service)
+        desired = self._desired
+        names |= desired.unrestored | desired.awaited.keys()
+        response = kserve_pb2.RepositoryIndexResponse()
+        for name in sorted(names):
+            model = self._models.get(name, ServedModel(name))
+            plain = desired.awaited.get(name, model.plain_name)
+            shown, reason, problem = found.get(name, FoundName(plain))
+            if name in desired.awaited and model.unloaded:
+                if not ready_only:
+                    response.models.add(name=shown, state=VersionState.LOADING.value)
+                continue
+            if reason:
+                # As on Triton, also if it was loaded when its name was unique.
+                model = ServedModel(name, reason=reason)
+            on_demand = desired.on_demand.get(name)
+            if on_demand is not None and model.unloaded:
+                _show_on_demand(response, shown, on_demand, ready_only=ready_only)
+                continue
+            if not model.versions and not ready_only:
+                reason = model.reason or desired.refusals.get(name, "") or problem
+                entry = response.models.add(name=shown, reason=reason)
+                entry.state = VersionState.UNAVAILABLE.value if reason else ""
+            for number, served in sorted(model.versions.items()):
+                if ready_only and served.life.state is not VersionState.READY:
+                    continue
+                entry = response.models.add(name=shown, version=str(number))
+                entry.state, entry.reason = served.life.state.value, served.life.reason
+        return response
+
+    def all_serving(self) -> bool:
+        """Strict readiness: every version, but for unloaded ones, could execute a request now."""
+        desired = self._desired
+        if desired.unrestored or self._is_awaiting():
+            return False
+        return all(
+            model.versions
+            and all(
+                each.life.serving
+                or each.life.unloaded
+                or _is_being_added(each)
+                or self._is_moving(each)
+                for each in model.versions.values()
+            )
+            for model in self._models.values()
+            if model.name not in desired.on_demand
+        )
+
+    def all_settled(self) -> bool:
+        """Lenient readiness: no version waits for its first load to succeed or fail."""
+        if self._is_awaiting():
+            return False
+        return all(
+            each.life.state is not VersionState.LOADING
+            or _is_being_added(each)
+            or self._is_moving(each)
+            for each in self.versions()
+            if each.name not in self._desired.on_demand
+        )
+
+    def _is_awaiting(self) -> bool:
+        """Whether models have yet to be found that do not just pass to this scheduler."""
+        desired = self._desired
+        return desired.restoring or not desired.awaited.keys() <= desired.moving
+
+    def _is_moving(self, served: ServedVersion) -> bool:
+        states = (VersionState.LOADING, VersionState.UNLOADING)
+        return served.name in self._desired.moving and served.life.state in states
+
+    def _resolve(self, name: str) -> str:
+        """The one model that a client means, by its qualified name."""
+        if name not in self._namespaced:
+            # On every request's way: without namespaces a lookup costs no list.
+            return name
+        names = self.qualified_names(name)
+        if len(names) > 1:
+            raise InvalidArgument(
+                f"There are {len(names)} identifiers of model '{name}' in global map, model"
+                " namespace must be provided to resolve ambiguity.",
+                accepted=True,
+            )
+        if not names:
+            raise NotFound(
+                f"Identifier of model '{name}' is not found in global map", accepted=True
+            )
+        return names[0]
+
+    def _find(self, name: str, number: int) -> ServedVersion:
+        prefix = f"Request for unknown model: '{name}'"
+        model = self._models.get(name)
+        on_demand = self._desired.on_demand.get(name)
+        if on_demand is not None and on_demand.error and not self._has_ready(name, number):
+            raise on_demand.error.with_traceback(None)
+        if model is None:
+            raise NotFound(f"{prefix} is not found", accepted=True)
+        if number == _LATEST:
+            ready = [v for v in model.versions.values() if v.life.state is VersionState.READY]
+            if not ready:
+                raise NotFound(f"{prefix} has no available versions", accepted=True)
+            return max(ready, key=lambda served: served.number)
+        served = model.versions.get(number)
+        if served is None:
+            raise NotFound(f"{prefix} version {number} is not found", accepted=True)
+        if served.life.state is not VersionState.READY:
+            raise Unavailable(f"{prefix} version {number} is not at ready state", accepted=True)
+        return served
+
+
+def _is_being_added(served: ServedVersion) -> bool:
+    return served.is_addition and served.life.state is VersionState.LOADING
+
+
+def _show_on_demand(
+    response: kserve_pb2.RepositoryIndexResponse,
+    shown: str,
+    model: OnDemandModel,
+    *,
+    ready_only: bool,
+) -> None:
+    """READY, as its requests succeed; while it is being loaded, LOADING."""
+    state = VersionState.UNAVAILABLE if model.error is not None else VersionState.READY
+    reason = model.reason
+    if model.wanted:
+        state, reason = VersionState.LOADING, ""
+    if ready_only and state is not VersionState.READY:
+        return
+    for number in model.found.versions:
+        response.models.add(name=shown, version=str(number), state=state.value, reason=reason)
+
+
+def parse_version(text: str) -> int:
+    """The version that a request names, as Triton parses it; -1 if it names none: the latest."""
+    if not text:
+        return _LATEST
+    number = parse_c_integer(text)
+    if number is None or not -_LARGEST_VERSION - 1 <= number <= _LARGEST_VERSION:
+        raise InvalidArgument(
+            f"failed to get model version from specified version string '{text}' (details: stol),"
+            " version should be an integral value > 0",
+            accepted=True,
+        )
+    if number < 0:
+        raise InvalidArgument(
+            f"invalid model version specified '{text}' , version should be an integral value > 0"
+        )
+    return number

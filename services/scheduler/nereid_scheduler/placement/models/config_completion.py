@@ -1,0 +1,87 @@
+"""A model's full configuration: its config.pbtxt, completed with what its model file says.
+
+Pure. Also refuses features that this scheduler does not offer yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import InvalidArgument, Unimplemented
+from nereid.model_config import (
+    CompletionSettings,
+    complete_config,
+    freeze_config,
+    is_incomplete,
+    read_description,
+)
+from nereid_scheduler.core.models.dependencies import is_ensemble
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.model_config import ModelConfig
+    from nereid.pb import model_config_pb2 as config_pb
+    from nereid.pb import nereid_pb2 as pb
+
+_BATCH_SIZE_KEY: Final = "default-max-batch-size"
+_BATCH_SIZE_DEFAULT: Final = 4
+
+
+@dataclass(frozen=True)
+class CompletionRules:
+    """Whether to complete configurations, and each backend's --backend-config."""
+
+    disabled: bool
+    backend_settings: Callable[[str], dict[str, str]]
+
+    def of(self, backend: str) -> CompletionSettings:
+        """The settings for one backend's models."""
+        text = self.backend_settings(backend).get(_BATCH_SIZE_KEY, str(_BATCH_SIZE_DEFAULT))
+        try:
+            size = int(text)
+        except ValueError as error:
+            raise InvalidArgument(
+                f"--backend-config: {_BATCH_SIZE_KEY} of '{backend}' is '{text}', expected a number"
+            ) from error
+        return CompletionSettings(default_max_batch_size=size, disable_auto_complete=self.disabled)
+
+
+def needs_description(draft: config_pb.ModelConfig, rules: CompletionRules) -> bool:
+    """Whether an executor must read the model file to complete the configuration."""
+    return not rules.disabled and is_incomplete(draft)
+
+
+def complete(
+    draft: config_pb.ModelConfig, described: pb.Described | None, rules: CompletionRules
+) -> ModelConfig:
+    """The configuration to serve with; without a description it is taken as written.
+
+    Raises:
+        NereidError: it is wrong in itself, does not fit the model file, or cannot be served.
+    """
+    description = None
+    if described is not None and described.HasField("config"):
+        # The model has completed it itself.
+        draft = described.config
+    elif described is not None and (described.inputs or described.outputs):
+        description = read_description(described)
+    completed = complete_config(
+        draft,
+        model_name=draft.name,
+        description=description,
+        settings=rules.of(draft.backend),
+    )
+    return freeze_config(completed)
+
+
+def check_servable(draft: config_pb.ModelConfig) -> None:
+    """Raise if the configuration asks for a feature that is not offered: never ignore one."""
+    agents = [agent.name for agent in draft.model_repository_agents.agents]
+    if agents and is_ensemble(draft):
+        # They run in executors, which have no ensembles.
+        names = ", ".join(f"'{name}'" for name in agents)
+        raise Unimplemented(
+            f"model '{draft.name}': repository agents are not offered for ensembles: {names}"
+        )

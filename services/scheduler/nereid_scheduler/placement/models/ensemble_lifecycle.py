@@ -1,0 +1,212 @@
+"""The life cycle of ensembles: one is ready while the models of its steps are.
+
+Derives an ensemble's state anew whenever a model of its steps changes. Sends nothing, and waits for
+nothing but the last requests of ensembles.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import InvalidArgument, NereidError
+from nereid.model_config import check_step_requests, freeze_config
+from nereid.pb import model_config_pb2
+from nereid_scheduler.core.models.dependencies import is_ensemble, step_model, step_models
+from nereid_scheduler.core.models.lifecycle import UNLOADED, LoadStatus, VersionState
+from nereid_scheduler.core.models.revision import revision_of
+from nereid_scheduler.versions.ensembles.ensemble_version import EnsembleVersion
+from nereid_scheduler.versions.ensembles.graphs.step_validation import check_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
+    from nereid_scheduler.versions.ensembles.graphs.graph import Step
+    from nereid_scheduler.versions.queued_requests import QueuedRequests
+
+    # Applies an event to a version's life, and acts on the change of its state.
+    ApplyEvent = Callable[[ServedVersion, Callable[[], None]], None]
+
+# Reports on an ensemble in the place of an executor.
+_STEPS: Final = "steps"
+_PENDING: Final = frozenset({VersionState.UNKNOWN, VersionState.LOADING})
+
+
+class _StepUnloaded(InvalidArgument):
+    """A model of a step was unloaded."""
+
+
+class Ensembles:
+    """The ensembles in service, by the models of their steps."""
+
+    def __init__(self, catalogue: Catalogue, apply_event: ApplyEvent) -> None:
+        self._catalogue = catalogue
+        self._apply_event = apply_event
+        self._users: dict[str, dict[ServedVersion, None]] = {}
+
+    def add_ensemble(self, served: ServedVersion) -> None:
+        """An ensemble is to be in service."""
+        for name in step_models(served.draft):
+            self._users.setdefault(name, {})[served] = None
+        self._update_ensemble(served)
+
+    def remove_ensemble(self, served: ServedVersion) -> None:
+        """An ensemble was unloaded. Other models are ignored."""
+        for name in step_models(served.draft):
+            users = self._users.get(name, {})
+            users.pop(served, None)
+            if not users:
+                self._users.pop(name, None)
+
+    def on_model_changed(self, name: str) -> None:
+        """A version of this model has changed its state."""
+        for served in list(self._users.get(name, ())):
+            if isinstance(served.runtime, EnsembleVersion):
+                served.runtime.forget_models()
+            self._update_ensemble(served)
+
+    async def drain_users(self, name: str) -> None:
+        """Wait for requests of ensembles that end with this model: their steps still need it."""
+        for served in list(self._users.get(name, ())):
+            if served.life.state is not VersionState.READY and served.runtime is not None:
+                await self.drain_users(served.name)
+                await served.runtime.idle()
+
+    def find_model(self, step: Step) -> QueuedRequests:
+        """The version that runs a step now: a ready one, else one that is being unloaded."""
+        model = self._catalogue.model(step.model)
+        versions = [] if model is None else _eligible_versions(model, step.version)
+        running = [each for each in versions if each.runtime is not None]
+        ready = [each for each in running if each.life.state is VersionState.READY]
+        if ready or running:
+            latest = max(ready or running, key=lambda served: served.number)
+            assert latest.runtime is not None, "chosen for its runtime"
+            return latest.runtime
+        version = str(step.version) if step.version > 0 else ""
+        found = self._catalogue.find(step.model, version).runtime
+        assert found is not None, "ready, but not in service"
+        return found
+
+    # ---- an ensemble's state
+
+    def _update_ensemble(self, served: ServedVersion) -> None:
+        life, runtime = served.life, served.runtime
+        if life.final or runtime is None:
+            return
+        revision = runtime.revision
+        event: Callable[[], None]
+        try:
+            standing = self._standing(served)
+        except NereidError as error:
+            reason = UNLOADED if isinstance(error, _StepUnloaded) else error.message
+            event = partial(life.report, _STEPS, LoadStatus.FAILED, reason)
+        else:
+            event = partial(life.forget_executor, _STEPS)
+            if standing is not None:
+                event = partial(life.report, _STEPS, standing)
+        self._apply_event(served, event)
+        if runtime.revision != revision:
+            # Ensembles that use this one must know, even if its state is the same as before.
+            self.on_model_changed(served.name)
+
+    def _standing(self, served: ServedVersion) -> LoadStatus | None:
+        """How far its load has come; None: models of its steps wait for executors.
+
+        Raises:
+            NereidError: it cannot be served with its models as they are.
+        """
+        needed = self._step_versions(served)
+        waiting = [model for model, ready in needed if ready is None]
+        if waiting:
+            lives = [each.life for model in waiting for each in model.versions.values()]
+            return LoadStatus.LOADING if any(life.loading for life in lives) else None
+        ready = [each for _, each in needed if each is not None]
+        configs = {
+            each.name: each.runtime.config.proto for each in ready if each.runtime is not None
+        }
+        check_step_requests(served.name, self._step_requests(served, {}))
+        _set_decoupled(served, decoupled=check_steps(served.draft, configs))
+        _set_revision(served, [each.runtime.revision for each in ready if each.runtime is not None])
+        return LoadStatus.UP if all(each.life.up for each in ready) else None
+
+    def _step_requests(self, served: ServedVersion, known: dict[ServedVersion, int]) -> int:
+        """Return how many requests one of an ensemble makes; those of models are no ensembles'."""
+        if not is_ensemble(served.draft):
+            return 0
+        if served not in known:
+            steps = [step for _, step in self._step_versions(served) if step is not None]
+            known[served] = sum(1 + self._step_requests(step, known) for step in steps)
+        return known[served]
+
+    def _step_versions(
+        self, served: ServedVersion
+    ) -> list[tuple[ServedModel, ServedVersion | None]]:
+        """The models of its steps, each with the version that would run it; None while it loads."""
+        name, steps = served.name, served.draft.ensemble_scheduling.step
+        models = {name: self._catalogue.model(name) for name in step_models(served.draft)}
+        missing = [step for step, model in models.items() if model is None or model.reason]
+        if missing:
+            raise InvalidArgument(
+                f"ensemble {name} contains models that are not available or ambiguous:"
+                f" {', '.join(sorted(missing))}"
+            )
+        return [
+            (model, _ready_version(name, model, step.model_version))
+            for step in steps
+            if (model := models[step_model(step)]) is not None
+        ]
+
+
+def _eligible_versions(model: ServedModel, number: int) -> list[ServedVersion]:
+    """The versions that a step may run on."""
+    return [each for each in model.versions.values() if number <= 0 or each.number == number]
+
+
+def _ready_version(ensemble: str, model: ServedModel, number: int) -> ServedVersion | None:
+    eligible = _eligible_versions(model, number)
+    ready = [each for each in eligible if each.life.state is VersionState.READY]
+    if ready:
+        return max(ready, key=lambda served: served.number)
+    if any(each.life.state in _PENDING for each in eligible):
+        return None
+    start = f"ensemble '{ensemble}' depends on '{model.name}'"
+    versions = model.versions.values()
+    if any(each.life.state is VersionState.READY for each in versions):
+        raise InvalidArgument(f"{start} whose required version {number} is not loaded.")
+    if all(each.life.unload_begun or each.life.unloaded for each in versions):
+        raise _StepUnloaded(f"{start}, which is unloaded")
+    raise InvalidArgument(f"{start} which {_failure_text(model.name, versions)}")
+
+
+def _failure_text(name: str, versions: Iterable[ServedVersion]) -> str:
+    """Why no version of a model is loaded."""
+    lives = [(each.number, each.life) for each in versions]
+    if any(is_ensemble(each.draft) for each in versions):
+        reason = "; ".join(life.reason for _, life in lives)
+        return f"is not valid. Model '{name}' failed with error: {reason}"
+    errors = (
+        f"version {number} is at {life.state.value} state: {life.reason};" for number, life in lives
+    )
+    return f"has no loaded version. Model '{name}' loading failed with error: {''.join(errors)}"
+
+
+def _set_decoupled(served: ServedVersion, *, decoupled: bool) -> None:
+    """An ensemble is decoupled if a model of its steps is; clients see that in its config."""
+    runtime = served.runtime
+    assert runtime is not None, "an ensemble in service without a runtime"
+    config = runtime.config.proto
+    if not config.HasField("model_transaction_policy") or runtime.config.decoupled != decoupled:
+        proto = model_config_pb2.ModelConfig()
+        proto.CopyFrom(config)
+        proto.model_transaction_policy.decoupled = decoupled
+        runtime.config = freeze_config(proto)
+    served.shown = runtime.config.proto
+
+
+def _set_revision(served: ServedVersion, step_revisions: Iterable[bytes]) -> None:
+    """An ensemble's revision covers its own files and the revisions of its steps' models."""
+    runtime = served.runtime
+    assert runtime is not None, "an ensemble in service without a runtime"
+    digest = served.file_digest + b"".join(step_revisions)
+    runtime.set_revision(revision_of(runtime.config.proto, digest))

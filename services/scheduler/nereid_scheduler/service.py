@@ -1,0 +1,383 @@
+"""The scheduler as a service: its table of RPCs, its start and its drain.
+
+Wires the other modules together and decides nothing. A gateway's link is the same over a socket and
+in memory (nereid_mesh.serve.joined).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import STOPPING_MESSAGE, Unavailable
+from nereid.core.methods import (
+    EXECUTE_PATH,
+    INFER_PATH,
+    JOIN_PATH,
+    PEER_PATH,
+    TIMELINE_PATH,
+)
+from nereid.core.retry_after import DEFAULT_MS
+from nereid.core.wire.messages import CachedModels, LastCounts
+from nereid.object_store.errors import StoreError
+from nereid.pb import nereid_pb2 as pb
+from nereid.process.service_process import StartError
+from nereid.rpc import Handlers
+from nereid.timeline.collection import TimelineStreams
+from nereid_scheduler.admission.admission import Admission, stopping_response
+from nereid_scheduler.admission.gateway_links import GatewayLinks
+from nereid_scheduler.control.rules import EXPLICIT
+from nereid_scheduler.control.shards.remote_control import RemoteControl
+from nereid_scheduler.control.state.setting_records import SIZES
+from nereid_scheduler.environment import open_environment
+from nereid_scheduler.mesh_settings import MeshSettings
+from nereid_scheduler.model_parts import open_models
+from nereid_scheduler.pages.control import Control
+from nereid_scheduler.pages.counts_report import CountsReport
+from nereid_scheduler.pages.hosting_facts import HostingFacts
+from nereid_scheduler.pages.metrics import SchedulerMetrics
+from nereid_scheduler.pages.repository_methods import repository_handlers
+from nereid_scheduler.placement.executors.drains import Drains
+from nereid_scheduler.placement.executors.sessions import memory_of
+from nereid_scheduler.placement.executors.timelines import Timelines
+from nereid_scheduler.placement.loads.executor_streams import ExecutorStreams
+from nereid_scheduler.placement.loads.readiness import Readiness
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from nereid.core.wire.messages import FromScheduler, Notice
+    from nereid.rpc import Call, Channel, Link
+    from nereid_scheduler.control.state.model_records import ModelRecord
+    from nereid_scheduler.control.state.state import Documents, SchedulerState
+    from nereid_scheduler.core.requests.entry import Entry
+    from nereid_scheduler.placement.models.catalogue import ServedVersion
+    from nereid_scheduler.ports import MeshPorts
+    from nereid_scheduler.settings import Settings
+    from nereid_scheduler.versions.caching.cache_client import CacheLink
+    from nereid_scheduler.versions.queued_requests import QueuedRequests
+
+_log = logging.getLogger(__name__)
+
+# For the responses that are still in write buffers at the end of a drain.
+_LAST_WRITES_S: Final = 1.0
+# The exit code after --exit-on-error: the process should not be restarted.
+FAILED_START_CODE: Final = 3
+
+
+class SchedulerService:
+    """One scheduler. Create it inside the event loop that it shall run in."""
+
+    def __init__(  # noqa: PLR0913 - by keyword
+        self,
+        settings: Settings,
+        open_cache_link: Callable[[], CacheLink] | None = None,
+        on_failed_start: Callable[[], None] = lambda: None,
+        *,
+        cache_in_memory: bool = False,
+        cache_channel: Channel | None = None,
+        state: SchedulerState | None = None,
+        ports: MeshPorts | None = None,
+    ) -> None:
+        """open_cache_link: to a cache in this process; else settings say where one is, if any.
+        cache_in_memory: that cache keeps its values in this process' memory, not in Redis.
+        on_failed_start: with --exit-on-error, a model could not be loaded at start.
+        cache_channel: for calls of a cache in this process. state: in place of the one that the
+        settings ask for. ports: in place of sockets.
+        """
+        environment = open_environment(
+            settings, open_cache_link, cache_channel, state, ports, cache_in_memory=cache_in_memory
+        )
+        self._settings, self._environment = settings, environment
+        self._mesh_settings = MeshSettings(
+            settings, self._send_notice, self._send_command, environment.state.settings
+        )
+        self._models = models = open_models(
+            environment,
+            self._models_changed,
+            self._mesh_settings.commands,
+            self._send_notice,
+            lambda: len(self._gateways),
+            on_handed_over=self._on_handed_over,
+        )
+        moves, on_demand = models.moves, models.on_demand
+        # The first loads have, so that records found after that come after them.
+        self._models_begun = asyncio.Event()
+        # ---- requests
+        self._admission = Admission(
+            models.catalogue,
+            models.load_queue,
+            environment.traces,
+            models.loader.nested_calls,
+            first_runs=models.loader.first_runs,
+            has_moved=None if moves is None else moves.has_moved,
+            loads=None if on_demand is None else on_demand.request,
+            orphan_limit_s=settings.recovery.orphan_s,
+            timeline=environment.timeline,
+        )
+        self._gateways = GatewayLinks(self._admission, environment.segment_owners, self._notices)
+        # The cached models that gateways know of: those whose requests want a digest.
+        self._announced: tuple[str, ...] = ()
+        # ---- control calls
+        self._timelines = Timelines(environment.timeline, lambda: models.loader.sessions)
+        self._facts = HostingFacts(
+            models.catalogue,
+            models.loader,
+            self._gateways.sessions,
+            None if models.shard is None else models.shard.membership,
+        )
+        self._drains = Drains(
+            lambda: models.loader.sessions,
+            self._mesh_facts,
+            for_all=settings.model_control_mode == EXPLICIT,
+        )
+        self.metrics = SchedulerMetrics(
+            models.catalogue,
+            models.loader,
+            models.load_queue,
+            self._gateways.sessions,
+            environment.metrics_config,
+            repositories=models.repositories,
+            cache_usage=environment.cache.usage,
+            state_failures=lambda: environment.state.failures,
+            on_demand=None if on_demand is None else on_demand.counts,
+        )
+        self._counts = CountsReport(models.catalogue, self.metrics)
+        self._control = Control(
+            models.catalogue,
+            self.metrics,
+            self._mesh_settings,
+            Readiness(lambda: models.loader.sessions),
+            self._facts.respond,
+            counts=self._counts,
+            drain=self._drains.drain,
+            strict=settings.strict_readiness,
+            is_elsewhere=None if moves is None else moves.is_elsewhere,
+            ensure=None if on_demand is None else on_demand.ensure,
+            memory_of=self._memory_of if settings.lazy_loading else None,
+        )
+        self._own_handlers = Handlers(
+            unary=self._control.handlers(),
+            async_unary={**repository_handlers(models.control), **self._control.async_handlers()},
+        )
+        self._remote_control: RemoteControl | None = None
+        if models.shard is not None and moves is not None:
+            self._remote_control = RemoteControl(
+                models.shard, moves, self._own_handlers, settings.recovery.forwarded_call_s
+            )
+        # ---- its life
+        self._started = False
+        # With --exit-on-error: whether a model to begin with could not be loaded.
+        self.failed_start = False
+        self._on_failed_start = on_failed_start
+        self._first_loads: asyncio.Task[None] | None = None
+        # Where it listens, once started: port 0 is replaced by the one that the system chose.
+        self.addresses: list[str] = []
+
+    async def _mesh_facts(self) -> pb.FactsResponse:
+        """Return the facts of all schedulers."""
+        if self._remote_control is None:
+            return self._facts.respond(pb.FactsRequest())
+        return await self._remote_control.read_facts()
+
+    def handlers(self) -> Handlers:
+        """All RPCs of the scheduler, for a server or a LocalChannel."""
+        executors = ExecutorStreams(self._models.loader, self._timelines, self._drains)
+        streams = {
+            TIMELINE_PATH: TimelineStreams(self._timelines.collect).accept,
+            INFER_PATH: self._gateways.accept_call,
+            JOIN_PATH: executors.accept_join,
+            EXECUTE_PATH: executors.accept_execute,
+        }
+        if self._models.shard is None or self._remote_control is None:
+            return replace(self._own_handlers, stream=streams)
+        streams[PEER_PATH] = self._accept_peer
+        return Handlers(async_unary=self._remote_control.handlers(), stream=streams)
+
+    def attach(self, link: Link[FromScheduler]) -> None:
+        """Serve a gateway in this process. Call before items come in."""
+        self._gateways.attach(link)
+
+    def announce(self) -> None:
+        """Send the gateways all notices that are in force."""
+        self._gateways.greet_again()
+
+    async def start(self) -> None:
+        """Read the repositories' configurations and listen.
+
+        Raises:
+            OSError: it cannot listen at an address.
+            StartError: a repository in an object store cannot be read.
+        """
+        try:
+            await self._start()
+        except StoreError as error:
+            raise StartError(f"--model-repository: {error.text}") from error
+
+    async def _start(self) -> None:
+        documents = await self._environment.state.read(self._restore)
+        explicit = self._settings.model_control_mode == EXPLICIT
+        if documents is None and explicit:
+            self._models.control.await_records()
+        self._mesh_settings.restore(documents or {})
+        if self._models.on_demand is not None:
+            self._environment.state.settings.apply(
+                documents or {}, SIZES, self._models.on_demand.restore_sizes
+            )
+        records = self._model_records(documents or {})
+        if self._models.shard is None or self._models.moves is None:
+            await self._models.control.start(records)
+            await self._listen()
+        else:
+            await self._models.moves.scan()
+            await self._listen()
+            await self._models.shard.start()
+            await self._models.control.start(records)
+            self._models.shard.update()
+        self._models_begun.set()
+        self._started = True
+        if self._remote_control is not None:
+            self._remote_control.started.set()
+        self._gateways.start()
+        if self._settings.exit_on_error:
+            self._first_loads = asyncio.ensure_future(self._watch_first_loads())
+
+    async def _listen(self) -> None:
+        self._models.loader.first_runs.restart_grace()
+        self.addresses += await self._environment.ports.listen(self.handlers())
+        _log.info("listening at %s", ", ".join(self.addresses))
+
+    @property
+    def ready(self) -> bool:
+        """Whether gateways and executors may rely on it; what models it has does not matter."""
+        return self._started and not self._control.stopping
+
+    def exposure(self) -> str:
+        """What its ports are open for, and to whom."""
+        settings = self._settings
+        return "; ".join(
+            f"to {settings.mesh_users(address)} at {address}: the mesh"
+            for address in self.addresses
+        )
+
+    def _model_records(self, documents: Documents) -> dict[str, ModelRecord]:
+        models = self._environment.state.models
+        explicit = self._settings.model_control_mode == EXPLICIT
+        return {} if models is None or not explicit else models.parse(documents)
+
+    async def _restore(self, documents: Documents) -> None:
+        """The state could be read only after the start."""
+        await self._models_begun.wait()
+        self._mesh_settings.restore(documents)
+        await self._models.control.restore(self._model_records(documents))
+        self._models_changed()
+
+    async def _watch_first_loads(self) -> None:
+        if not await self._models.control.first_loads():
+            _log.error("failed to load all models; the scheduler ends, as --exit-on-error asks")
+            self.failed_start = True
+            self._on_failed_start()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Leave new requests, and what cannot run, to the next scheduler; finish the others, fail
+        what takes longer; then end.
+        """
+        self._control.stopping = True
+        # First: requests that come from now on belong to another scheduler.
+        handed_over = False
+        if self._models.shard is not None:
+            handed_over = self._models.shard.leave()
+        else:
+            self._gateways.announce_leaving()
+        self._admission.stop()
+        self._return_entries(lambda entry: entry.owner.is_blocked(entry))
+        if self._first_loads is not None:
+            self._first_loads.cancel()
+        if handed_over:
+            await self._models.reconciler.finish_hand_overs(timeout_s)
+        await self._models.reconciler.close()
+        if self._models.on_demand is not None:
+            await self._models.on_demand.close()
+        await self._environment.state.close()
+        models = [each.runtime for each in self._models.loader.versions if each.runtime is not None]
+        waits = [asyncio.ensure_future(self._models.load_queue.idle())]
+        waits += [asyncio.ensure_future(model.idle()) for model in models]
+        _, unfinished = await asyncio.wait(waits, timeout=timeout_s)
+        for wait in unfinished:
+            wait.cancel()
+        if unfinished:
+            _log.warning(
+                "requests are still pending after %g s; those that execute fail", timeout_s
+            )
+            self._return_entries(lambda _: True)
+        error = Unavailable(STOPPING_MESSAGE, accepted=True, retry_after_ms=DEFAULT_MS)
+        self._models.load_queue.fail_all(error)
+        for model in models:
+            model.fail_all(error)
+            model.close()
+        await self._flush()
+
+    def _return_entries(self, is_chosen: Callable[[Entry], bool]) -> None:
+        """Return those requests of clients, of the chosen ones, that have not begun."""
+        entries = [
+            entry for session in self._gateways.sessions for entry in session.client_entries()
+        ]
+        # First all are chosen: one that goes may change what the others of its sequence wait for.
+        for entry in [each for each in entries if is_chosen(each)]:
+            entry.owner.return_entry(entry, stopping_response(entry.request))
+
+    async def _flush(self) -> None:
+        self._models.loader.stop()
+        self._gateways.send_notice(LastCounts(self._counts.last_response().SerializeToString()))
+        await self._gateways.close(_LAST_WRITES_S)
+        if self._models.shard is not None:
+            await self._models.shard.close()
+        await self._environment.ports.close()
+        await self._environment.cache.close()
+        if self._environment.traces is not None:
+            await asyncio.to_thread(self._environment.traces.close)
+
+    def _notices(self, shares: bool) -> Iterator[Notice]:
+        yield self._cached_models(shares)
+        yield from self._mesh_settings.notices()
+        if self._models.shard is not None:
+            yield self._models.shard.notice()
+
+    def _cached_models(self, shares: bool) -> CachedModels:
+        # Of a gateway that shares no memory the requests must be inline.
+        domain = self._environment.segment_owners.domain if shares else ""
+        if self._environment.cache.responses is None:
+            return CachedModels((), domain)
+        key = self._environment.cache.responses.secrets.request_key
+        return CachedModels(self._models.catalogue.cached_models(), domain, key)
+
+    def _memory_of(self, served: ServedVersion) -> Mapping[str, int]:
+        return memory_of(served, self._models.loader.sessions)
+
+    def _models_changed(self) -> None:
+        self._admission.models_changed()
+        if self._models.shard is not None:
+            self._models.shard.models_changed()
+        if self._environment.cache.responses is None:
+            return
+        names = self._models.catalogue.cached_models()
+        if self._announced != names:
+            self._announced = names
+            self._gateways.send_to_each(self._cached_models)
+
+    def _on_handed_over(self, served: ServedVersion, runtime: QueuedRequests) -> None:
+        self._counts.on_handed_over(served, runtime)
+
+    def _accept_peer(self, call: Call) -> None:
+        assert self._models.shard is not None, "the mesh's only scheduler"
+        call.set_keepalive(*self._settings.keepalive(replaceable=True))
+        self._models.shard.accept_peer(call)
+
+    def _send_notice(self, notice: Notice) -> None:
+        self._gateways.send_notice(notice)
+
+    def _send_command(self, command: pb.ExecutorCommand) -> None:
+        for session in self._models.loader.sessions:
+            session.send(command)

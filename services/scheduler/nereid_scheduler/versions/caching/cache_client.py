@@ -1,0 +1,280 @@
+"""The scheduler's end of the link to the cache.
+
+A lookup without a result in time is a miss, and so is every lookup while the link is down or too
+many are pending, and every value that this mesh did not store under its key. Nothing here raises or
+waits. Knows keys and bytes, no model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from nereid.core.methods import EXCHANGE_PATH
+from nereid.core.wire.cache_messages import (
+    CacheLookup,
+    CacheReplyCodec,
+    CacheRequestCodec,
+    CacheStore,
+    CacheUsage,
+    LookupResult,
+)
+from nereid.rpc import dial_link
+from nereid_scheduler.versions.caching.cache_admission import CacheAdmission
+from nereid_scheduler.versions.caching.cached_values import ValueSeal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.core.wire.cache_messages import CacheReply, CacheRequest
+    from nereid.pb import nereid_pb2 as pb
+    from nereid.rpc import Channel
+    from nereid_scheduler.versions.caching.cache_secrets import CacheSecrets
+
+    # None: a miss.
+    OnResult = Callable[[bytes | None], None]
+
+_log = logging.getLogger(__name__)
+
+_MAX_PENDING: Final = 16384
+_MAX_UNSENT_BYTES: Final = 64 << 20
+_THREADS: Final = 2
+# Above this size a thread computes a value's tag: in the loop it would take 0.3 ms per MiB.
+_LARGE_VALUE_BYTES: Final = 256 << 10
+_LOG_INTERVAL_S: Final = 60.0
+
+
+class CacheLink(Protocol):
+    """A link (nereid.rpc.Link) to the cache."""
+
+    up: bool
+    on_items: Callable[[list[CacheReply]], None]
+    on_up: Callable[[], None]
+    on_down: Callable[[], None]
+
+    @property
+    def pending(self) -> int:
+        """How many items are not yet written to the stream."""
+
+    def send(self, item: CacheRequest) -> None:
+        """Send an item, together with the others of this loop turn."""
+
+    def close(self) -> None:
+        """Close the link for good."""
+
+
+class _Codec:
+    """The scheduler's end of the Exchange link: lookups and stores out, results in."""
+
+    def __init__(self) -> None:
+        out = CacheRequestCodec()
+        self.size_bytes, self.encode = out.size_bytes, out.encode
+        self.decode = CacheReplyCodec().decode
+
+
+def dial_cache(channel: Channel) -> CacheLink:
+    """A link over a channel; it reconnects for as long as it is open."""
+    return dial_link(
+        channel, EXCHANGE_PATH, _Codec(), on_items=_ignore, on_up=_nothing, on_down=_nothing
+    )
+
+
+class CacheClient:
+    """The owner of the link and of the pending lookups."""
+
+    def __init__(
+        self,
+        link: CacheLink,
+        secrets: CacheSecrets,
+        timeout_s: float,
+        max_unsent_bytes: int = _MAX_UNSENT_BYTES,
+        *,
+        in_this_process: bool = False,
+    ) -> None:
+        """in_this_process: the store is the memory of this process, and its values need no tags."""
+        self._link = link
+        self.secrets = secrets
+        self._seal = None if in_this_process else ValueSeal(secrets.value_key)
+        self._timeout_s = timeout_s
+        self._max_unsent_bytes = max_unsent_bytes
+        self._loop = asyncio.get_running_loop()
+        # By number, oldest first: when each times out, its key and its callback.
+        self._lookups: dict[int, tuple[float, bytes, OnResult]] = {}
+        self._last_id = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._unsent_bytes = 0
+        # For large digests and tags. The loop's own threads may all be busy reading models.
+        self.threads = ThreadPoolExecutor(_THREADS, "digest")
+        # The cache's last report.
+        self.usage = CacheUsage()
+        # What caches before it had counted: counters that were shown do not fall.
+        self._earlier = CacheUsage()
+        self._admission = CacheAdmission()
+        self.lookups = 0
+        self.hits = 0
+        # Lookups without a result or with a wrong tag, and stores that were not sent.
+        self.failures = 0
+        # Values with a wrong tag, and when the next may be logged.
+        self._refused = 0
+        self._log_due_s = 0.0
+        link.on_items = self._on_items
+        link.on_down = self._on_down
+
+    def lookup(self, key: bytes, on_result: OnResult, trace_context: bytes = b"") -> bool:
+        """Look a value up; on_result is called once, later. False: a miss at once, and no call."""
+        self.lookups += 1
+        if not self._link.up or len(self._lookups) >= _MAX_PENDING or not self._timeout_s:
+            self.failures += 1
+            return False
+        self._last_id += 1
+        self._lookups[self._last_id] = (self._loop.time() + self._timeout_s, key, on_result)
+        self._link.send(CacheLookup(self._last_id, key, trace_context))
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._timeout_s, self._expire)
+        return True
+
+    def store(self, key: bytes, value: bytes, trace_context: bytes = b"") -> None:
+        """Store a value, if it can be sent now."""
+        if self.can_send(len(value)):
+            self._unsent_bytes += len(value)
+            if self._seal is None:
+                self._send_store(key, trace_context, value)
+            else:
+                on_sealed = partial(self._send_store, key, trace_context)
+                self._run(partial(self._seal.seal, key, value), len(value), on_sealed)
+        else:
+            self.failures += 1
+
+    def can_send(self, size_bytes: int) -> bool:
+        """Whether a value of this size can be sent now."""
+        if not self._link.pending:
+            self._unsent_bytes = 0
+        return self._link.up and self._unsent_bytes + size_bytes <= self._max_unsent_bytes
+
+    def admits(self, key: bytes, size_bytes: int) -> bool:
+        """Whether the cache is to keep a response of this size. Ask once for each."""
+        return self._admission.admit(key, size_bytes, self.usage)
+
+    def usage_message(self) -> pb.CacheUsage:
+        """The cache's last report, and the failures on the way to it."""
+        usage = replace(self.usage)
+        usage.add_counts(self._earlier)
+        message = usage.to_proto()
+        message.failures += self.failures
+        return message
+
+    def close(self) -> None:
+        """Close the link; pending lookups are misses."""
+        self.threads.shutdown(wait=False, cancel_futures=True)
+        self._link.close()
+        self._on_down()
+
+    def _on_items(self, items: list[CacheReply]) -> None:
+        for item in items:
+            if isinstance(item, LookupResult):
+                lookup = self._lookups.pop(item.id, None)
+                # None: it has timed out.
+                if lookup is not None:
+                    self._on_value(lookup[1], lookup[2], item.value)
+            else:
+                if item.counts_less_than(self.usage):
+                    self._earlier.add_counts(self.usage)
+                self.usage = item
+
+    def _on_value(self, key: bytes, on_result: OnResult, value: bytes | None) -> None:
+        if value is None:
+            _report(on_result, None)
+        elif self._seal is None:
+            self.hits += 1
+            _report(on_result, value)
+        else:
+            on_opened = partial(self._on_opened, on_result)
+            self._run(partial(self._seal.open, key, value), len(value), on_opened)
+
+    def _on_opened(self, on_result: OnResult, value: bytes | None) -> None:
+        if value is None:
+            self.failures += 1
+            self._log_refusal()
+        else:
+            self.hits += 1
+        _report(on_result, value)
+
+    def _send_store(self, key: bytes, trace_context: bytes, value: bytes | None) -> None:
+        if value is not None and self._link.up:
+            self._link.send(CacheStore(key, value, trace_context=trace_context))
+        else:
+            self.failures += 1
+
+    def _run(self, work: Callable[[], bytes | None], size_bytes: int, on_done: OnResult) -> None:
+        """Call on_done with what work returns, now or, for large values, once a thread has."""
+        if size_bytes <= _LARGE_VALUE_BYTES:
+            on_done(work())
+            return
+        future = self._loop.run_in_executor(self.threads, work)
+        future.add_done_callback(partial(_report_result, on_done))
+
+    def _log_refusal(self) -> None:
+        self._refused += 1
+        now_s = time.monotonic()
+        if now_s >= self._log_due_s:
+            self._log_due_s = now_s + _LOG_INTERVAL_S
+            _log.warning(
+                "the cache returned values that this mesh did not store; counting them as misses"
+                " values=%d; find out what else can write to the cache's store",
+                self._refused,
+            )
+            self._refused = 0
+
+    def _on_down(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        missed, self._lookups = self._lookups, {}
+        self.failures += len(missed)
+        for *_, on_result in missed.values():
+            _report(on_result, None)
+
+    def _expire(self) -> None:
+        self._timer = None
+        # Timers have a resolution of a millisecond: what is due within one is due now.
+        now_s = self._loop.time() + 0.001
+        expired = []
+        for number, (limit_s, *_) in self._lookups.items():
+            if limit_s > now_s:
+                break
+            expired.append(number)
+        self.failures += len(expired)
+        for number in expired:
+            _report(self._lookups.pop(number)[2], None)
+        if self._lookups and self._timer is None:
+            first_s = next(iter(self._lookups.values()))[0]
+            self._timer = self._loop.call_later(max(0.0, first_s - now_s), self._expire)
+
+
+def _report_result(on_done: OnResult, future: asyncio.Future[bytes | None]) -> None:
+    # Closing the client cancels it.
+    if future.cancelled() or future.exception() is not None:
+        on_done(None)
+    else:
+        on_done(future.result())
+
+
+def _report(on_result: OnResult, value: bytes | None) -> None:
+    """Call one callback; that it raises must not affect the others."""
+    try:
+        on_result(value)
+    except Exception:
+        _log.exception("the callback of a cache lookup failed")
+
+
+def _ignore(items: list[CacheReply]) -> None:
+    pass
+
+
+def _nothing() -> None:
+    pass

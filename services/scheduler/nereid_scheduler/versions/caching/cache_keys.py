@@ -1,0 +1,100 @@
+"""The key of a request in the response cache: the version's scope, the request's digest, and the
+outputs that it asks for.
+
+Requests from gateways bring their digest; those of models and of ensembles' steps are digested
+here. All parts are keyed digests of fixed length: nothing of a client's text is in a key, and no
+two requests have one unless their responses are interchangeable. Tensors are opaque bytes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from nereid.bounded_cache import BoundedCache
+from nereid.core.tensors.digest import DIGEST_BYTES, Layout, digest, digest_of_parts, layout_of
+from nereid.core.wire.messages import payload_bytes
+from nereid.pb import kserve_pb2
+from nereid.shm.mappings import SegmentLostError, view
+from nereid.shm.reference import SharedMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from nereid.core.wire.messages import InferRequest, Parameter, Payload
+    from nereid_scheduler.versions.caching.cache_secrets import CacheSecrets
+
+    Output = kserve_pb2.ModelInferRequest.InferRequestedOutputTensor
+
+_MAX_HEADS: Final = 4096
+_MAX_HEAD_BYTES: Final = 4096
+# Above this size a digest, mostly of mapped memory, takes longer than handing it to a thread.
+_LARGE_BYTES: Final = 256 << 10
+
+
+class CacheKeys:
+    """The keys of the requests to one model version."""
+
+    def __init__(
+        self, outputs: Iterable[str], secrets: CacheSecrets, max_heads: int = _MAX_HEADS
+    ) -> None:
+        """outputs: all that the model has."""
+        self._outputs = frozenset(outputs)
+        self._secrets = secrets
+        # By head: its layout, and the key's suffix for the outputs that it asks for.
+        self._heads = BoundedCache[bytes, tuple[Layout, bytes]](max_heads, _MAX_HEAD_BYTES)
+
+    def scope(self, name: str, number: int, revision: bytes) -> bytes:
+        """What precedes the keys of a version while its files have this revision."""
+        parts = (b"scope", name.encode(), b"%d" % number, revision)
+        return digest_of_parts(self._secrets.name_key, *parts)
+
+    def key(self, request: InferRequest) -> bytes:
+        """The key of a valid request in its scope; empty: this process cannot read its data."""
+        layout, outputs = self._heads.get(request.head) or self._read_head(request.head)
+        # A gateway of another release may send something else.
+        if len(request.digest) != DIGEST_BYTES:
+            request.digest = _digest(layout, request.parameters, request.payloads)
+        return request.digest + outputs if request.digest else b""
+
+    def large_digest(self, request: InferRequest) -> Callable[[], bytes] | None:
+        """Computes the digest of a large request without one, for a thread; its result may be
+        empty as key()'s. None: key() is fast enough.
+        """
+        if (
+            len(request.digest) == DIGEST_BYTES
+            or sum(map(payload_bytes, request.payloads)) <= _LARGE_BYTES
+        ):
+            return None
+        layout, _ = self._heads.get(request.head) or self._read_head(request.head)
+        return partial(_digest, layout, request.parameters, request.payloads)
+
+    def _read_head(self, head: bytes) -> tuple[Layout, bytes]:
+        message = kserve_pb2.ModelInferRequest.FromString(head)
+        layout = layout_of(message, self._secrets.request_key)
+        return self._heads.remember(head, (layout, self._output_key(message.outputs)))
+
+    def _output_key(self, outputs: Sequence[Output]) -> bytes:
+        """Empty for all outputs without parameters, named or not."""
+        if not any(output.parameters for output in outputs):
+            names = sorted({output.name for output in outputs})
+            if not names or self._outputs.issubset(names):
+                return b""
+            # Responses have their outputs in the model's order, whatever order was requested.
+            outputs = [
+                kserve_pb2.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in names
+            ]
+        requested = kserve_pb2.ModelInferRequest(outputs=outputs)
+        text = requested.SerializeToString(deterministic=True)
+        return digest_of_parts(self._secrets.name_key, b"outputs", text)
+
+
+def _digest(
+    layout: Layout, parameters: dict[str, Parameter] | None, payloads: Iterable[Payload]
+) -> bytes:
+    """Empty: this process cannot read the data."""
+    try:
+        data = [view(each) if isinstance(each, SharedMemory) else each for each in payloads]
+    except SegmentLostError:
+        return b""
+    return digest(layout, parameters, data)

@@ -1,0 +1,347 @@
+"""A model version's requests on their way through the response cache: look up, run one of identical
+requests, store.
+
+A request is looked up before it is queued. Identical requests that come meanwhile follow it and get
+its response, from the cache or from its execution. A large request first waits for a thread to
+compute its digest. Only responses without an error are shared or stored, and only under the
+revision of the model that computed them. Knows the queue by three methods of its version alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from nereid.core.errors import Cancelled, DeadlineExceeded, NereidError, Unavailable
+from nereid.core.wire.messages import InferResponse, payload_bytes
+from nereid_scheduler.batching.queues import deadline_passed, queue_full
+from nereid_scheduler.core.requests.entry import RequestState, about
+from nereid_scheduler.core.requests.single_flight import Flight, SingleFlight
+from nereid_scheduler.versions.caching.cache_keys import CacheKeys
+from nereid_scheduler.versions.caching.cached_values import read_cached, write_cached
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from nereid.model_config import ModelConfig
+    from nereid_scheduler.core.measurements.statistics import ModelStatistics
+    from nereid_scheduler.core.requests.entry import Entry
+    from nereid_scheduler.versions.caching.cache_client import CacheClient
+
+_log = logging.getLogger(__name__)
+
+# Errors of one request alone, which its followers do not share.
+_OWN_ERRORS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
+_now_ns = time.monotonic_ns
+
+
+class CachedVersion(Protocol):
+    """The model version, as far as its cache knows it."""
+
+    name: str
+    config: ModelConfig
+    statistics: ModelStatistics
+    # It responds by calling other models.
+    asks_others: bool
+
+    def enqueue(self, entry: Entry, now_ns: int) -> None:
+        """Queue an entry; raises Unavailable when the queue is full."""
+
+    def finish(self, entry: Entry, response: InferResponse) -> None:
+        """Send the response to an entry that was not queued."""
+
+    def fail(self, entry: Entry, error: NereidError, now_ns: int) -> None:
+        """Fail an entry that no instance has."""
+
+
+class CacheScope(NamedTuple):
+    """One revision of a version: the prefix of its keys, and its revision."""
+
+    prefix: bytes
+    revision: bytes
+
+
+class CacheLookup:
+    """An entry's lookup and its flight.
+
+    waiting -> queued -> ended, or waiting -> ended; the leader of a flight waits for the lookup,
+    a follower for its leader. Until its digest is computed, an entry is in a flight of its own,
+    which is not in the table.
+    """
+
+    __slots__ = (
+        "admitted",
+        "flight",
+        "key",
+        "on_queued",
+        "revision",
+        "timer",
+        "waited_ns",
+        "waiting",
+    )
+
+    def __init__(self, key: bytes, revision: bytes, flight: Flight[Entry]) -> None:
+        self.key = key
+        self.revision = revision
+        self.flight = flight
+        self.waiting = True
+        # Whether the response is to be stored, once it is there.
+        self.admitted = True
+        # From its arrival until it was queued: the cost of the lookup.
+        self.waited_ns = 0
+        self.timer: asyncio.TimerHandle | None = None
+        # Called when the flight's leader is queued; raises NereidError if this entry shall not wait
+        # for that.
+        self.on_queued: Callable[[], None] | None = None
+
+
+class ResponseCache:
+    """The requests of one model version that may get a cached response."""
+
+    def __init__(self, version: CachedVersion, client: CacheClient, max_waiting: int) -> None:
+        """max_waiting 0: any number."""
+        self._version = version
+        self._client = client
+        self._max_waiting = max_waiting
+        self._waiting = 0
+        self._flights = SingleFlight["Entry"]()
+        self._keys = CacheKeys((spec.name for spec in version.config.outputs), client.secrets)
+        self._loop = asyncio.get_running_loop()
+        # None: no instance is loaded yet, so the revision is not known.
+        self._scope: CacheScope | None = None
+
+    def set_revision(self, number: int, revision: bytes | None) -> None:
+        """The version's files have changed: entries of the old revision are not found any more.
+        None: its responses cannot be cached.
+        """
+        if revision is None:
+            self._scope = None
+        else:
+            prefix = self._keys.scope(self._version.name, number, revision)
+            self._scope = CacheScope(prefix, revision)
+
+    # ---- from arrival to the queue
+
+    def submit_entry(self, entry: Entry, now_ns: int) -> None:
+        """Look an entry up, or queue it.
+
+        Raises:
+            Unavailable: too many are waiting, or the queue is full.
+        """
+        scope, request = self._scope, entry.request
+        large_digest = None if scope is None else self._keys.large_digest(request)
+        key = self._keys.key(request) if scope is not None and large_digest is None else b""
+        if scope is None or (large_digest is None and not key):
+            self._version.enqueue(entry, now_ns)
+            return
+        if self._max_waiting and self._waiting >= self._max_waiting:
+            raise queue_full(entry)
+        large = large_digest is not None
+        flight = Flight(None, entry) if large else self._join_flight(scope, key, entry)
+        entry.cache_lookup = lookup = CacheLookup(scope.prefix + key, scope.revision, flight)
+        entry.state = RequestState.CACHE_LOOKUP
+        self._waiting += 1
+        if entry.deadline_ns is not None:
+            left_s = max(0, entry.deadline_ns - now_ns) / 1e9
+            lookup.timer = self._loop.call_later(left_s, self._expire, entry)
+        if large_digest is not None:
+            self._begin_digest(large_digest, entry, lookup)
+        elif flight.leader is entry and not self._send_lookup(entry, flight):
+            try:
+                self._enqueue(entry, lookup, now_ns)
+            except Unavailable:
+                self._flights.land(flight)
+                entry.cache_lookup = None
+                raise
+            if entry.trace is not None:
+                entry.trace.end_lookup(entry.received_ns, now_ns, hit=False)
+
+    def _begin_digest(
+        self, large_digest: Callable[[], bytes], entry: Entry, lookup: CacheLookup
+    ) -> None:
+        def make_digest() -> bytes:
+            # The entry may have been cancelled meanwhile.
+            return large_digest() if entry.cache_lookup is lookup else b""
+
+        digest = self._loop.run_in_executor(self._client.threads, make_digest)
+        digest.add_done_callback(partial(self._on_digest, entry, lookup))
+
+    def _on_digest(self, entry: Entry, lookup: CacheLookup, future: asyncio.Future[bytes]) -> None:
+        digest = b""
+        try:
+            digest = future.result()
+        except asyncio.CancelledError:
+            _log.debug("a digest was cancelled: the cache client is closed")
+        except Exception:
+            _log.exception("a digest failed; its request is not cached", extra=about(entry))
+        if entry.cache_lookup is not lookup:
+            return
+        now_ns, scope = _now_ns(), self._scope
+        entry.request.digest = digest
+        if not digest or scope is None:
+            entry.cache_lookup = None
+            try:
+                self._enqueue(entry, lookup, now_ns)
+            except Unavailable as error:
+                self._version.fail(entry, error, now_ns)
+            else:
+                self._call_on_queued(entry, lookup, now_ns)
+            return
+        key = self._keys.key(entry.request)
+        lookup.key, lookup.revision = scope.prefix + key, scope.revision
+        lookup.flight = flight = self._join_flight(scope, key, entry)
+        if flight.leader is not entry:
+            if flight.leader.state is not RequestState.CACHE_LOOKUP:
+                self._call_on_queued(entry, lookup, now_ns)
+        elif not self._send_lookup(entry, flight):
+            self._enqueue_leader(entry, lookup, now_ns)
+
+    def _join_flight(self, scope: CacheScope, key: bytes, entry: Entry) -> Flight[Entry]:
+        # A request must not follow one that may wait longer than itself.
+        identity: tuple[Hashable, ...] = (scope.prefix + key, entry.level, entry.request.timeout_us)
+        if entry.request.caller and self._version.asks_others:
+            # Nor one that may, by way of other models, wait for the very model that asks.
+            identity = (*identity, entry)
+        return self._flights.join(identity, entry)
+
+    def _send_lookup(self, entry: Entry, flight: Flight[Entry]) -> bool:
+        """False: the cache cannot be asked now."""
+        assert entry.cache_lookup is not None, "a lookup for an entry without one"
+        context = b"" if entry.trace is None else entry.trace.begin_lookup()
+        on_result = partial(self._on_result, flight)
+        return self._client.lookup(entry.cache_lookup.key, on_result, context)
+
+    def _on_result(self, flight: Flight[Entry], value: bytes | None) -> None:
+        lookup = flight.leader.cache_lookup
+        if lookup is None:
+            return  # all its members were cancelled
+        now_ns = _now_ns()
+        response = None if value is None else read_cached(value)
+        if response is None:
+            self._enqueue_leader(flight.leader, lookup, now_ns)
+        else:
+            members = [flight.leader, *self._flights.land(flight)]
+            self._send_hits(members, response, lookup.revision, now_ns)
+
+    def _enqueue_leader(self, entry: Entry, lookup: CacheLookup, now_ns: int) -> None:
+        """The lookup was a miss: queue the leader, while its followers wait."""
+        if entry.trace is not None:
+            entry.trace.end_lookup(entry.received_ns, now_ns, hit=False)
+        try:
+            self._enqueue(entry, lookup, now_ns)
+        except Unavailable as error:
+            self._version.fail(entry, error, now_ns)
+            return
+        for member in (entry, *lookup.flight.followers):
+            if member.cache_lookup is not None:
+                self._call_on_queued(member, member.cache_lookup, now_ns)
+
+    def _call_on_queued(self, entry: Entry, lookup: CacheLookup, now_ns: int) -> None:
+        if lookup.on_queued is not None:
+            try:
+                lookup.on_queued()
+            except NereidError as error:
+                self._version.fail(entry, error, now_ns)
+
+    def _enqueue(self, entry: Entry, lookup: CacheLookup, now_ns: int) -> None:
+        lookup.waited_ns = now_ns - entry.received_ns
+        self._end_wait(lookup)
+        self._version.enqueue(entry, now_ns)
+
+    def _expire(self, entry: Entry) -> None:
+        self._version.fail(entry, deadline_passed(self._version.name), _now_ns())
+
+    # ---- the end
+
+    def needs_inline(self, lookup: CacheLookup, response: InferResponse) -> bool:
+        """Whether a response will be shared or stored, and so must not be in a segment."""
+        size_bytes = sum(map(payload_bytes, response.payloads))
+        lookup.admitted = self._client.admits(lookup.key, size_bytes)
+        stored = lookup.admitted and self._client.can_send(size_bytes)
+        return stored or bool(lookup.flight.followers)
+
+    def end_entry(self, entry: Entry, response: InferResponse | None) -> None:
+        """An entry with a lookup has had its response, or, without one, was cancelled."""
+        lookup, entry.cache_lookup = entry.cache_lookup, None
+        assert lookup is not None, "an entry without a lookup"
+        was_waiting = lookup.waiting
+        self._end_wait(lookup)
+        if was_waiting and entry.trace is not None and entry.trace.lookup:
+            # Cancelled during the lookup, of which the cache records a span in any case.
+            entry.trace.end_lookup(entry.received_ns, _now_ns(), hit=False)
+        flight = lookup.flight
+        if entry is not flight.leader:
+            self._flights.leave(flight, entry)
+        elif response is None or (
+            response.error is not None and response.error.code in _OWN_ERRORS
+        ):
+            leader = self._flights.leave(flight, entry)
+            if leader is not None and leader.cache_lookup is not None and not was_waiting:
+                self._enqueue_leader(leader, leader.cache_lookup, _now_ns())
+        elif (
+            response.error is not None and entry.retries and response.error.code == Unavailable.code
+        ):
+            # Instances were lost executing it, again and again: its followers would lose more.
+            now_ns = _now_ns()
+            for follower in self._flights.land(flight):
+                error = Unavailable(response.error.message, accepted=True)
+                self._version.fail(follower, error, now_ns)
+        elif response.error is not None:
+            self._enqueue_followers(flight)
+        else:
+            if response.segment_name:
+                # It is not inline, so that followers since needs_inline() cannot have it either.
+                self._enqueue_followers(flight)
+            elif followers := self._flights.land(flight):
+                self._send_hits(followers, response, entry.revision, _now_ns())
+            self._store(entry, lookup, response)
+
+    def _enqueue_followers(self, flight: Flight[Entry]) -> None:
+        """The leader failed: the followers run, in a batch rather than one after the other."""
+        now_ns = _now_ns()
+        for entry in self._flights.land(flight):
+            if entry.cache_lookup is not None:
+                entry.cache_lookup.flight = Flight(flight.identity, entry)
+                self._enqueue_leader(entry, entry.cache_lookup, now_ns)
+
+    def _send_hits(
+        self, entries: Sequence[Entry], response: InferResponse, revision: bytes, now_ns: int
+    ) -> None:
+        """Send waiting entries one response, computed by this revision: all are cache hits."""
+        for entry in entries:
+            lookup, entry.cache_lookup = entry.cache_lookup, None
+            if lookup is None:
+                continue
+            self._end_wait(lookup)
+            if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
+                self._expire(entry)
+                continue
+            if entry.trace is not None:
+                entry.trace.end_lookup(entry.received_ns, now_ns, hit=True)
+            entry.revision = revision
+            self._version.statistics.record_cache_hit(entry, now_ns - entry.received_ns, now_ns)
+            self._version.finish(entry, InferResponse(0, response.head, list(response.payloads)))
+
+    def _store(self, entry: Entry, lookup: CacheLookup, response: InferResponse) -> None:
+        """Store a response, unless an instance of another revision computed it."""
+        started_ns = _now_ns()
+        size_bytes = sum(map(payload_bytes, response.payloads))
+        valid = lookup.admitted and entry.revision == lookup.revision
+        if valid and not self._client.can_send(size_bytes):
+            # Before serialising it in vain.
+            self._client.failures += 1
+        elif valid and (value := write_cached(response)) is not None:
+            context = b"" if entry.trace is None else entry.trace.lookup
+            self._client.store(lookup.key, value, context)
+        self._version.statistics.record_cache_miss(lookup.waited_ns, _now_ns() - started_ns)
+
+    def _end_wait(self, lookup: CacheLookup) -> None:
+        if lookup.waiting:
+            lookup.waiting = False
+            self._waiting -= 1
+        if lookup.timer is not None:
+            lookup.timer.cancel()
+            lookup.timer = None

@@ -1,0 +1,138 @@
+"""The state of one request to an ensemble while its steps run.
+
+Records what was called and what came back; EnsembleVersion acts on it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nereid_scheduler.core.requests.request_timings import combined
+from nereid_scheduler.versions.ensembles.graphs.graph import GraphRun
+from nereid_scheduler.versions.ensembles.graphs.sequence_place import place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nereid.core.wire.messages import InferResponse, RequestTimings
+    from nereid_scheduler.core.requests.entry import Batch, Entry
+    from nereid_scheduler.versions.ensembles.graphs.graph import StepCall
+    from nereid_scheduler.versions.ensembles.graphs.sequence_place import SequencePlace, StatedPlace
+    from nereid_scheduler.versions.ensembles.step_tensors import (
+        ParsedHead,
+        SegmentLease,
+        StepHeads,
+        Tensor,
+    )
+
+
+class EnsembleRun:
+    """One attempt at a request; if tensors are lost with an executor, there is another.
+
+    calls: the open calls, each with its entry in the queue of the step's model.
+    leases: segments that have not been released.
+    """
+
+    __slots__ = (
+        "batch",
+        "calls",
+        "compute_ns",
+        "entry",
+        "graph",
+        "head",
+        "last_response_ns",
+        "leases",
+        "moved",
+        "path",
+        "paths",
+        "paused",
+        "place",
+        "responses_sent",
+        "stale",
+        "started_ns",
+        "throttled",
+        "trace_context",
+    )
+
+    def __init__(self, batch: Batch, head: ParsedHead, started_ns: int) -> None:
+        self.batch = batch
+        self.entry = batch.entries[0]
+        self.head = head
+        self.graph: GraphRun[Tensor] = GraphRun(head.plan)
+        self.calls: dict[StepCall[Tensor], tuple[StepHeads, Entry]] = {}
+        self.leases: set[SegmentLease] = set()
+        self.started_ns = started_ns
+        self.responses_sent = 0
+        self.last_response_ns = started_ns
+        # The client cannot keep up; and the calls that the steps after them cannot keep up with.
+        self.paused = False
+        self.throttled: set[StepCall[Tensor]] = set()
+        # A step was executed by an instance of another revision than its model has now.
+        self.stale = False
+        # In a sequence; and whether a step has stated another for the steps behind it.
+        self.place = place_of(self.entry.request.parameters)
+        self.moved = False
+        # Where the time went of the steps that led to the last response of a step, one after the
+        # other; and, by the calls that those responses led to, to each of them. Only of requests
+        # that want to know it.
+        self.path: RequestTimings | None = None
+        self.paths: dict[StepCall[Tensor], RequestTimings | None] = {}
+        # Sums over the steps: input, infer, output.
+        self.compute_ns = (0, 0, 0)
+        trace = self.entry.trace
+        context = self.entry.request.trace_context
+        self.trace_context = context if trace is None else trace.begin_steps()
+
+    def place_outputs(
+        self, entry: Entry, outputs: dict[str, Tensor], stated: StatedPlace | None
+    ) -> dict[str, Tensor]:
+        """The outputs of a step, with the place of the steps behind it. entry: of the step."""
+        own = place_of(entry.request.parameters) if self.moved else self.place
+        place = own if stated is None else stated.behind(own)
+        if not self.moved and place == self.place:
+            return outputs
+        self.moved = True
+        return {name: tensor._replace(place=place) for name, tensor in outputs.items()}
+
+    def place_behind(self, tensors: Iterable[Tensor | None]) -> SequencePlace:
+        """The place of what reads these tensors; where they differ, the first one's."""
+        if self.moved:
+            for tensor in tensors:
+                if tensor is not None and tensor.place is not None:
+                    return tensor.place
+        return self.place
+
+    def on_response(
+        self, call: StepCall[Tensor], response: InferResponse
+    ) -> tuple[StepHeads, Entry]:
+        """A call has responded, with its last response or another."""
+        called = self.calls[call]
+        if not response.more:
+            del self.calls[call]
+        if self.entry.request.wants_timings:
+            self._record_timings(call, response)
+        return called
+
+    def _record_timings(self, call: StepCall[Tensor], response: InferResponse) -> None:
+        """What comes next has waited for this call, and for what the call has waited for. Only the
+        last response to a call says where its time went.
+        """
+        if response.more:
+            self.path = self.paths.get(call)
+            return
+        path = self.paths.pop(call, None)
+        self.path = path if response.timings is None else combined(path, response.timings)
+
+    def record_step(self, entry: Entry, revision: bytes) -> None:
+        """A step was executed, or found in the cache; its model has this revision now."""
+        execution = entry.execution
+        if execution is None:
+            self.stale = self.stale or entry.revision != revision
+        else:
+            before = self.compute_ns
+            self.compute_ns = (
+                before[0] + execution.compute_input_ns,
+                before[1] + execution.compute_infer_ns,
+                before[2] + execution.compute_output_ns,
+            )
+            self.stale = self.stale or execution.revision != revision

@@ -1,0 +1,428 @@
+"""A version of an ensemble: its requests become requests to the models of its steps.
+
+Those go through the models' own queues, so that steps of many ensembles and requests of clients
+share batches. The graph decides which step runs when; this submits them. Tensors are passed on as
+they are, unread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from nereid.bounded_cache import BoundedCache
+from nereid.core.errors import (
+    INTERNAL_MESSAGE,
+    Cancelled,
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    NereidError,
+    Unavailable,
+    error_from_code,
+)
+from nereid.core.wire.messages import InferRequest, InferResponse, RequestTimings
+from nereid.observability.metrics import CANCELED, OTHER
+from nereid.shm.mappings import SegmentLostError, exists
+from nereid.shm.reference import SharedMemory
+from nereid_scheduler.batching.batcher import make_batcher
+from nereid_scheduler.batching.queues import request_prefix
+from nereid_scheduler.core.models.dependencies import step_request_id
+from nereid_scheduler.core.requests.entry import about
+from nereid_scheduler.core.requests.execution import Execution
+from nereid_scheduler.core.requests.request_timings import CACHE, QUEUE, combined
+from nereid_scheduler.core.requests.segment_owners import inline
+from nereid_scheduler.versions.ensembles.ensemble_run import EnsembleRun
+from nereid_scheduler.versions.ensembles.step_tensors import (
+    MAX_HEADS,
+    EnsembleHeads,
+    SegmentLease,
+    StepHeads,
+    Tensor,
+)
+from nereid_scheduler.versions.queued_requests import QueuedRequests
+from nereid_scheduler.versions.reruns.resent_requests import may_have_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from nereid.model_config import ModelConfig
+    from nereid_scheduler.core.requests.entry import Batch, Entry
+    from nereid_scheduler.versions.ensembles.graphs.graph import NextActions, Step, StepCall
+    from nereid_scheduler.versions.version_context import VersionContext
+    from nereid_scheduler.versions.waits.nested_calls import NestedCalls
+
+    # The version that runs a step now; raises NereidError if there is none.
+    FindModel = Callable[[Step], QueuedRequests]
+
+_log = logging.getLogger(__name__)
+
+_DEADLOCK: Final = (
+    "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
+)
+_TENSORS_LOST: Final = "an executor was lost before its response was read"
+# A decoupled step waits while so many calls of one request's steps are open.
+_MAX_OPEN_CALLS: Final = 1024
+# Steps differ by the outputs that are requested, of which clients could ask for any combination.
+_MAX_STEPS: Final = 4096
+_CANCELS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
+_now_ns = time.monotonic_ns
+
+
+class EnsembleVersion(QueuedRequests):
+    """Its queue is empty at the end of each loop turn.
+
+    With decoupled models among its steps, on_response is called for each of several responses.
+    """
+
+    asks_others = True
+
+    def __init__(  # noqa: PLR0913 - a ModelVersion's, and by keyword what ensembles need
+        self,
+        config: ModelConfig,
+        number: int,
+        context: VersionContext,
+        *,
+        find_model: FindModel,
+        nested_calls: NestedCalls | None = None,
+        labels: Mapping[str, tuple[str, ...]] | None = None,
+        max_steps: int = _MAX_STEPS,
+        max_heads: int = MAX_HEADS,
+    ) -> None:
+        """nested_calls: finds deadlocks of requests that models make; None: none make any.
+
+        labels: of classes, by output. max_steps and max_heads bound what is remembered.
+        """
+        limits = context.limits
+        batcher = make_batcher(config, max_pending=limits.max_queue_size)
+        super().__init__(config, number, context, batcher)
+        self._on_end.append(self._end_run)
+        self._find_model = find_model
+        self._nested_calls = nested_calls
+        self._heads = EnsembleHeads(config, number, labels or {}, max_heads)
+        self._max_heads = max_heads
+        self._steps: BoundedCache[Step, StepHeads] = BoundedCache(max_steps)
+        self._runs: dict[Entry, EnsembleRun] = {}
+        configured = config.proto.ensemble_scheduling.max_inflight_requests
+        self._max_open_calls = configured or _MAX_OPEN_CALLS
+
+    def set_flow(self, entry: Entry, *, paused: bool) -> None:
+        """The entry's client cannot keep up with the responses, or it can again."""
+        run = self._runs.get(entry)
+        if run is not None:
+            run.paused = paused
+            for call in run.calls:
+                self._set_call_flow(run, call)
+
+    def forget_models(self) -> None:
+        """Find the versions that run the steps anew: they may have changed."""
+        self._steps.clear()
+
+    def _cancel_execution(self, entry: Entry) -> None:
+        if entry in self._runs:
+            self.statistics.record_failure(entry, _now_ns(), CANCELED)
+
+    # ---- from the queue to the steps
+
+    def _dispatch(self, now_ns: int) -> None:
+        while (batch := self._batcher.next_batch(now_ns, 1)) is not None:
+            self._start_run(batch, now_ns)
+        self._timer.arm(self._batcher.wake_at_ns(now_ns), now_ns)
+
+    def _start_run(self, batch: Batch, now_ns: int) -> None:
+        entry = batch.entries[0]
+        try:
+            head = self._heads.parse_request(entry.request.head)
+        except NereidError as error:
+            self.fail_entry(entry, error, now_ns)
+            return
+        run = self._runs[entry] = EnsembleRun(batch, head, now_ns)
+        self._advance(run, run.graph.start(head.input_tensors(entry.request.payloads)))
+
+    def _advance(self, run: EnsembleRun, actions: NextActions[Tensor]) -> None:
+        """Do what the graph says is next."""
+        # Steps of other requests, or several calls of this one, could share a batch.
+        alone = len(self._runs) == 1 and len(actions.calls) == 1 and not self.config.decoupled
+        try:
+            for call in actions.calls:
+                self._submit_step(run, call, at_once=alone)
+            if not run.graph.finished:
+                for outputs in actions.responses:
+                    self._send_partial(run, self._build_response(run, outputs))
+            elif run.graph.deadlocked and not self.config.decoupled:
+                text = request_prefix(run.entry.request.request_id) + _DEADLOCK
+                self._fail_run(run, InvalidArgument.code, text)
+            else:
+                self._finish_run(run, actions.responses)
+        except SegmentLostError:
+            self._restart_run(run)
+        except NereidError as error:
+            self._fail_run(run, error.code, error.message, error.retry_after_ms)
+        except Exception:
+            _log.exception("a step of %r cannot be submitted", self, extra=about(run.entry))
+            self._fail_run(run, Internal.code, INTERNAL_MESSAGE)
+
+    def _submit_step(self, run: EnsembleRun, call: StepCall[Tensor], *, at_once: bool) -> None:
+        step, head = call.step, run.head
+        heads = self._steps.get(step)
+        if heads is None:
+            model = self._find_model(step)
+            heads = StepHeads(step, model, head.plan, head.classes, self._max_heads)
+            self._steps.remember(step, heads)
+        original = run.entry.request
+        # A decoupled step may be called several times for one request.
+        number = 0 if self.config.decoupled else step_request_id(original.id, step.index)
+        parameters = original.parameters
+        if run.moved:
+            place = run.place_behind(call.tensors.values())
+            parameters = {**(parameters or {}), **place.parameters()}
+        request = InferRequest(
+            number,
+            heads.write_request(call.tensors),
+            [tensor.payload for tensor in call.tensors.values()],
+            original.request_id,
+            parameters,
+            original.priority,
+            original.timeout_us,
+            original.deadline,
+            run.trace_context,
+            caller=original.caller,
+            depth=original.depth,
+            accepts_many=True,
+            sequence_owner=original.sequence_owner,
+            wants_timings=original.wants_timings,
+        )
+        if original.wants_timings:
+            run.paths[call] = run.path
+        on_response = partial(self._on_step_response, run, call)
+        entry = heads.model.submit(request, on_response, at_once=at_once)
+        run.calls[call] = heads, entry
+        if request.caller and self._nested_calls is not None:
+            # A model that called the ensemble waits for its steps.
+            self._nested_calls.add_call(request, entry)
+
+    # ---- from the steps to the response
+
+    def _on_step_response(
+        self, run: EnsembleRun, call: StepCall[Tensor], response: InferResponse
+    ) -> None:
+        if self._runs.get(run.entry) is not run:
+            self.segment_owners.drop_response(response)
+            return
+        heads, entry = run.on_response(call, response)
+        if response.error is not None:
+            if self._has_lost_inputs(run, call.tensors.values()):
+                self._restart_run(run)
+            else:
+                error_status = response.error
+                self._fail_run(
+                    run, error_status.code, error_status.message, error_status.retry_after_ms
+                )
+            return
+        if not response.more:
+            run.record_step(entry, heads.model.revision)
+            self._release_tensors(run, call.tensors.values(), in_use=response.inputs_in_use)
+        try:
+            outputs = _outputs_of(run, heads, entry, response) if response.head else None
+        except NereidError as error:
+            self.segment_owners.drop_response(response)
+            self._fail_run(run, error.code, error.message, error.retry_after_ms)
+            return
+        if response.segment_name and outputs is not None:
+            self._add_leases(run, outputs.values())
+        if outputs is not None or not response.more:
+            # Otherwise it only announces that there may be several.
+            self._advance(run, run.graph.on_response(call, outputs, last=not response.more))
+        if self.config.decoupled:
+            self._throttle_calls(run, call)
+
+    def _build_response(self, run: EnsembleRun, outputs: Sequence[Tensor | None]) -> InferResponse:
+        """The response with these outputs; raises SegmentLostError."""
+        tensors = run.head.response_tensors(outputs)
+        head = self._heads.write_response(run.head, tensors, run.place_behind(outputs))
+        response = InferResponse(0, head, [tensor.payload for tensor in tensors if tensor])
+        if any(isinstance(each, SharedMemory) for each in response.payloads):
+            self._pass_on_segment(run, response, [tensor for tensor in outputs if tensor])
+        return response
+
+    def _send_partial(self, run: EnsembleRun, response: InferResponse) -> None:
+        """Send a response that is not the last."""
+        response.more = True
+        self._record_response(run, response)
+        run.entry.respond(response)
+
+    def _finish_run(self, run: EnsembleRun, responses: Sequence[Sequence[Tensor | None]]) -> None:
+        """Send these responses; the last one, or an empty one, ends the request."""
+        for outputs in responses[:-1]:
+            self._send_partial(run, self._build_response(run, outputs))
+        response = self._build_response(run, responses[-1]) if responses else InferResponse(0)
+        entry = run.entry
+        revision = b"" if run.stale else self.revision
+        epoch_ms = time.time_ns() // 1_000_000
+        execution = Execution(run.started_ns, _now_ns(), epoch_ms, *run.compute_ns, revision)
+        entry.execution = execution
+        entry.revision = revision
+        run.batch.traced = entry.trace is not None
+        self.statistics.record_batch(run.batch, execution)
+        if self.config.decoupled:
+            if not run.responses_sent:
+                # Announces a decoupled model: its responses wait for no other request's.
+                entry.respond(InferResponse(0, more=True))
+            self._record_response(run, response)
+        self.end_entry(entry, response)
+
+    def _timings_of(self, entry: Entry, response: InferResponse) -> RequestTimings:
+        """Of the steps that the response has waited for; those beside them do not count."""
+        run = self._runs.get(entry)
+        if run is None:
+            return super()._timings_of(entry, response)
+        queued_ns = run.started_ns - entry.enqueued_ns
+        own = RequestTimings(((QUEUE, queued_ns),), attempt=entry.retries + 1)
+        if entry.cache_lookup is not None:
+            lookup = (CACHE, entry.enqueued_ns - entry.received_ns)
+            own = own._replace(phases=(lookup, *own.phases))
+        return own if run.path is None else combined(own, run.path)
+
+    def _record_response(self, run: EnsembleRun, response: InferResponse) -> None:
+        now_ns = _now_ns()
+        interval_ns = now_ns - run.last_response_ns
+        self.statistics.record_response(run.responses_sent, response, interval_ns)
+        if run.entry.trace is not None:
+            run.entry.trace.responded(response, now_ns)
+        run.responses_sent += 1
+        run.last_response_ns = now_ns
+
+    # ---- flow control of decoupled steps
+
+    def _throttle_calls(self, run: EnsembleRun, call: StepCall[Tensor]) -> None:
+        """A call has responded: pause those that the steps after them cannot keep up with."""
+        for each in (call, *call.ancestors()):
+            if each.open_below >= self._max_open_calls and each not in run.throttled:
+                run.throttled.add(each)
+            elif each in run.throttled and each.open_below <= self._max_open_calls // 2:
+                run.throttled.discard(each)
+            elif not run.paused or each is not call:
+                continue
+            self._set_call_flow(run, each)
+
+    def _set_call_flow(self, run: EnsembleRun, call: StepCall[Tensor]) -> None:
+        if call in run.calls:
+            _, entry = run.calls[call]
+            entry.set_flow(paused=run.paused or call in run.throttled)
+
+    # ---- the end of a run
+
+    def _fail_run(self, run: EnsembleRun, code: int, message: str, retry_after_ms: int = 0) -> None:
+        message = f"in ensemble '{self.name}', {message}"
+        error = error_from_code(code, message, accepted=True, retry_after_ms=retry_after_ms)
+        self.fail_entry(run.entry, error, _now_ns(), CANCELED if code in _CANCELS else OTHER)
+
+    def _end_run(self, entry: Entry) -> None:
+        run = self._runs.pop(entry, None)
+        if run is not None:
+            self._cancel_run(run)
+
+    def _cancel_run(self, run: EnsembleRun) -> None:
+        """Cancel its open calls and release its segments."""
+        if run.calls:
+            # In the next loop turn: a model may be about to respond to several of them right now.
+            self._loop.call_soon(_cancel_calls, list(run.calls.values()))
+            # Calls refer to the run: without this the request stays in memory.
+            run.calls.clear()
+        if run.leases:
+            # Discarded, not reused: open steps may still read them.
+            names = {lease.segment_name for lease in run.leases}
+            self.segment_owners.return_segments(names, discard=True)
+
+    def _has_lost_inputs(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> bool:
+        """Whether a step failed since its inputs were lost with an executor, and may be retried."""
+        if run.responses_sent or run.entry.retries >= self.limits.max_retries:
+            return False
+        leases = {tensor.lease for tensor in tensors}
+        return any(lease is not None and not exists(lease.segment_name) for lease in leases)
+
+    def _restart_run(self, run: EnsembleRun) -> None:
+        entry = run.entry
+        now_ns = _now_ns()
+        if run.responses_sent or entry.retries >= self.limits.max_retries:
+            self._fail_run(run, Unavailable.code, _TENSORS_LOST)
+            return
+        # Of any of the ensemble's requests: the steps that this one has called are not kept.
+        if any(heads.model.config.at_most_once for heads in self._steps.values()):
+            error = may_have_run(self.name, _TENSORS_LOST)
+            self._fail_run(run, error.code, error.message, error.retry_after_ms)
+            return
+        _log.warning(
+            "tensors were lost with an executor; a request of %r starts again",
+            self,
+            extra=about(entry),
+        )
+        entry.retries += 1
+        self.statistics.retries += 1
+        self._cancel_run(run)
+        self._start_run(run.batch, now_ns)
+
+    # ---- tensors in executors' segments
+
+    def _add_leases(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> None:
+        """A response's tensors lie in a segment, which is to be released after their last use."""
+        for tensor in tensors:
+            lease = tensor.lease
+            if lease is not None and lease not in run.leases:
+                run.leases.add(lease)
+                if not lease.uses:
+                    self._release_segment(run, lease)
+
+    def _release_tensors(
+        self, run: EnsembleRun, tensors: Iterable[Tensor], *, in_use: bool = False
+    ) -> None:
+        """A step needs these no more. in_use: an instance that was lost may still read them."""
+        if in_use:
+            # Some may be the ensemble's own inputs.
+            run.entry.request.resent = True
+        for tensor in tensors:
+            lease = tensor.lease
+            if lease is not None:
+                lease.uses -= 1
+                lease.in_use = lease.in_use or in_use
+                if not lease.uses:
+                    self._release_segment(run, lease)
+
+    def _release_segment(self, run: EnsembleRun, lease: SegmentLease) -> None:
+        run.leases.discard(lease)
+        self.segment_owners.return_segments((lease.segment_name,), discard=lease.in_use)
+
+    def _pass_on_segment(
+        self, run: EnsembleRun, response: InferResponse, outputs: Sequence[Tensor]
+    ) -> None:
+        """Leave payloads in shared memory if all of them are in one segment; else copy them.
+
+        Raises:
+            SegmentLostError: the executor that owns a segment was lost.
+        """
+        leases = {tensor.lease for tensor in outputs}
+        lease = leases.pop()
+        if lease is not None and not leases and not lease.in_use and run.entry.cache_lookup is None:
+            # From here on the gateway releases it.
+            run.leases.discard(lease)
+            response.segment_name = lease.segment_name
+            return
+        response.payloads = inline(response.payloads)
+        self._release_tensors(run, outputs)
+
+
+def _outputs_of(
+    run: EnsembleRun, heads: StepHeads, entry: Entry, response: InferResponse
+) -> dict[str, Tensor]:
+    """A step's outputs; they have a place in a sequence where it is not the ensemble's."""
+    outputs, stated = heads.parse_response(response)
+    if stated is None and not run.moved:
+        return outputs
+    return run.place_outputs(entry, outputs, stated)
+
+
+def _cancel_calls(calls: Iterable[tuple[StepHeads, Entry]]) -> None:
+    for _, entry in calls:
+        entry.cancel()

@@ -1,0 +1,1 @@
+"""Ensembles' graphs: which steps there are, which one comes next, and what is wrong with them."""

@@ -1,0 +1,276 @@
+"""The data-driven graph of an ensemble: which steps a request needs, and which can run now.
+
+Pure: tensors in; steps to call and responses to send out. The tensors' type is the owner's affair;
+None stands for an optional tensor that was omitted. Knows no model, no queue and no clock.
+
+A step runs once its inputs are there. A step with several responses opens a **branch** with each of
+them: the steps that depend on it run once per branch, with tensors of the branches above it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from nereid_scheduler.core.models.dependencies import step_model
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from nereid.pb.model_config_pb2 import ModelEnsembling
+
+T = TypeVar("T")
+
+
+class Step:
+    """One step. The maps hold pairs of the model's name for a tensor, and the ensemble's."""
+
+    __slots__ = ("index", "input_map", "model", "output_map", "version")
+
+    def __init__(
+        self,
+        index: int,
+        model: str,
+        version: int,
+        input_map: tuple[tuple[str, str], ...],
+        output_map: tuple[tuple[str, str], ...],
+    ) -> None:
+        self.index = index
+        self.model = model
+        self.version = version
+        self.input_map = input_map
+        self.output_map = output_map
+
+
+class Plan:
+    """The steps that a request for certain outputs needs; shared by all such requests."""
+
+    __slots__ = ("consumers", "outputs", "steps")
+
+    def __init__(self, steps: Sequence[Step], outputs: Collection[str]) -> None:
+        """outputs: the ensemble's outputs that are requested."""
+        self.outputs = tuple(outputs)
+        self.steps = _needed_steps(steps, outputs)
+        self.consumers: dict[str, tuple[Step, ...]] = {}
+        for step in self.steps:
+            for _, tensor in step.input_map:
+                self.consumers[tensor] = (*self.consumers.get(tensor, ()), step)
+
+
+def steps_of(ensembling: ModelEnsembling) -> tuple[Step, ...]:
+    """The steps of a valid configuration."""
+    return tuple(
+        Step(
+            index,
+            step_model(step),
+            step.model_version,
+            tuple(sorted(step.input_map.items())),
+            tuple(sorted(step.output_map.items())),
+        )
+        for index, step in enumerate(ensembling.step)
+    )
+
+
+def _needed_steps(steps: Sequence[Step], outputs: Collection[str]) -> tuple[Step, ...]:
+    """The steps that lead to these outputs, each with only the outputs that are needed."""
+    needed_tensors = set(outputs)
+    producers = {tensor: step for step in steps for _, tensor in step.output_map}
+    pending, needed = list(outputs), set()
+    while pending:
+        step = producers.get(pending.pop())
+        if step is None or step.index in needed:
+            continue
+        needed.add(step.index)
+        tensors = [tensor for _, tensor in step.input_map]
+        needed_tensors.update(tensors)
+        pending += tensors
+    return tuple(
+        Step(
+            step.index,
+            step.model,
+            step.version,
+            step.input_map,
+            tuple(pair for pair in step.output_map if pair[1] in needed_tensors),
+        )
+        for step in steps
+        if step.index in needed
+    )
+
+
+class _Branch(Generic[T]):
+    """The tensors below one response of a step. source: its call; None: the root."""
+
+    __slots__ = ("children", "open_calls", "parent", "responded", "source", "started", "tensors")
+
+    def __init__(self, source: StepCall[T] | None = None) -> None:
+        self.source = source
+        self.parent = None if source is None else source.branch
+        self.children: list[_Branch[T]] = []
+        self.tensors: dict[str, T | None] = {}
+        # The steps that were called in this branch, and how many calls are still open.
+        self.started: set[int] = set()
+        self.open_calls = 0
+        self.responded = False
+
+    def find_branch(self, tensor: str) -> _Branch[T] | None:
+        """The nearest branch towards the root that has this tensor, omitted ones included."""
+        branch: _Branch[T] | None = self
+        while branch is not None and tensor not in branch.tensors:
+            branch = branch.parent
+        return branch
+
+    def find_tensor(self, tensor: str) -> T | None:
+        branch = self.find_branch(tensor)
+        return None if branch is None else branch.tensors[tensor]
+
+    def subtree(self) -> Iterator[_Branch[T]]:
+        yield self
+        for child in self.children:
+            yield from child.subtree()
+
+
+class StepCall(Generic[T]):
+    """A step to run with these inputs, by the model's names."""
+
+    __slots__ = ("branch", "open_below", "responses", "step", "tensors")
+
+    def __init__(self, step: Step, tensors: dict[str, T], branch: _Branch[T]) -> None:
+        self.step = step
+        self.tensors = tensors
+        self.branch = branch
+        self.responses = 0
+        # How many calls are open in the branches that its responses have opened.
+        self.open_below = 0
+
+    def ancestors(self) -> Iterator[StepCall[T]]:
+        """The calls whose responses opened the branches around this one, nearest first."""
+        call = self.branch.source
+        while call is not None:
+            yield call
+            call = call.branch.source
+
+
+class NextActions(Generic[T]):
+    """Steps to call now, and responses to send, each with its tensors in the plan's order.
+
+    None stands for a tensor that a step did not give, or that the request omits. A response of
+    nothing but None is one without outputs, which is not the same as no response.
+    """
+
+    __slots__ = ("calls", "responses")
+
+    def __init__(self) -> None:
+        self.calls: list[StepCall[T]] = []
+        self.responses: list[list[T | None]] = []
+
+
+class GraphRun(Generic[T]):
+    """One request's run through the graph.
+
+    start() once; then on_response() for each response of each call, with last=True for a call's
+    final one. The run is over when finished.
+    """
+
+    __slots__ = ("_open_calls", "_plan", "_root", "responses")
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._root: _Branch[T] = _Branch()
+        # Calls whose final response is pending.
+        self._open_calls = 0
+        # How many responses the run has made.
+        self.responses = 0
+
+    @property
+    def finished(self) -> bool:
+        """No call is open, so there will be no more responses."""
+        return not self._open_calls
+
+    @property
+    def deadlocked(self) -> bool:
+        """It is over without a response: some output was neither given nor left out by a step."""
+        return not self._open_calls and not self.responses
+
+    def start(self, tensors: Mapping[str, T | None]) -> NextActions[T]:
+        """Begin with the request's tensors; None for optional ones that it omits."""
+        return self._set_tensors(self._root, tensors)
+
+    def on_response(
+        self, call: StepCall[T], outputs: Mapping[str, T] | None, *, last: bool = True
+    ) -> NextActions[T]:
+        """A step has responded. outputs by the model's names; None: only the end of the call."""
+        branch = call.branch
+        if last:
+            self._open_calls -= 1
+            branch.open_calls -= 1
+            for each in call.ancestors():
+                each.open_below -= 1
+        if outputs is None:
+            _prune(branch)
+            return NextActions()
+        # A single response needs no branch.
+        if call.responses or not last:
+            branch = _Branch(call)
+            call.branch.children.append(branch)
+        call.responses += 1
+        tensors = {tensor: outputs.get(name) for name, tensor in call.step.output_map}
+        actions = self._set_tensors(branch, tensors)
+        _prune(branch)
+        return actions
+
+    def _set_tensors(self, branch: _Branch[T], tensors: Mapping[str, T | None]) -> NextActions[T]:
+        branch.tensors.update(tensors)
+        actions: NextActions[T] = NextActions()
+        consumers, outputs = self._plan.consumers, self._plan.outputs
+        for each in branch.subtree() if branch.children else (branch,):
+            has_outputs = False
+            for tensor in tensors:
+                for step in consumers.get(tensor, ()):
+                    if step.index not in each.started and _may_run(step, each):
+                        actions.calls.append(self._start_call(step, each))
+                has_outputs = has_outputs or tensor in outputs
+            if has_outputs and not each.responded:
+                self._respond_if_complete(each, actions)
+        return actions
+
+    def _start_call(self, step: Step, branch: _Branch[T]) -> StepCall[T]:
+        branch.started.add(step.index)
+        branch.open_calls += 1
+        self._open_calls += 1
+        tensors = {}
+        for name, tensor in step.input_map:
+            value = branch.find_tensor(tensor)
+            if value is not None:
+                tensors[name] = value
+        call = StepCall(step, tensors, branch)
+        for each in call.ancestors():
+            each.open_below += 1
+        return call
+
+    def _respond_if_complete(self, branch: _Branch[T], actions: NextActions[T]) -> None:
+        response: list[T | None] = []
+        for tensor in self._plan.outputs:
+            place = branch.find_branch(tensor)
+            if place is None:
+                return
+            response.append(place.tensors[tensor])
+        branch.responded = True
+        self.responses += 1
+        actions.responses.append(response)
+
+
+def _may_run(step: Step, branch: _Branch[T]) -> bool:
+    """Whether all of a step's inputs are there, at least one of them in this very branch."""
+    here = False
+    for _, tensor in step.input_map:
+        place = branch.find_branch(tensor)
+        if place is None:
+            return False
+        here = here or place is branch
+    return here
+
+
+def _prune(branch: _Branch[T]) -> None:
+    """Free a branch that is done: a long stream opens many."""
+    parent = branch.parent
+    if parent is not None and branch.responded and not branch.open_calls and not branch.children:
+        parent.children.remove(branch)

@@ -1,0 +1,86 @@
+"""Where in which sequence the requests of an ensemble's steps are.
+
+A step's request has its ensemble's place, unless the response of a step before it states another:
+its parameters `sequence_id`, `sequence_start` and `sequence_end` hold for the steps behind it.
+Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nereid.core.correlation_ids import as_signed
+from nereid.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid.core.correlation_ids import CorrelationId
+    from nereid.core.wire.messages import Parameter
+    from nereid.pb.kserve_pb2 import InferParameter
+
+_ID, _START, _END = "sequence_id", "sequence_start", "sequence_end"
+
+
+class SequencePlace(NamedTuple):
+    """The id as it came, with its sign; 0 or empty: in no sequence."""
+
+    id: CorrelationId = 0
+    start: bool = False
+    end: bool = False
+
+    def parameters(self) -> dict[str, Parameter]:
+        """As on Triton, a number is signed here."""
+        number = self.id if isinstance(self.id, str) else as_signed(self.id)
+        return {_ID: number, _START: self.start, _END: self.end}
+
+
+_NOWHERE = SequencePlace()
+
+
+class StatedPlace(NamedTuple):
+    """What a step's response states. id: None: that of its request; a flag not stated is false."""
+
+    id: CorrelationId | None
+    start: bool
+    end: bool
+
+    def behind(self, own: SequencePlace) -> SequencePlace:
+        """The place of the steps behind one whose request had its own."""
+        return SequencePlace(own.id if self.id is None else self.id, self.start, self.end)
+
+
+def place_of(parameters: Mapping[str, Any] | None) -> SequencePlace:
+    """The place of a request with these parameters. The gateway has checked the types."""
+    if not parameters:
+        return _NOWHERE
+    get = parameters.get
+    return SequencePlace(get(_ID, 0), bool(get(_START, False)), bool(get(_END, False)))
+
+
+def stated_place(parameters: Mapping[str, InferParameter]) -> StatedPlace | None:
+    """What a response with these parameters states; None: nothing.
+
+    Raises:
+        InvalidArgument: of a type that the place cannot have; in Triton's words.
+    """
+    correlation_id: CorrelationId | None = None
+    flags = {_START: False, _END: False}
+    stated = False
+    for key, parameter in parameters.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        if key == _ID:
+            if choice not in {"int64_param", "uint64_param", "string_param"}:
+                raise InvalidArgument(
+                    f"expected parameter '{_ID}' to be TRITONSERVER_PARAMETER_INT or"
+                    " TRITONSERVER_PARAMETER_STRING"
+                )
+            correlation_id = getattr(parameter, choice)
+        elif key in flags:
+            if choice != "bool_param":
+                raise InvalidArgument(f"expect parameter '{key}' to be TRITONSERVER_PARAMETER_BOOL")
+            flags[key] = parameter.bool_param
+        else:
+            continue
+        stated = True
+    return StatedPlace(correlation_id, flags[_START], flags[_END]) if stated else None

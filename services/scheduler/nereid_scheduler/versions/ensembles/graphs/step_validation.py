@@ -1,0 +1,169 @@
+"""Checks an ensemble against the models of its steps; the texts are those of Triton's core.
+
+Pure: complete configurations in. Rules about the ensemble's configuration alone are checked in
+nereid.model_config.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from nereid.core.errors import InvalidArgument
+from nereid.core.tensors.shapes import format_shape
+from nereid.pb import model_config_pb2
+from nereid_scheduler.core.models.dependencies import step_model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nereid.pb.model_config_pb2 import ModelConfig, ModelEnsembling, ModelInput, ModelOutput
+
+    _Configured = ModelInput | ModelOutput
+
+_ANY = -1
+
+
+class _Tensor(NamedTuple):
+    """An ensemble's tensor as one model declares it."""
+
+    model: str
+    datatype: int
+    dims: tuple[int, ...]
+    # With the batch dimension, where the model has one.
+    full_dims: tuple[int, ...]
+
+
+def check_steps(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> bool:
+    """Check an ensemble against the configurations of its steps' models, by their names.
+
+    Returns whether the ensemble is decoupled, as it is if one of these models is.
+
+    Raises:
+        InvalidArgument: the first mismatch.
+    """
+    name = ensemble.name
+    tensors: dict[str, _Tensor] = {}
+    configured: Sequence[_Configured] = [*ensemble.input, *ensemble.output]
+    for tensor in configured:
+        # Its steps get the tensors after its own reshape. Theirs do not count: an ensemble is a
+        # client of its models.
+        inner = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
+        tensors[tensor.name] = _declared_by(ensemble, tensor, inner)
+    for step in ensemble.ensemble_scheduling.step:
+        model = models[step_model(step)]
+        if 0 < model.max_batch_size < ensemble.max_batch_size:
+            raise InvalidArgument(
+                f"ensemble {name} allows maximum batch size {ensemble.max_batch_size}, but it"
+                f" contains model {model.name} which only allows maximum batch size to be"
+                f" {model.max_batch_size}"
+            )
+        _check_inputs(name, step, model, tensors)
+        _check_outputs(name, step, model, tensors)
+    _check_forks(ensemble, models)
+    return any(
+        models[step_model(step)].model_transaction_policy.decoupled
+        for step in ensemble.ensemble_scheduling.step
+    )
+
+
+def _declared_by(model: ModelConfig, tensor: _Configured, inner: Sequence[int]) -> _Tensor:
+    dims = tuple(inner)
+    full_dims = (_ANY, *dims) if model.max_batch_size > 0 else dims
+    return _Tensor(model.name, tensor.data_type, dims, full_dims)
+
+
+def _check_inputs(
+    name: str, step: ModelEnsembling.Step, model: ModelConfig, tensors: dict[str, _Tensor]
+) -> None:
+    inputs = {tensor.name: tensor for tensor in model.input}
+    for key, tensor_name in sorted(step.input_map.items()):
+        if key not in inputs:
+            raise InvalidArgument(
+                f"in ensemble {name}, ensemble tensor {tensor_name} is mapping to non-existing"
+                f" input {key} in model {model.name}"
+            )
+        _check_consistent(
+            name, tensor_name, _declared_by(model, inputs[key], inputs[key].dims), tensors
+        )
+    for tensor in model.input:
+        if tensor.name not in step.input_map and not tensor.optional:
+            raise InvalidArgument(
+                f"in ensemble {name}, input {tensor.name} in model {model.name} is not mapped to"
+                " any ensemble tensors"
+            )
+
+
+def _check_outputs(
+    name: str, step: ModelEnsembling.Step, model: ModelConfig, tensors: dict[str, _Tensor]
+) -> None:
+    outputs = {tensor.name: tensor for tensor in model.output}
+    for key, tensor_name in sorted(step.output_map.items()):
+        if key not in outputs:
+            raise InvalidArgument(
+                f"in ensemble {name}, ensemble tensor {tensor_name} is mapped from non-existing"
+                f" output {key} in model {model.name}"
+            )
+        _check_consistent(
+            name, tensor_name, _declared_by(model, outputs[key], outputs[key].dims), tensors
+        )
+
+
+def _check_consistent(
+    ensemble: str, tensor_name: str, seen: _Tensor, tensors: dict[str, _Tensor]
+) -> None:
+    """Compare a model's declaration of a tensor with that of the first model that has it."""
+    first = tensors.setdefault(tensor_name, seen)
+    start = f"in ensemble {ensemble}, ensemble tensor {tensor_name}: inconsistent"
+    if first.datatype != seen.datatype:
+        one, other = map(model_config_pb2.DataType.Name, (first.datatype, seen.datatype))
+        raise InvalidArgument(
+            f"{start} data type: {one} is inferred from model {first.model} while {other} is"
+            f" inferred from model {seen.model}"
+        )
+    # A model without batching may declare the batch dimension as one of its own, or not at all.
+    if not (_compatible(first.dims, seen.dims) or _compatible(first.full_dims, seen.full_dims)):
+        raise InvalidArgument(
+            f"{start} shape: {format_shape(first.full_dims)} is inferred from model {first.model}"
+            f" while {format_shape(seen.full_dims)} is inferred from model {seen.model}"
+        )
+
+
+def _compatible(one: Sequence[int], other: Sequence[int]) -> bool:
+    return len(one) == len(other) and all(
+        _ANY in (a, b) or a == b for a, b in zip(one, other, strict=True)
+    )
+
+
+def _check_forks(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> None:
+    """A step's inputs must all come through the same decoupled models: otherwise it is undefined
+    which response of one model belongs to which response of another.
+    """
+    passed: dict[str, frozenset[int]] = {tensor.name: frozenset() for tensor in ensemble.input}
+    steps = dict(enumerate(ensemble.ensemble_scheduling.step))
+    while steps:
+        ready = [
+            index
+            for index, step in steps.items()
+            if all(tensor in passed for tensor in step.input_map.values())
+        ]
+        if not ready:
+            # Tensors that no step produces are refused by nereid.model_config.
+            return
+        for index in ready:
+            step = steps.pop(index)
+            forks = _common_forks(
+                ensemble.name, [passed[tensor] for tensor in step.input_map.values()]
+            )
+            if models[step_model(step)].model_transaction_policy.decoupled:
+                forks |= {index}
+            passed.update(dict.fromkeys(step.output_map.values(), forks))
+    _common_forks(ensemble.name, [passed[tensor.name] for tensor in ensemble.output])
+
+
+def _common_forks(ensemble: str, forks: Sequence[frozenset[int]]) -> frozenset[int]:
+    if len(set(forks)) > 1:
+        raise InvalidArgument(
+            f"in ensemble {ensemble}, step of model '{ensemble}' receives inputs originated from"
+            " different decoupled models"
+        )
+    return forks[0]

@@ -1,0 +1,391 @@
+"""The heads around an ensemble: its requests and responses, and those of its steps.
+
+Parses and writes heads, never a tensor's content, and remembers them. Knows no queue.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from nereid.bounded_cache import BoundedCache
+from nereid.core.errors import Internal, Unimplemented
+from nereid.core.hash_order import in_hash_order
+from nereid.core.tensors.classification import (
+    Classification,
+    request_classification,
+    requested_classifications,
+)
+from nereid.core.tensors.datatypes import BYTES
+from nereid.core.tensors.shapes import VARIABLE, shape_fits
+from nereid.core.wire.codecs import write_parameters
+from nereid.model_config.reshapes import input_reshapes, output_reshapes
+from nereid.pb import kserve_pb2
+from nereid_scheduler.versions.ensembles.graphs.graph import Plan, steps_of
+from nereid_scheduler.versions.ensembles.graphs.sequence_place import StatedPlace, stated_place
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Mapping, Sequence
+
+    from nereid.core.wire.messages import InferResponse, Payload
+    from nereid.model_config import ModelConfig
+    from nereid.model_config.reshapes import Reshape
+    from nereid_scheduler.versions.ensembles.graphs.graph import Step
+    from nereid_scheduler.versions.ensembles.graphs.sequence_place import SequencePlace
+    from nereid_scheduler.versions.queued_requests import QueuedRequests
+
+# Of each table; clients could send new heads without end.
+MAX_HEADS: Final = 1024
+_MAX_HEAD_BYTES: Final = 4096
+
+_new_tuple = tuple.__new__
+
+# A tensor in a head: name, datatype, shape.
+_Described = tuple[str, str, tuple[int, ...]]
+# As that, and whether its shape begins with a batch dimension.
+_Given = tuple[str, str, tuple[int, ...], bool]
+_DescribedResponse = tuple[tuple[_Described, ...], StatedPlace | None]
+
+
+class SegmentLease:
+    """An executor's segment that tensors lie in. uses: how many steps and responses need them."""
+
+    __slots__ = ("in_use", "segment_name", "uses")
+
+    def __init__(self, segment_name: str, uses: int) -> None:
+        self.segment_name = segment_name
+        self.uses = uses
+        # An instance that was lost while it executed a step may still read them.
+        self.in_use = False
+
+
+class Tensor(NamedTuple):
+    """A tensor between steps. lease: of the segment that it lies in, if the payload is elsewhere.
+
+    classes: its classification, where the tensor itself is needed too; else it stands in its place.
+    place: in a sequence, of the steps that read it, where it is not the ensemble's. batched: its
+    producer (a step's model; of inputs the ensemble) has a batch dimension.
+    """
+
+    datatype: str
+    shape: tuple[int, ...]
+    payload: Payload
+    lease: SegmentLease | None = None
+    classes: Tensor | None = None
+    place: SequencePlace | None = None
+    batched: bool = False
+
+
+def _tensor(
+    datatype: str,
+    shape: tuple[int, ...],
+    payload: Payload,
+    lease: SegmentLease | None,
+    batched: bool,
+) -> Tensor:
+    """Quicker than calling the class."""
+    return _new_tuple(Tensor, (datatype, shape, payload, lease, None, None, batched))
+
+
+class ParsedHead:
+    """The head of a request to an ensemble."""
+
+    __slots__ = ("batched", "classes", "inputs", "omitted", "plan")
+
+    def __init__(
+        self,
+        plan: Plan,
+        classes: Mapping[str, Classification],
+        inputs: tuple[_Described, ...],
+        omitted: tuple[str, ...],
+        *,
+        batched: bool,
+    ) -> None:
+        """classes: the outputs that are requested as classes. omitted: optional inputs without a
+        tensor. batched: the ensemble's inputs have a batch dimension.
+        """
+        self.batched = batched
+        self.plan = plan
+        self.classes = classes
+        self.inputs = inputs
+        self.omitted = omitted
+
+    def input_tensors(self, payloads: Sequence[Payload]) -> dict[str, Tensor | None]:
+        """The ensemble's tensors in a request, with None for those that it omits."""
+        tensors: dict[str, Tensor | None] = dict.fromkeys(self.omitted)
+        for (name, datatype, shape), payload in zip(self.inputs, payloads):  # noqa: B905 - validated
+            tensors[name] = _tensor(datatype, shape, payload, None, self.batched)
+        return tensors
+
+    def response_tensors(self, outputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """A response's tensors, from the outputs in the plan's order: with classes as requested."""
+        if not self.classes:
+            return outputs
+        tensors: list[Tensor | None] = []
+        beside: list[Tensor | None] = []
+        for name, tensor in zip(self.plan.outputs, outputs, strict=True):
+            requested = self.classes.get(name)
+            classes = tensor and (tensor.classes or tensor)
+            if requested is not None and requested.beside:
+                beside.append(classes)
+            tensors.append(tensor if requested is None or requested.beside else classes)
+        return (*tensors, *beside)
+
+    def response_names(self) -> list[tuple[str, bool]]:
+        """The names of a response's tensors, and whether each is an output's classes."""
+        names, beside = [], []
+        for name in self.plan.outputs:
+            requested = self.classes.get(name)
+            names.append((name, requested is not None and not requested.beside))
+            if requested is not None and requested.beside:
+                beside.append((name, True))
+        return [*names, *beside]
+
+
+class EnsembleHeads:
+    """Parses the heads of an ensemble's requests and writes those of its responses."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        labels: Mapping[str, tuple[str, ...]],
+        max_heads: int = MAX_HEADS,
+    ) -> None:
+        """labels: of classes, by output, where the ensemble has its own."""
+        self._config = config
+        self._version = version
+        self._labels = labels
+        # In the order in which Triton sends them.
+        self._output_names = in_hash_order([spec.name for spec in config.outputs])
+        self._batched = config.max_batch_size > 0
+        self._steps = steps_of(config.proto.ensemble_scheduling)
+        # The steps see the shapes after the ensemble's own `reshape`.
+        self._input_reshapes = input_reshapes(config.proto)
+        self._output_reshapes = output_reshapes(config.proto)
+        self._parsed: BoundedCache[bytes, ParsedHead] = BoundedCache(max_heads, _MAX_HEAD_BYTES)
+        self._plans: BoundedCache[Hashable, tuple[Plan, dict[str, Classification]]]
+        self._plans = BoundedCache(max_heads)
+        self._responses: BoundedCache[Hashable, bytes] = BoundedCache(max_heads)
+
+    def parse_request(self, head: bytes) -> ParsedHead:
+        """The head of a valid request.
+
+        Raises:
+            NereidError: this ensemble cannot make a requested output.
+        """
+        return self._parsed.get(head) or self._parsed.remember(head, self._parse(head))
+
+    def _parse(self, head: bytes) -> ParsedHead:
+        message = kserve_pb2.ModelInferRequest.FromString(head)
+        requested = {output.name for output in message.outputs}
+        names = tuple(name for name in self._output_names if not requested or name in requested)
+        classes = {
+            name: each._replace(labels=self._labels.get(name)) if each.labels is None else each
+            for name, each in requested_classifications(message.outputs).items()
+        }
+        key = (names, tuple(sorted(classes.items())))
+        known = self._plans.get(key)
+        plan, classes = known or self._plans.remember(key, (self._plan(names, classes), classes))
+        given = {tensor.name for tensor in message.inputs}
+        return ParsedHead(
+            plan,
+            classes,
+            tuple(
+                (each.name, each.datatype, _reshaped(self._input_reshapes, each.name, each.shape))
+                for each in message.inputs
+            ),
+            tuple(spec.name for spec in self._config.inputs if spec.name not in given),
+            batched=self._batched,
+        )
+
+    def _plan(self, outputs: Sequence[str], classes: Collection[str]) -> Plan:
+        plan = Plan(self._steps, outputs)
+        produced = {tensor for step in plan.steps for _, tensor in step.output_map}
+        for name in classes:
+            if name not in produced:
+                raise Unimplemented(
+                    f"class result not available for output '{name}' of ensemble"
+                    f" '{self._config.name}', which is one of its inputs",
+                    accepted=True,
+                )
+        return plan
+
+    def write_response(
+        self,
+        parsed: ParsedHead,
+        tensors: Sequence[Tensor | None],
+        place: SequencePlace,
+    ) -> bytes:
+        """The head of a response with these tensors (see ParsedHead.response_tensors).
+
+        place: as on Triton, a response states its place in a sequence, even if it is in none.
+        """
+        shapes = tuple(
+            tensor and (tensor.datatype, tensor.shape, tensor.batched) for tensor in tensors
+        )
+        key = (parsed.plan, shapes, place)
+        head = self._responses.get(key)
+        if head is None:
+            head = self._responses.remember(key, self._write(parsed, tensors, place))
+        return head
+
+    def _write(
+        self, parsed: ParsedHead, tensors: Sequence[Tensor | None], place: SequencePlace
+    ) -> bytes:
+        response = kserve_pb2.ModelInferResponse(
+            model_name=self._config.name, model_version=str(self._version)
+        )
+        if any(tensors):
+            # As on Triton, where the outputs bring it.
+            write_parameters(place.parameters(), response.parameters)
+        dims = {
+            spec.name: spec.dims if spec.reshape is None else spec.reshape
+            for spec in self._config.outputs
+        }
+        for (name, is_classes), tensor in zip(parsed.response_names(), tensors, strict=True):
+            if tensor is None:
+                continue
+            # Classes have one dimension for each request of a batch.
+            shape = fit_batch_dimension(
+                tensor.shape,
+                (VARIABLE,) if is_classes else dims[name],
+                given=tensor.batched,
+                wanted=self._batched,
+            )
+            if not is_classes:
+                shape = _reshaped(self._output_reshapes, name, shape)
+            response.outputs.add(name=name, datatype=tensor.datatype, shape=shape)
+        return response.SerializeToString()
+
+
+def _reshaped(reshapes: Mapping[str, Reshape], name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    reshape = reshapes.get(name)
+    return tuple(shape) if reshape is None else reshape.apply(tuple(shape))
+
+
+class StepHeads:
+    """Writes the heads of one step's requests and parses its responses, for one model version."""
+
+    __slots__ = (
+        "_batched",
+        "_beside",
+        "_classes",
+        "_dims",
+        "_requests",
+        "_responses",
+        "_uses",
+        "model",
+        "step",
+    )
+
+    def __init__(
+        self,
+        step: Step,
+        model: QueuedRequests,
+        plan: Plan,
+        classes: Mapping[str, Classification],
+        max_heads: int = MAX_HEADS,
+    ) -> None:
+        """classes: as in ParsedHead."""
+        self.step = step
+        self.model = model
+        # Requested classes by the model's names. beside: the tensor itself is needed as well.
+        self._classes = {
+            name: requested._replace(beside=requested.beside or tensor in plan.consumers)
+            for name, tensor in step.output_map
+            for requested in (classes.get(tensor),)
+            if requested is not None
+        }
+        self._beside = {name for name, requested in self._classes.items() if requested.beside}
+        # How often each of the step's outputs is needed: by further steps, and by the response.
+        self._uses = {
+            name: len(plan.consumers.get(tensor, ())) + (tensor in plan.outputs)
+            for name, tensor in step.output_map
+        }
+        self._dims = {spec.name: spec.dims for spec in model.config.inputs}
+        self._batched = model.config.max_batch_size > 0
+        self._requests: BoundedCache[Hashable, bytes] = BoundedCache(max_heads)
+        self._responses: BoundedCache[bytes, _DescribedResponse] = BoundedCache(max_heads)
+
+    def write_request(self, tensors: Mapping[str, Tensor]) -> bytes:
+        """The head of the request with these inputs."""
+        key = tuple(
+            [(name, each.datatype, each.shape, each.batched) for name, each in tensors.items()]
+        )
+        return self._requests.get(key) or self._requests.remember(key, self._write(key))
+
+    def _write(self, inputs: Sequence[_Given]) -> bytes:
+        model = self.model
+        request = kserve_pb2.ModelInferRequest(model_name=model.name)
+        if self.step.version > 0:
+            request.model_version = str(self.step.version)
+        for name, datatype, shape, batched in inputs:
+            dims = self._dims.get(name, ())
+            full = fit_batch_dimension(shape, dims, given=batched, wanted=self._batched)
+            request.inputs.add(name=name, datatype=datatype, shape=full)
+        for name, _ in self.step.output_map:
+            output = request.outputs.add(name=name)
+            if name in self._classes:
+                request_classification(output, self._classes[name])
+        return request.SerializeToString()
+
+    def parse_response(
+        self, response: InferResponse
+    ) -> tuple[dict[str, Tensor], StatedPlace | None]:
+        """The tensors of a response without an error, by the model's names; and what it states.
+
+        Raises:
+            Internal: it cannot be parsed.
+            InvalidArgument: it states no possible place in a sequence.
+        """
+        try:
+            return self._parse(response)
+        except (DecodeError, ValueError) as error:
+            text = "the executor's response cannot be understood"
+            raise Internal(text, accepted=True) from error
+
+    def _parse(self, response: InferResponse) -> tuple[dict[str, Tensor], StatedPlace | None]:
+        head = response.head
+        known = self._responses.get(head)
+        if known is None:
+            known = self._responses.remember(head, _describe_response(head))
+        described, stated = known
+        lease: SegmentLease | None = None
+        if response.segment_name:
+            names = {name for name, _, _ in described}
+            uses = sum(self._uses.get(name, 0) for name in names)
+            lease = SegmentLease(response.segment_name, uses)
+        tensors: dict[str, Tensor] = {}
+        payloads = response.payloads
+        if len(payloads) != len(described):
+            raise ValueError(f"{len(payloads)} payloads of {len(described)} outputs")
+        for (name, datatype, shape), payload in zip(described, payloads):  # noqa: B905 - as many
+            tensor = _tensor(datatype, shape, payload, lease, self._batched)
+            if datatype == BYTES and name in self._beside and name in tensors:
+                tensor = tensors[name]._replace(classes=tensor)
+            # If an output comes twice, the last one counts.
+            tensors[name] = tensor
+        return tensors, stated
+
+
+def _describe_response(head: bytes) -> _DescribedResponse:
+    response = kserve_pb2.ModelInferResponse.FromString(head)
+    outputs = tuple((each.name, each.datatype, tuple(each.shape)) for each in response.outputs)
+    return outputs, stated_place(response.parameters)
+
+
+def fit_batch_dimension(
+    shape: tuple[int, ...], dims: Sequence[int], *, given: bool, wanted: bool
+) -> tuple[int, ...]:
+    """A shape with a batch dimension added or removed.
+
+    given, wanted: whether the producer and the consumer have one by their configurations. The shape
+    alone does not tell: a model may give another rank than it has declared.
+    """
+    if wanted and not given and shape_fits(shape, dims):
+        return (1, *shape)
+    if given and not wanted and shape[:1] == (1,) and not shape_fits(shape, dims):
+        return shape[1:]
+    return shape

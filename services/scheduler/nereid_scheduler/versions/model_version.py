@@ -1,0 +1,565 @@
+"""A model version in service on instances: the one owner of its queue, its instances, its batches.
+
+The batcher decides what runs together, the router where, and an instance's batches are a state
+machine (executors.instance_batches); this acts on them. How a batch's requests end is its responses
+(single_responses, member_responses); which instances get a second batch, its waiting batches.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import Internal, NereidError, Unavailable
+from nereid.pb import nereid_pb2 as pb
+from nereid.timeline.records import DELAY, LOADING, RATE_LIMITER, Wait
+from nereid_scheduler.batching.batcher import DynamicBatcher, make_batcher, target_of
+from nereid_scheduler.batching.gathering import LEAST_NS
+from nereid_scheduler.batching.rate_limiting.rate_limited_batcher import (
+    RateLimitedBatcher,
+    RateLimitedRouter,
+)
+from nereid_scheduler.batching.sequences.iterative import IterativeBatcher
+from nereid_scheduler.batching.sequences.oldest import OldestBatcher
+from nereid_scheduler.batching.sequences.sequence_batcher import SequenceBatcher
+from nereid_scheduler.core.instances.remote_instance import cancel_member
+from nereid_scheduler.core.instances.router import Router
+from nereid_scheduler.core.requests.entry import EXECUTING, QUEUED, RESPONDED, Entry, about
+from nereid_scheduler.versions.member_responses import MemberResponses
+from nereid_scheduler.versions.queued_requests import QueuedRequests
+from nereid_scheduler.versions.reruns.resent_requests import may_have_run
+from nereid_scheduler.versions.single_responses import SingleResponses
+from nereid_scheduler.versions.state_transfers import StateTransfers
+from nereid_scheduler.versions.tracing.request_traces import end_attempts
+from nereid_scheduler.versions.waiting_batches import WaitingBatches, lets_batches_wait
+from nereid_scheduler.versions.waits.executor_wait import ExecutorWait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nereid.core.wire.executed import Executed
+    from nereid.model_config import ModelConfig
+    from nereid_scheduler.batching.batcher import LatencyTarget
+    from nereid_scheduler.core.instances.instance_batches import SentBatch
+    from nereid_scheduler.core.instances.remote_instance import RemoteInstance
+    from nereid_scheduler.core.requests.entry import Batch
+    from nereid_scheduler.core.requests.execution import Execution
+    from nereid_scheduler.versions.version_context import VersionContext
+
+_log = logging.getLogger(__name__)
+_now_ns = time.monotonic_ns
+# After a batch of more requests than this, one that comes alone waits for others of its loop turn.
+_FEW: Final = 2
+
+
+class ModelVersion(QueuedRequests):
+    """The requests of one model version, and the instances that execute them."""
+
+    def __init__(self, config: ModelConfig, number: int, context: VersionContext) -> None:
+        limits, limiter = context.limits, context.rate_limiter
+        limited = None if limiter is None else RateLimitedRouter(limiter)
+        self._router: Router[RemoteInstance] = limited or Router()
+        batcher = make_batcher(
+            config,
+            self._router,
+            max_pending=limits.max_queue_size,
+            admission=limits.admission_of(config),
+            client_share=limits.client_sequence_share,
+        )
+        self.target = target_of(batcher)
+        self._sequences = batcher if isinstance(batcher, SequenceBatcher) else None
+        # Called with batches that have ended, if an instance may wait for their clients.
+        self._on_batch_end: Callable[[RemoteInstance, Batch, int, int], None] | None = None
+        if limiter is None and isinstance(batcher, DynamicBatcher | OldestBatcher):
+            self._on_batch_end = batcher.batch_ended
+        super().__init__(
+            config,
+            number,
+            context,
+            batcher if limited is None else RateLimitedBatcher(batcher, limited, self.wake),
+        )
+        # Instances that are kept for the sequences that they have.
+        self._retiring: set[RemoteInstance] = set()
+        iterations = batcher if isinstance(batcher, IterativeBatcher) else None
+        # Where sequences have implicit state, and one response to each request: else any of several
+        # may change it, also after the instance has executed.
+        self._transfers: StateTransfers | None = None
+        self._responses: SingleResponses | MemberResponses
+        if config.decoupled or iterations is not None:
+            self._responses = MemberResponses(self, iterations)
+            self._on_end.append(self._responses.end_entry)
+        else:
+            if self._sequences is not None and config.proto.sequence_batching.state:
+                self._transfers = StateTransfers(
+                    f"{self!r}", self._sequences.moves, self.wake, context.snapshots
+                )
+            self._responses = SingleResponses(self, self._transfers)
+        if self._sequences is not None:
+            self._on_end.append(self._end_in_sequence)
+        self._waiting: WaitingBatches | None = None
+        # An instance that waits for resources executes when it has them.
+        if limits.waiting_batches > 0 and limiter is None and lets_batches_wait(config):
+            self._waiting = WaitingBatches(config, batcher, self._router, self._send_batch)
+        # Why requests wait though an instance is idle, and since when; empty: they do not.
+        self._wait_reason = ""
+        self._wait_from_ns = 0
+        # It had few requests: one that comes alone now is probably the only one.
+        self._last_batch_small = True
+        self._executor_wait = ExecutorWait(
+            limits.no_executor_timeout_s, self._open, self._fail_waiting
+        )
+
+    @property
+    def pending(self) -> int:
+        waiting = 0 if self._waiting is None else self._waiting.requests
+        return self._batcher.pending + waiting
+
+    @property
+    def instances(self) -> tuple[int, int]:
+        return self._router.count, self._router.free
+
+    @property
+    def sequences(self) -> tuple[int, int] | None:
+        if self._sequences is None:
+            return None
+        return len(self._sequences.sequences), self._sequences.sequences.backlog
+
+    # ---- requests
+
+    def _start_alone(self, entry: Entry, now_ns: int) -> bool:
+        if (
+            not self._last_batch_small
+            or not self._router.free_instances
+            or self._batcher.pending
+            or self._turn_due
+            or self.cache is not None
+            or self._order is not None
+        ):
+            return False
+        batch = self._batcher.lone_batch(entry, now_ns)
+        if batch is None:
+            return False
+        self._open[entry] = None
+        self._start(batch, now_ns)
+        return True
+
+    def _on_queued(self, now_ns: int, *, at_once: bool) -> None:
+        if at_once and self._last_batch_small and self._router.free:
+            self._dispatch(now_ns)
+        else:
+            self.wake()
+        if not self._router.count:
+            self._await_instance()
+
+    def set_flow(self, entry: Entry, *, paused: bool) -> None:
+        self._responses.set_flow(entry, paused=paused)
+
+    def _cancel_execution(self, entry: Entry) -> None:
+        # Of members with responses of their own, the instance is notified as the entry ends.
+        if isinstance(self._responses, SingleResponses):
+            cancel_member(entry, self._router)
+
+    def _end_in_sequence(self, entry: Entry) -> None:
+        assert self._sequences is not None
+        self._sequences.end_entry(entry, _now_ns())
+        self.wake()
+
+    def is_blocked(self, entry: Entry) -> bool:
+        if entry.state is not QUEUED:
+            return False
+        if not self._router.count:
+            return True
+        return self._sequences is not None and self._sequences.is_blocked(entry)
+
+    # ---- instances
+
+    def add_instance(self, instance: RemoteInstance) -> None:
+        """It is ready for a batch."""
+        instance.batches.idle_since_ns = _now_ns()
+        self._router.add_instance(instance)
+        if self._sequences is not None:
+            self._sequences.add_instance(instance)
+        self._executor_wait.stop_timer()
+        self.wake()
+
+    def retire_instance(self, instance: RemoteInstance) -> None:
+        """No more batches for it; it may finish the one that it has."""
+        self._remove_instance(instance, f"instance '{instance.name}' is gone", lost=False)
+        if self._transfers is not None:
+            self._transfers.begin_export(instance)
+
+    def retire_after_sequences(self, instance: RemoteInstance) -> None:
+        """No new sequences for it. Those that it has go on at another instance if their states
+        move, else here: it is at work until the last one is over.
+        """
+        moves = self._transfers is not None and instance.has_states
+        if self._sequences is not None and not moves:
+            self._sequences.retire_instance(instance)
+            if self._sequences.has_sequences(instance):
+                instance.keeps_sequences = True
+                self._retiring.add(instance)
+                return
+        self.retire_instance(instance)
+
+    def _end_retirements(self, sequences: SequenceBatcher) -> None:
+        for instance in [each for each in self._retiring if not sequences.has_sequences(each)]:
+            self.retire_instance(instance)
+            if not instance.at_work:
+                instance.on_idle()
+
+    def _remove_instance(self, instance: RemoteInstance, cause: str, *, lost: bool) -> None:
+        if instance.keeps_sequences:
+            instance.keeps_sequences = False
+            self._retiring.discard(instance)
+        if self._waiting is not None:
+            self._waiting.remove_instance(instance)
+        removed = self._router.remove_instance(instance)
+        # One that drains may be lost before its sequences' states are elsewhere.
+        if self._sequences is not None and (removed or lost):
+            gives_states = self._transfers is not None and instance.has_states
+            self._sequences.remove_instance(instance, cause, lost=lost, gives_states=gives_states)
+            self.wake()
+        if removed and not self._router.count:
+            self._executor_wait.restart_clock()
+            self._await_instance()
+
+    # ---- lost instances
+
+    def lose_instance(self, instance: RemoteInstance, cause: str, *, begun: bool = True) -> None:
+        """It is lost. What it had runs again elsewhere, ahead of the queue; or fails, if it may
+        have begun and the model runs requests at most once. A waiting batch has had no attempt.
+        """
+        batches, waiting = instance.batches.lose_all()
+        if waiting is not None:
+            self._requeue_given_back(instance, waiting)
+        # Its process may still live, and read the tensors in shared memory that it was sent.
+        for sent in batches if waiting is None else [*batches, waiting]:
+            self._forget_batch(sent.batch)
+            for entry in sent.batch.entries:
+                entry.request.resent = True
+        self._remove_instance(instance, cause, lost=True)
+        instance.handing_over = False
+        self._router.release_instance(instance)
+        entries: list[Entry] = []
+        now_ns = _now_ns()
+        for sent in batches:
+            entries += self._responses.lose_batch(sent, cause, now_ns)
+            self._record_lost(instance, sent, now_ns, cause)
+            if sent.execution is None and sent.batch.traced:
+                end_attempts(instance, sent, now_ns, cause)
+        if entries:
+            self._retry(entries, cause, now_ns, begun=begun)
+        if self._given_away:
+            self.return_queued()
+        if waiting is not None and not self._router.count:
+            self._await_instance()
+        if self._transfers is not None:
+            self._transfers.fetch_snapshots()
+        self.wake()
+
+    def fail_begun(self, instance: RemoteInstance, begun: int, error: NereidError) -> None:
+        """It is about to be lost; batches up to number `begun` must not run again."""
+        now_ns = _now_ns()
+        waiting = instance.batches.waiting
+        for sent in instance.batches.lose_begun(begun):
+            if sent is waiting and self._waiting is not None:
+                self._waiting.on_given_back(instance, sent)
+            if sent.execution is None and sent.batch.traced:
+                end_attempts(instance, sent, now_ns, error.message)
+            self._forget_batch(sent.batch)
+            self._record_lost(instance, sent, now_ns, error.message)
+            self.fail_entries(sent.open_entries(), error, now_ns)
+
+    def _record_lost(
+        self, instance: RemoteInstance, sent: SentBatch, now_ns: int, cause: str
+    ) -> None:
+        if self.timeline is not None and sent.execution is None:
+            self.timeline.record_lost(self.named, instance, sent, now_ns, cause)
+
+    def batch_withdrawn(self, instance: RemoteInstance, number: int) -> None:
+        """It gives a batch back, which is queued again: it can go to another instance.
+
+        Raises:
+            ProtocolError: it has no such batch, or was not asked for it.
+        """
+        batches = instance.batches
+        sent = batches.end_withdrawal(number)
+        if sent is None:
+            return
+        self._requeue_given_back(instance, sent)
+        if batches.first is None:
+            # The response to the batch before it has come first.
+            self._release_instance(instance, _now_ns())
+            if not instance.at_work:
+                instance.on_idle()
+        self.wake()
+
+    def _requeue_given_back(self, instance: RemoteInstance, sent: SentBatch) -> None:
+        """Put a batch that no instance has begun back to the front of the queue."""
+        self._forget_batch(sent.batch)
+        assert self._waiting is not None, "a batch that waited"
+        self._waiting.on_given_back(instance, sent)
+        entries = [entry for entry in sent.batch.entries if entry.state is not RESPONDED]
+        if sent.batch.traced:
+            for entry in entries:
+                if entry.trace is not None:
+                    entry.trace.undo_attempt()
+        self._batcher.requeue(entries)
+
+    def _retry(
+        self, entries: Iterable[Entry], cause: str, now_ns: int, *, begun: bool = True
+    ) -> None:
+        if begun and self.config.at_most_once:
+            self.fail_entries(entries, may_have_run(self.name, cause), now_ns)
+            return
+        retries = []
+        for entry in entries:
+            if entry.state is not RESPONDED:
+                error = self._retry_error(entry, cause)
+                if error is None:
+                    retries.append(entry)
+                else:
+                    self.fail_entry(entry, error, now_ns)
+        if retries:
+            self._batcher.requeue(retries)
+            for entry in retries:
+                _log.warning("%s: its request runs again", cause, extra=about(entry))
+            if not self._router.count:
+                self._await_instance()
+
+    def _retry_error(self, entry: Entry, cause: str) -> NereidError | None:
+        """Why an entry may not run again; None: it may, and this attempt counts."""
+        if self._sequences is not None:
+            error = self._sequences.retry_error(entry, cause)
+            if error is not None:
+                return error
+        if entry.retries >= self.limits.max_retries:
+            attempts = entry.retries + 1
+            text = f"{cause}, {attempts} of {attempts} attempts to execute the request"
+            return Unavailable(text, accepted=True)
+        entry.retries += 1
+        self.statistics.retries += 1
+        if entry.retries == self.limits.max_retries:
+            # Its last attempt is alone: a request that kills executors fails nobody else's.
+            entry.key = entry
+        return None
+
+    # ---- replies
+
+    def on_reply(self, instance: RemoteInstance, message: bytes) -> None:
+        """A message from an instance.
+
+        Raises:
+            ProtocolError: it cannot be; nothing has changed, and the instance's stream must end.
+        """
+        self._responses.on_reply(instance, message)
+
+    def end_execution(
+        self, instance: RemoteInstance, sent: SentBatch, reply: Executed, finished_ns: int
+    ) -> Execution:
+        """An instance has executed its first batch; it can execute the next one."""
+        target = self.target
+        if target is not None:
+            # First, so that its next batch is of the newest plan.
+            execution = sent.end_execution(reply, finished_ns)
+            if target.on_executed(sent.batch, execution.started_ns, finished_ns):
+                self._log_target(target)
+            self.end_first(instance, finished_ns)
+            return execution
+        # Before the responses are sent: meanwhile the instance can execute.
+        self.end_first(instance, finished_ns)
+        return sent.end_execution(reply, finished_ns)
+
+    def _log_target(self, target: LatencyTarget) -> None:
+        p99_us = target.target_ns // 1000
+        if target.reachable:
+            _log.info("%r can hold its target_p99_us=%d again", self, p99_us)
+        else:
+            _log.warning(
+                "%r cannot hold its target_p99_us=%d: executing one request takes %d us; what can"
+                " be held instead is %d us; raise the target, or make the model faster",
+                self,
+                p99_us,
+                target.least_ns // 1000,
+                target.held_ns // 1000,
+            )
+
+    def _forget_batch(self, batch: Batch) -> None:
+        if self.target is not None:
+            self.target.forget(batch)
+
+    def record_pace(self, instance: RemoteInstance, sent: SentBatch, execution: Execution) -> None:
+        """How long a batch took decides whether another one may wait at the instance."""
+        if self._waiting is not None:
+            self._waiting.on_executed(instance, sent, execution)
+
+    def end_first(self, instance: RemoteInstance, now_ns: int) -> None:
+        """As end_execution(), for a batch whose execution has ended."""
+        ended = instance.batches.first
+        instance.batches.end_first(now_ns)
+        if instance.batches.first is not None:
+            self._begin_waiting(instance, now_ns)
+            return
+        if ended is not None:
+            self._end_batch(instance, ended, now_ns)
+        if self._waiting is not None:
+            self._waiting.remove_instance(instance)
+        self._release_instance(instance, now_ns)
+
+    def _end_batch(self, instance: RemoteInstance, ended: SentBatch, now_ns: int) -> None:
+        """The instance has executed it, and may wait for its clients' next requests."""
+        taken_ns = now_ns - ended.started_ns
+        if self._on_batch_end is None or taken_ns < LEAST_NS:
+            return
+        if self._sequences is not None or self._router.count == 1:
+            self._on_batch_end(instance, ended.batch, taken_ns, now_ns)
+
+    def _release_instance(self, instance: RemoteInstance, now_ns: int) -> None:
+        """It has no batch; if it is still here, it can have the next one."""
+        self._router.release_instance(instance)
+        if self._sequences is None:
+            # Before the responses are sent: meanwhile the instance can execute.
+            if self._batcher.pending:
+                self._dispatch(now_ns)
+        else:
+            # After them: with a response its sequence's next request may join the batch.
+            self.wake()
+
+    def _begin_waiting(self, instance: RemoteInstance, now_ns: int) -> None:
+        """An instance executes what has waited there."""
+        assert self._waiting is not None, "a batch that waited"
+        self._waiting.on_begun(instance)
+        # Before the responses are sent: the instance has work, but not for long.
+        self._dispatch(now_ns)
+        first = instance.batches.first
+        if instance.accepts_controls and first is not None:
+            for member, entry in enumerate(first.batch.entries):
+                if entry.state is RESPONDED:
+                    instance.send_control(first.id, member, pb.MemberControl.CANCEL)
+
+    # ---- dispatch
+
+    def close(self) -> None:
+        super().close()
+        self._executor_wait.stop_timer()
+        if self._waiting is not None:
+            self._waiting.close()
+
+    def _turn(self) -> None:
+        if self._transfers is not None:
+            self._transfers.resume_exports()
+        super()._turn()
+        if self._retiring and self._sequences is not None:
+            self._end_retirements(self._sequences)
+
+    def _dispatch(self, now_ns: int) -> None:
+        """Send each free instance the batch to run now, and arm the timer for the next look."""
+        batcher, router = self._batcher, self._router
+        waited = batcher.pending if self.timeline is not None else 0
+        if self._waiting is not None:
+            self._waiting.share_queue(len(self._open))
+        if self._timer.at_ns <= now_ns:
+            # The loop is behind its timers: what has expired must not run.
+            self._expire_entries(now_ns)
+        if batcher.pending:
+            count = router.count
+            while router.free:
+                batch = batcher.next_batch(now_ns, count)
+                if batch is None:
+                    break
+                self._start(batch, now_ns)
+            else:
+                if count:
+                    batcher.form_batches(now_ns, count)
+        self._timer.arm(batcher.wake_at_ns(now_ns), now_ns)
+        if self._waiting is not None:
+            self._waiting.send_batches(now_ns)
+        if waited or self._wait_reason:
+            self._update_wait(waited, now_ns)
+
+    def _update_wait(self, requests: int, now_ns: int) -> None:
+        """Record why requests have waited though an instance was idle, once they do no more."""
+        assert self.timeline is not None, "without a timeline nothing has waited"
+        reason = self._find_wait_reason(now_ns) if self._batcher.pending else ""
+        if reason == self._wait_reason:
+            return
+        if self._wait_reason:
+            name, number = self.named
+            place = name, str(number), self._wait_reason, self._wait_from_ns
+            self.timeline.record_wait(Wait(*place, now_ns, requests))
+        self._wait_reason, self._wait_from_ns = reason, now_ns
+
+    def _find_wait_reason(self, now_ns: int) -> str:
+        """Why requests wait; empty: for an instance that has work, or for others of theirs."""
+        router = self._router
+        if not router.count:
+            return LOADING
+        if isinstance(router, RateLimitedRouter) and router.requested:
+            return RATE_LIMITER
+        if not router.free or self._batcher.closes_ns(now_ns) is None:
+            return ""
+        return DELAY
+
+    def _start(self, batch: Batch, now_ns: int) -> None:
+        """Have a free instance execute a batch."""
+        instance: RemoteInstance | None = batch.instance
+        if instance is None:
+            instance = self._router.acquire_instance()
+        else:
+            self._router.acquire(instance)
+        assert instance is not None, "a batch without a free instance"
+        self._last_batch_small = len(batch.entries) <= _FEW
+        if self._send_batch(instance, batch, now_ns) is None:
+            self._router.release_instance(instance)
+        elif self._waiting is not None:
+            self._waiting.on_sent(instance)
+
+    def _send_batch(self, instance: RemoteInstance, batch: Batch, now_ns: int) -> SentBatch | None:
+        """None: it cannot be sent; its entries fail."""
+        self.statistics.batches_closed[batch.reason] += 1
+        try:
+            sent = instance.send_batch(batch, now_ns)
+        except Exception:
+            _log.exception("a batch of %r cannot be sent", self)
+            self._forget_batch(batch)
+            error = Internal("the batch cannot be sent to an executor", accepted=True)
+            # Later: the caller of submit() must have its entry before the entry fails.
+            self._loop.call_soon(self.fail_entries, batch.entries, error, now_ns)
+            return None
+        self._responses.on_sent(instance, sent)
+        return sent
+
+    # ---- no instance anywhere
+
+    def _await_instance(self) -> None:
+        """Limit how long the open entries wait for an instance."""
+        if self._only_passive:
+            # Later: the caller of submit() must have its entry before the entry fails.
+            self._loop.call_soon(self._fail_all_waiting)
+        else:
+            self._executor_wait.start_timer()
+
+    @property
+    def _only_passive(self) -> bool:
+        """Whether no executor will ever have an instance for requests."""
+        groups = self.config.proto.instance_group
+        return bool(groups) and all(group.passive for group in groups)
+
+    def _fail_all_waiting(self) -> None:
+        for entry in list(self._open):
+            if entry.state is not EXECUTING:
+                self._fail_waiting(entry)
+
+    def _fail_waiting(self, entry: Entry) -> None:
+        if entry.state is RESPONDED:
+            return
+        self._batcher.remove_entry(entry)
+        if self._only_passive:
+            text = f"model '{self.name}' has only passive instances, which get no requests"
+        else:
+            text = (
+                f"no executor has model '{self.name}' version {self.number}; waited"
+                f" {self.limits.no_executor_timeout_s:g} s for one"
+            )
+        self.fail_entry(entry, Unavailable(text, accepted=True), _now_ns())

@@ -1,0 +1,39 @@
+"""The limits that the settings set to every model version's queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nereid.core.known_backends import ENSEMBLE_PLATFORM
+from nereid_scheduler.batching.queue_control import AdmissionTarget
+
+if TYPE_CHECKING:
+    from nereid.model_config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """max_queue_size 0: any number of requests."""
+
+    max_queue_size: int = 0
+    max_retries: int = 2
+    no_executor_timeout_s: float = 30.0
+    # How many batches may wait at an instance that executes another: 0 or 1.
+    waiting_batches: int = 1
+    # Adaptive admission: how long requests may queue, where the model does not say (0: for any
+    # time), and how long a queue may be longer than that.
+    admission_target_ms: int = 0
+    admission_interval_ms: int = 100
+    # Of a model's slots, that the sequences of one client may have; 1: all.
+    client_sequence_share: float = 1.0
+
+    def admission_of(self, config: ModelConfig) -> AdmissionTarget | None:
+        """What is wanted of a model's queue; None: it has no adaptive admission."""
+        target_ms = config.admission_target_ms
+        if target_ms is None:
+            target_ms = self.admission_target_ms
+        # An ensemble's requests queue at its steps.
+        if not target_ms or config.platform == ENSEMBLE_PLATFORM:
+            return None
+        return AdmissionTarget(target_ms * 1_000_000, self.admission_interval_ms * 1_000_000)

@@ -1,0 +1,365 @@
+"""What every version in service does with requests: it accepts, queues, expires and ends them.
+
+Runs in one event loop and never awaits on a request's way. How queued requests are executed is its
+subclasses' affair: a ModelVersion has instances, an EnsembleVersion other models. Every entry gets
+its last response exactly once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from nereid.core.errors import Cancelled, DeadlineExceeded, NereidError, Unavailable, Unimplemented
+from nereid.core.wire.messages import DECOUPLED, InferResponse, error_status_of, moved_response
+from nereid.observability.metrics import CANCELED, OTHER, REJECTED
+from nereid_scheduler.core.measurements.statistics import ModelStatistics
+from nereid_scheduler.core.requests.entry import (
+    RESPONDED,
+    Entry,
+    RequestState,
+    about,
+)
+from nereid_scheduler.core.requests.request_timings import queue_delay_ns, timings_of
+from nereid_scheduler.core.requests.response_order import ResponseOrder
+from nereid_scheduler.core.timer import RearmableTimer
+from nereid_scheduler.versions.caching.response_cache import ResponseCache
+from nereid_scheduler.versions.validation.request_validation import Validator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nereid.core.wire.messages import InferRequest, RequestTimings
+    from nereid.model_config import ModelConfig
+    from nereid_scheduler.batching.batcher import Batcher, LatencyTarget
+    from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
+    from nereid_scheduler.versions.version_context import VersionContext
+
+    OnResponse = Callable[[InferResponse], None]
+
+_log = logging.getLogger(__name__)
+_now_ns = time.monotonic_ns
+
+
+class QueuedRequests(ABC):
+    """The requests of one version, from acceptance to the last response."""
+
+    # Whether it responds by calling other models; others have instances.
+    asks_others = False
+    # What its batches hold, if its configuration has a target_p99_us.
+    target: LatencyTarget | None = None
+
+    def __init__(
+        self, config: ModelConfig, number: int, context: VersionContext, batcher: Batcher
+    ) -> None:
+        self.config = config
+        self.number = number
+        self.name = config.name
+        self.statistics = ModelStatistics(context.latencies)
+        self.segment_owners = context.segment_owners
+        self.revision = b""  # of its files, where there is a response cache
+        self.limits = context.limits
+        self._batcher = batcher
+        self._traces = context.traces
+        # None: no timeline is recorded.
+        self.timeline = context.timeline
+        # As timelines name it.
+        self.named = config.name, number
+        self._validator = Validator(config)
+        batching = config.batching if config.sequences is None else config.sequences.oldest
+        keeps_order = batching is not None and batching.preserve_ordering
+        self._order = ResponseOrder[tuple[Entry, InferResponse]]() if keeps_order else None
+        self._open: dict[Entry, None] = {}  # without their last response, in order of arrival
+        # Called as an entry ends, by its last response or its client's cancellation.
+        self._on_end: list[Callable[[Entry], None]] = []
+        # Another scheduler has the model: what would be queued again is returned.
+        self._given_away = False
+        self._idle: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._turn_due = False
+        self._timer = RearmableTimer(self._on_timer)
+        self.cache: ResponseCache | None = None
+        if config.response_cache and context.cache is not None:
+            self.cache = ResponseCache(self, context.cache, context.limits.max_queue_size)
+
+    def __repr__(self) -> str:
+        return f"'{self.name}' version {self.number}"
+
+    @property
+    def decoupled(self) -> bool:
+        """Whether its requests have any number of responses."""
+        return self.config.decoupled
+
+    @property
+    def pending(self) -> int:
+        """How many requests wait for an instance."""
+        return self._batcher.pending
+
+    @property
+    def in_use(self) -> bool:
+        """Whether it has requests without their last response, or sequences that live."""
+        return bool(self._open) or any(self.sequences or ())
+
+    @property
+    def instances(self) -> tuple[int, int]:
+        """How many instances are ready, and how many of these are free."""
+        return 0, 0
+
+    @property
+    def sequences(self) -> tuple[int, int] | None:
+        """How many sequences are live, and how many wait for a slot; None: it has none."""
+        return None
+
+    def set_revision(self, revision: bytes) -> None:
+        """Its files, or the models of its steps, are of this revision from now on."""
+        self.revision = revision
+        if self.cache is not None:
+            # A sequence of responses cannot be cached.
+            self.cache.set_revision(self.number, None if self.config.decoupled else revision)
+
+    # ---- what subclasses do
+
+    @abstractmethod
+    def _dispatch(self, now_ns: int) -> None:
+        """Execute what can be executed now, and arm the timer for the next look."""
+
+    @abstractmethod
+    def set_flow(self, entry: Entry, *, paused: bool) -> None:
+        """The entry's client cannot keep up with the responses (paused), or can again."""
+
+    # ---- requests
+
+    def submit(
+        self,
+        request: InferRequest,
+        on_response: OnResponse,
+        *,
+        at_once: bool = False,
+    ) -> Entry:
+        """Accept a request; on_response is called once, after this has returned.
+
+        at_once: nothing else comes with it that it, or what waits, could share a batch with.
+
+        Raises:
+            NereidError: it was refused, and on_response will not be called.
+        """
+        if self.config.decoupled:
+            self.check_client(request)
+        now_ns = _now_ns()
+        entry = self._validator.make_entry(request, on_response, self, now_ns)
+        if self._traces is not None and request.trace_context:
+            entry.trace = self._traces.begin(request, now_ns)
+        if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
+            raise DeadlineExceeded("the deadline passed before the request arrived", accepted=True)
+        if at_once and self._start_alone(entry, now_ns):
+            return entry
+        try:
+            if self.cache is None:
+                self._batcher.enqueue(entry, now_ns)
+            else:
+                self.cache.submit_entry(entry, now_ns)
+        except Unavailable as error:
+            error.retry_after_ms = self.statistics.record_refusal(len(self._open), now_ns)
+            if self.timeline is not None:
+                self.timeline.record_ended(self.named, entry, now_ns, error.message, error.code)
+            raise
+        self._open[entry] = None
+        if self._order is not None:
+            self._order.append_request(entry)
+        self._on_queued(now_ns, at_once=at_once)
+        return entry
+
+    def _start_alone(self, entry: Entry, now_ns: int) -> bool:  # noqa: ARG002 - of versions with instances
+        """Execute an entry by itself, if nothing waits and an instance is free."""
+        return False
+
+    def _on_queued(self, now_ns: int, *, at_once: bool) -> None:  # noqa: ARG002 - of versions with instances
+        """A request has just been queued, or its response is being looked up."""
+        self.wake()
+
+    def check_client(self, request: InferRequest) -> None:
+        """Raise if the model is decoupled and the client accepts only one response."""
+        if self.config.decoupled and not request.accepts_many:
+            raise Unimplemented(DECOUPLED, accepted=True)
+
+    def cancel(self, entry: Entry) -> None:
+        """The entry's client has cancelled. Its batchmates run as before."""
+        if entry.state is RESPONDED:
+            return
+        if self._batcher.remove_entry(entry) or entry.state is RequestState.CACHE_LOOKUP:
+            self.statistics.record_failure(entry, _now_ns(), CANCELED)
+        else:
+            self._cancel_execution(entry)
+        self.end_entry(entry, None)
+        self.wake()
+
+    @abstractmethod
+    def _cancel_execution(self, entry: Entry) -> None:
+        """The client of an entry that left the queue has cancelled."""
+
+    # ---- for its response cache
+
+    def enqueue(self, entry: Entry, now_ns: int) -> None:
+        """Queue an entry; raises Unavailable when the queue is full."""
+        self._batcher.enqueue(entry, now_ns)
+        self.wake()
+
+    def finish(self, entry: Entry, response: InferResponse) -> None:
+        """Respond to an entry that was not queued."""
+        self.end_entry(entry, response)
+
+    def fail(self, entry: Entry, error: NereidError, now_ns: int) -> None:
+        """Fail an entry that no instance has."""
+        self._batcher.remove_entry(entry)
+        reason = REJECTED if isinstance(error, Unavailable) else CANCELED
+        self.fail_entry(entry, error, now_ns, reason)
+
+    # ---- responses
+
+    def respond(self, entry: Entry, response: InferResponse, revision: bytes) -> None:
+        """An entry's last response, if it still waits for one. revision: of its model's files."""
+        if entry.state is RESPONDED:
+            self.segment_owners.drop_response(response)  # cancelled while it ran
+        elif entry.cache_lookup is None or self.cache is None:
+            self.end_entry(entry, response)
+        else:
+            entry.revision = revision
+            inline = self.cache.needs_inline(entry.cache_lookup, response)
+            self.end_entry(
+                entry, self.segment_owners.inline_response(response) if inline else response
+            )
+
+    def respond_partially(self, entry: Entry, response: InferResponse) -> None:
+        """A response that is not the entry's last."""
+        if self._order is None:
+            entry.respond(response)
+        else:
+            for each, held in self._order.order_response(entry, (entry, response)):
+                each.respond(held)
+
+    def end_entry(self, entry: Entry, response: InferResponse | None) -> None:
+        """Send an entry's last response; None: it was cancelled."""
+        if entry.request.wants_timings and response is not None:
+            response.timings = self._timings_of(entry, response)
+        entry.state = RESPONDED
+        del self._open[entry]
+        if self.timeline is not None and entry.execution is None:
+            self._record_ended(self.timeline, entry, response)
+        for on_end in self._on_end:
+            on_end(entry)
+        if entry.trace is not None:
+            entry.trace.end(entry, (self.name, self.number), response, _now_ns())
+        if self._order is not None:
+            last = None if response is None else (entry, response)
+            for earlier, held in self._order.end_request(entry, last):
+                earlier.respond(held)
+        elif response is not None:
+            entry.respond(response)
+        if self.cache is not None and entry.cache_lookup is not None:
+            self.cache.end_entry(entry, response)
+        if self._idle is not None and not self._open:
+            self._idle.set_result(None)
+            self._idle = None
+
+    def _record_ended(
+        self, timeline: SchedulerTimeline, entry: Entry, response: InferResponse | None
+    ) -> None:
+        outcome, status = "ensemble" if self.asks_others else "cache hit", 0
+        if response is None:
+            outcome, status = "cancelled", Cancelled.code
+        elif response.error is not None:
+            outcome, status = response.error.message, response.error.code
+        timeline.record_ended(self.named, entry, _now_ns(), outcome, status)
+
+    def _timings_of(self, entry: Entry, response: InferResponse) -> RequestTimings:
+        """Of an entry that is about to end with this response."""
+        failed = response.error is not None
+        return timings_of(entry, queue_delay_ns(self.config), _now_ns(), failed=failed)
+
+    def fail_entry(
+        self, entry: Entry, error: NereidError, now_ns: int, reason: str = OTHER
+    ) -> None:
+        """Fail an entry that is in no queue and has no last response."""
+        self.statistics.record_failure(entry, now_ns, reason)
+        _log.debug("a request of %r failed: %s", self, error.message, extra=about(entry))
+        self.end_entry(entry, InferResponse(0, error=error_status_of(error)))
+
+    def fail_entries(self, entries: Iterable[Entry], error: NereidError, now_ns: int) -> None:
+        """Fail those that have no last response."""
+        for entry in entries:
+            if entry.state is not RESPONDED:
+                self.fail_entry(entry, error, now_ns)
+
+    # ---- the end
+
+    def fail_all(self, error: NereidError) -> None:
+        """Fail every open entry."""
+        now_ns = _now_ns()
+        for entry in list(self._open):
+            # The leader of a flight fails its followers as well.
+            if entry.state is not RESPONDED:
+                self._batcher.remove_entry(entry)
+                self.fail_entry(entry, error, now_ns)
+
+    def return_queued(self) -> None:
+        """Return the entries that have not begun, now and from now on: another scheduler has the
+        model.
+        """
+        self._given_away = True
+        for entry in list(self._open):
+            self.return_entry(entry, moved_response(entry.request.id))
+
+    def return_entry(self, entry: Entry, response: InferResponse) -> None:
+        """End an entry that has not begun by this response; others go on."""
+        if entry.state is RESPONDED or entry.has_begun:
+            return
+        self._batcher.remove_entry(entry)
+        if self.cache is not None and entry.cache_lookup is not None:
+            # As if it were cancelled: its followers are returned one after the other.
+            self.cache.end_entry(entry, None)
+        self.end_entry(entry, response)
+
+    def is_blocked(self, entry: Entry) -> bool:  # noqa: ARG002 - of versions with instances
+        """Whether it waits for what may never come: an executor with the model, or the end of the
+        sequence that occupies the slot that it needs.
+        """
+        return False
+
+    async def idle(self) -> None:
+        """Wait until no entry is open."""
+        while self._open:
+            self._idle = self._idle or self._loop.create_future()
+            await asyncio.shield(self._idle)
+
+    def close(self) -> None:
+        """Cancel the timers; call when no entry is open."""
+        self._timer.cancel()
+
+    # ---- turns
+
+    def wake(self) -> None:
+        """Dispatch at the end of this loop turn."""
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        now_ns = _now_ns()
+        self._expire_entries(now_ns)
+        self._dispatch(now_ns)
+
+    def _on_timer(self) -> None:
+        if not self._turn_due:
+            self._turn()
+
+    def _expire_entries(self, now_ns: int) -> None:
+        for entry, error in self._batcher.expire_entries(now_ns):
+            reason = CANCELED  # by its client's deadline
+            if isinstance(error, Unavailable):
+                reason = REJECTED  # by its queue's policy
+                error.retry_after_ms = self.statistics.foresee_drain(len(self._open), now_ns)
+            self.fail_entry(entry, error, now_ns, reason)

@@ -1,0 +1,150 @@
+"""Acts on what `batching.sequences.moves` decides: has draining instances give the states of their
+sequences away, and keeps snapshots in the cache.
+
+A snapshot has the key of its sequence and says after how many requests it was made, so that an
+older one is never mistaken for the last.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.tensors.digest import digest_of_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nereid.core.wire.executed import Executed
+    from nereid.core.wire.messages import InferResponse
+    from nereid.pb import nereid_pb2 as pb
+    from nereid_scheduler.batching.sequences.moves import Moves
+    from nereid_scheduler.core.instances.remote_instance import RemoteInstance
+    from nereid_scheduler.core.requests.entry import Entry
+    from nereid_scheduler.core.requests.recovery import Recovery
+    from nereid_scheduler.core.requests.sequence import Sequence as ClientSequence
+    from nereid_scheduler.versions.caching.cache_client import CacheClient
+
+_log = logging.getLogger(__name__)
+
+_BASE: Final = struct.Struct("<Q")
+_NOT_EXPORTED: Final = "its executor has left without it"
+_NO_SNAPSHOT: Final = "its executor was lost, and there is no snapshot of it"
+
+
+class StateTransfers:
+    """Of one model version."""
+
+    def __init__(
+        self,
+        version: str,
+        moves: Moves,
+        on_restored: Callable[[], None],
+        snapshots: CacheClient | None,
+    ) -> None:
+        """on_restored: some sequences may have got a slot."""
+        self._version = version
+        self._moves = moves
+        self._on_restored = on_restored
+        self._snapshots = snapshots if moves.interval else None
+        moves.has_store = self._snapshots is not None
+        # No other scheduler's, and no other version's, snapshots are found.
+        self._scope = os.urandom(16)
+        # Instances that wait until there is memory for more states.
+        self._paused: set[RemoteInstance] = set()
+
+    # ---- from draining instances
+
+    def begin_export(self, instance: RemoteInstance) -> None:
+        """It gets no more batches."""
+        if self._moves.slots_to_export(instance):
+            instance.handing_over = True
+            self.export(instance)
+
+    def export(self, instance: RemoteInstance) -> None:
+        """Go on with an instance that has no batch."""
+        batches = instance.batches
+        if batches.first is not None or batches.exporting or not instance.handing_over:
+            return
+        slot_numbers = self._moves.slots_to_export(instance)
+        if not slot_numbers:
+            instance.handing_over = False
+            if not instance.at_work:
+                instance.on_idle()
+        elif self._moves.full:
+            self._paused.add(instance)
+        else:
+            instance.export_states(slot_numbers)
+
+    def end_export(self, instance: RemoteInstance, states: Sequence[pb.SequenceState]) -> None:
+        """The states that an instance was asked for, as far as they fitted into a frame."""
+        if not states:
+            _log.error(
+                "instance %s returned no states of its sequences; they are lost", instance.name
+            )
+            for slot_number in self._moves.slots_to_export(instance):
+                self._moves.end_export(instance, slot_number, b"", _NOT_EXPORTED)
+        for each in states:
+            self._moves.end_export(instance, each.slot, each.state, _NOT_EXPORTED)
+        self._on_restored()
+        self.export(instance)
+
+    def resume_exports(self) -> None:
+        """Some of the states that are here may have left."""
+        if self._paused and not self._moves.full:
+            paused, self._paused = self._paused, set()
+            for instance in paused:
+                self.export(instance)
+
+    # ---- snapshots
+
+    def end_batch(
+        self, entries: Sequence[Entry], responses: Sequence[InferResponse], reply: Executed
+    ) -> None:
+        """A batch was executed; its responses are sent next."""
+        moves = self._moves
+        if moves.idle:
+            return
+        failed = [response.error is not None for response in responses]
+        states = {each.slot: each.state for each in reply.states}
+        for recovery, state in moves.end_batch(entries, failed, states):
+            if self._snapshots is not None:
+                value = _BASE.pack(recovery.base) + state
+                self._snapshots.store(self._key(recovery), value)
+
+    def defer_batch(self, entries: Sequence[Entry]) -> None:
+        """A batch was executed whose responses come later: with one of them the state may change,
+        of which there is no snapshot.
+        """
+        if not self._moves.idle:
+            self._moves.end_batch(entries, [True] * len(entries), {})
+
+    def fetch_snapshots(self) -> None:
+        """Fetch those that lost instances' sequences need."""
+        sequences, self._moves.to_fetch = self._moves.to_fetch, []
+        for sequence in sequences:
+            recovery = sequence.recovery
+            if recovery is None or self._snapshots is None:
+                continue
+            on_value = partial(self._on_snapshot, sequence, recovery)
+            if not self._snapshots.lookup(self._key(recovery), on_value):
+                on_value(None)
+
+    def _on_snapshot(
+        self, sequence: ClientSequence, recovery: Recovery, value: bytes | None
+    ) -> None:
+        state = None
+        if value is not None and value[: _BASE.size] == _BASE.pack(recovery.base):
+            state = value[_BASE.size :]
+        if state is None:
+            _log.warning("a sequence of %s is lost: the cache lacks its snapshot", self._version)
+        self._moves.end_fetch(sequence, state, _NO_SNAPSHOT)
+        self._on_restored()
+
+    def _key(self, recovery: Recovery) -> bytes:
+        assert self._snapshots is not None, "a key where there is no cache"
+        number = _BASE.pack(recovery.number)
+        return digest_of_parts(self._snapshots.secrets.name_key, b"sequence", self._scope, number)

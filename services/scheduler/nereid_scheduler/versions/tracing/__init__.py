@@ -1,0 +1,1 @@
+"""Spans and timestamps of traced requests."""

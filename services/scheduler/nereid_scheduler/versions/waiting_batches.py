@@ -1,0 +1,193 @@
+"""Second batches: an instance that executes may have one that waits for the first's end.
+
+Without it an instance idles for a round trip after each batch. A batch waits only where no instance
+is free and the one that it is sent to is about to end (see Pace); else it stays in the queue, where
+it can grow and any instance can take it. Until its instance begins it, its requests count as
+queued. It is asked back from an instance that takes longer than expected, which gives back what it
+has not begun: so a wrong guess costs a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, cast
+
+from nereid_scheduler.batching.batch_shares import BatchShares, can_share
+from nereid_scheduler.batching.batch_sizes import BatchSizes
+from nereid_scheduler.batching.batcher import FifoBatcher
+from nereid_scheduler.batching.dynamic_batcher import DynamicBatcher, forms_ahead
+from nereid_scheduler.batching.queue_control import AdaptiveBatcher
+from nereid_scheduler.core.instances.instance_batches import EXECUTING
+from nereid_scheduler.core.timer import RearmableTimer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.model_config import ModelConfig
+    from nereid_scheduler.batching.batcher import Batcher, WaitingBatcher
+    from nereid_scheduler.core.instances.instance_batches import SentBatch
+    from nereid_scheduler.core.instances.remote_instance import RemoteInstance
+    from nereid_scheduler.core.instances.router import Router
+    from nereid_scheduler.core.requests.entry import Batch
+    from nereid_scheduler.core.requests.execution import Execution
+
+    # Sends an instance a batch that waits there; None: it cannot be sent.
+    SendBatch = Callable[[RemoteInstance, Batch, int], SentBatch | None]
+
+_now_ns = time.monotonic_ns
+
+
+def lets_batches_wait(config: ModelConfig) -> bool:
+    """Whether batches of this model may wait at instances.
+
+    Not those of sequences, whose next request may depend on the last response; of decoupled models,
+    whose instances say themselves when they are free; of models that run requests at most once,
+    since it is unknown whether a lost instance had begun what waited there; and where a queue has
+    priorities, timeouts or a bound of its own, which only hold for what is in the queue.
+    """
+    return (
+        config.sequences is None
+        and not config.decoupled
+        and not config.at_most_once
+        and (config.batching is None or forms_ahead(config.batching))
+    )
+
+
+class WaitingBatches:
+    """Of one version; see lets_batches_wait()."""
+
+    def __init__(
+        self, config: ModelConfig, batcher: Batcher, router: Router[RemoteInstance], send: SendBatch
+    ) -> None:
+        assert isinstance(batcher, FifoBatcher | DynamicBatcher | AdaptiveBatcher), (
+            "batches that cannot wait"
+        )
+        self._batcher = cast("WaitingBatcher", batcher)
+        self._router = router
+        self._send = send
+        self._shares: BatchShares | None = None
+        self._sizes: BatchSizes | None = None
+        batching = config.batching
+        if (
+            isinstance(batcher, DynamicBatcher)
+            and batching is not None
+            and can_share(batching, config.max_batch_size)
+        ):
+            self._shares = BatchShares(batcher)
+            self._sizes = BatchSizes()
+            batcher.bounds = self._sizes.bounds
+        optimization = config.proto.optimization
+        # Such an instance copies a batch to its GPU while another one is computed.
+        self._overlaps_on_gpus = optimization.eager_batching or optimization.cuda.output_copy_stream
+        # Instances that execute and have no waiting batch, in the order in which they began.
+        self._executing: dict[RemoteInstance, None] = {}
+        # Instances that have one, in the order in which they were sent it.
+        self._waiting: dict[RemoteInstance, None] = {}
+        # How many requests wait at instances.
+        self.requests = 0
+        # One timer for all waiting batches, which mostly have begun by then.
+        self._timer = RearmableTimer(self._withdraw_overdue)
+
+    def close(self) -> None:
+        """Cancel the timer."""
+        self._timer.cancel()
+
+    # ---- dispatch
+
+    def share_queue(self, open_requests: int) -> None:
+        """Before batches are formed: how many requests there are now."""
+        if self._shares is not None:
+            self._shares.update(open_requests, self._router.count)
+
+    def send_batches(self, now_ns: int) -> None:
+        """Send batches that cannot grow any more to instances that are about to end theirs."""
+        if not self._executing or not self._batcher.pending or self._router.free:
+            return
+        for instance in list(self._executing):
+            first = instance.batches.first
+            assert first is not None, "an instance that executes"
+            if first.state is not EXECUTING:
+                continue
+            overlaps = self._overlaps_on_gpus and instance.gpu_uuid
+            if not overlaps and not instance.pace.may_send(now_ns - first.started_ns):
+                continue
+            count = self._router.count
+            if overlaps:
+                batch = self._batcher.next_batch(now_ns, count)
+            else:
+                batch = self._batcher.next_waiting_batch(now_ns, count)
+            if batch is None:
+                return
+            if self._send(instance, batch, now_ns) is not None:
+                del self._executing[instance]
+                self._waiting[instance] = None
+                self.requests += len(batch.entries)
+                self._watch(instance, now_ns)
+
+    # ---- what becomes of instances and their batches
+
+    def on_sent(self, instance: RemoteInstance) -> None:
+        """An instance executes a batch."""
+        if instance.accepts_waiting:
+            self._executing[instance] = None
+
+    def on_executed(self, instance: RemoteInstance, sent: SentBatch, execution: Execution) -> None:
+        """An instance has executed a batch."""
+        total_ns = None if sent.waited_since_ns else execution.finished_ns - sent.started_ns
+        instance.pace.record_batch(execution.compute_ns, total_ns)
+        if self._shares is not None:
+            self._shares.execution_ns = instance.pace.execution_ns
+        if self._sizes is not None and not instance.gpu_uuid:
+            first, requests = sent.batch.entries[0], len(sent.batch.entries)
+            # Not of an entry that must be alone, nor of requests with several rows.
+            if first.key is first.valid.shape_key and sent.batch.size == requests:
+                taken_ns = execution.compute_ns + int(instance.pace.round_trip_ns)
+                self._sizes.record(first.key, requests, taken_ns)
+
+    def on_begun(self, instance: RemoteInstance) -> None:
+        """What has waited at an instance is executed there now."""
+        first = instance.batches.first
+        assert first is not None, "a batch that waited"
+        self._remove(instance, first)
+
+    def on_given_back(self, instance: RemoteInstance, sent: SentBatch) -> None:
+        """An instance has given a batch back, or was lost with one that waited."""
+        if instance in self._waiting:
+            self._remove(instance, sent)
+        else:
+            # The response to the batch before it had come first.
+            self._executing.pop(instance, None)
+
+    def remove_instance(self, instance: RemoteInstance) -> None:
+        """It gets no more batches, or is free."""
+        if instance in self._executing:
+            del self._executing[instance]
+
+    def _remove(self, instance: RemoteInstance, sent: SentBatch) -> None:
+        del self._waiting[instance]
+        self.requests -= len(sent.batch.entries)
+        if instance in self._router:
+            self._executing[instance] = None
+
+    # ---- batches that wait for too long
+
+    def _withdraw_overdue(self) -> None:
+        now_ns = _now_ns()
+        for instance in self._waiting:
+            if now_ns >= _overdue_ns(instance):
+                instance.withdraw_waiting()
+            else:
+                self._watch(instance, now_ns)
+
+    def _watch(self, instance: RemoteInstance, now_ns: int) -> None:
+        """Have the timer fire when its waiting batch is overdue, or before that."""
+        at_ns = max(_overdue_ns(instance), now_ns)
+        if at_ns < self._timer.at_ns:
+            self._timer.arm(at_ns, now_ns)
+
+
+def _overdue_ns(instance: RemoteInstance) -> int:
+    """When the batch that an instance executes takes longer than its patience allows."""
+    first = instance.batches.first
+    assert first is not None, "an instance that executes"
+    return first.started_ns + instance.pace.patience_ns

@@ -1,0 +1,1 @@
+"""Requests that wait: for an executor, or for the response to a nested call."""

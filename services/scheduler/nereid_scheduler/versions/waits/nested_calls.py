@@ -1,0 +1,160 @@
+"""Requests that models make themselves: how deep they are nested, and whether they can deadlock.
+
+A model that waits for another model's response keeps its instance busy. Where instances wait for
+each other in a circle, none would ever respond: the request that would close the circle is refused.
+A request that follows another one like it (see response_cache) waits for the instance of that one.
+Looks only at requests that name a caller. Knows no stream.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.core.errors import InvalidArgument, Unavailable
+from nereid_scheduler.core.requests.entry import Batch, Entry, RequestState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nereid.core.wire.messages import InferRequest
+    from nereid_scheduler.core.instances.remote_instance import RemoteInstance
+    from nereid_scheduler.core.requests.entry import EntryOwner
+    from nereid_scheduler.placement.executors.sessions import PlacedInstance
+
+MAX_DEPTH: Final = 32
+_MIN_SWEEP: Final = 64
+
+
+class Call(NamedTuple):
+    """A request that an instance's batch waits for."""
+
+    batch: Batch
+    entry: Entry
+
+
+class NestedCalls:
+    """Which instances wait for which requests. placed: all instances there are."""
+
+    def __init__(self, placed: Mapping[int, PlacedInstance]) -> None:
+        self._placed = placed
+        self._calls: dict[RemoteInstance, list[Call]] = {}
+        self._count = 0
+        self._sweep_at = _MIN_SWEEP
+
+    def set_depth(self, request: InferRequest) -> None:
+        """Set how deep a request is nested.
+
+        Raises:
+            InvalidArgument: models call each other without end.
+        """
+        placed = self._placed.get(request.caller)
+        if placed is None:
+            return
+        # Any of them may be the one that asks.
+        entries = placed.instance.batches.entries()
+        request.depth = 1 + max((entry.request.depth for entry in entries), default=-1)
+        if request.depth > MAX_DEPTH:
+            raise InvalidArgument(
+                f"more than {MAX_DEPTH} models wait for each other's responses: "
+                "do they call each other without end?"
+            )
+
+    def add_call(self, request: InferRequest, entry: Entry) -> None:
+        """The request was accepted as this entry.
+
+        Raises:
+            Unavailable: it would deadlock.
+        """
+        placed = self._placed.get(request.caller)
+        if placed is None or placed.instance.batches.first is None:
+            return
+        caller, batch = placed.instance, placed.instance.batches.first.batch
+        if self._count >= self._sweep_at:
+            self._sweep()
+        self._calls.setdefault(caller, []).append(Call(batch, entry))
+        self._count += 1
+        if entry.cache_lookup is not None and entry.state is RequestState.CACHE_LOOKUP:
+            # Whether it has to wait for an instance is known after the lookup.
+            entry.cache_lookup.on_queued = partial(self._check_deadlock, caller, entry)
+        self._check_deadlock(caller, entry)
+
+    def _check_deadlock(self, caller: RemoteInstance, entry: Entry) -> None:
+        if self._is_deadlock(caller, entry):
+            raise Unavailable(
+                "every instance of the model waits itself for a response that only one of them "
+                "could help to: the request would wait for ever",
+                accepted=True,
+            )
+
+    def _instances_of(self, model: EntryOwner) -> list[RemoteInstance]:
+        """Those that are ready."""
+        return [
+            each.instance
+            for each in self._placed.values()
+            if each.served.runtime is model and each.instance.stream is not None
+        ]
+
+    def _sweep(self) -> None:
+        """Forget calls that nothing waits for any more."""
+        for instance in list(self._calls):
+            calls = self._awaited_calls(instance)
+            if calls:
+                self._calls[instance] = calls
+            else:
+                del self._calls[instance]
+        self._count = sum(map(len, self._calls.values()))
+        self._sweep_at = 2 * self._count + _MIN_SWEEP
+
+    def _awaited_calls(self, instance: RemoteInstance) -> list[Call]:
+        """What the batch that it executes now still waits for."""
+        first = instance.batches.first
+        if first is None:
+            return []
+        return [
+            call
+            for call in self._calls.get(instance, ())
+            if call.batch is first.batch and call.entry.state is not RequestState.RESPONDED
+        ]
+
+    def _is_deadlock(self, caller: RemoteInstance, entry: Entry) -> bool:
+        if entry.state is RequestState.EXECUTING:
+            return False
+        awaited = _awaited_entry(entry)
+        if awaited.state is RequestState.CACHE_LOOKUP:
+            return False
+        if awaited.state is not RequestState.EXECUTING and not self._all_wait(entry.owner):
+            return False
+        calls = {each: self._awaited_calls(each) for each in self._calls}
+        blocked = {instance for instance, awaited_calls in calls.items() if awaited_calls}
+        while True:
+            freed = [each for each in blocked if not self._depends_on(calls[each], blocked)]
+            if not freed:
+                return caller in blocked
+            blocked.difference_update(freed)
+
+    def _all_wait(self, model: EntryOwner) -> bool:
+        instances = self._instances_of(model)
+        return bool(instances) and all(map(self._awaited_calls, instances))
+
+    def _depends_on(self, calls: Iterable[Call], blocked: set[RemoteInstance]) -> bool:
+        """Whether only blocked instances can respond to one of these calls."""
+        for call in calls:
+            awaited = _awaited_entry(call.entry)
+            if awaited.state is RequestState.CACHE_LOOKUP:
+                continue
+            instances = self._instances_of(call.entry.owner)
+            if awaited.state is RequestState.EXECUTING:
+                instances = [
+                    each
+                    for each in instances
+                    if each.batches.first and awaited in each.batches.first.batch.entries
+                ]
+            if instances and blocked.issuperset(instances):
+                return True
+        return False
+
+
+def _awaited_entry(entry: Entry) -> Entry:
+    """The entry whose execution this one waits for: itself, or the leader of its flight."""
+    return entry if entry.cache_lookup is None else entry.cache_lookup.flight.leader

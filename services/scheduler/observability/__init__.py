@@ -1,1 +1,0 @@
-"""The scheduler's metrics, statistics and traces, and the settings that clients may change."""

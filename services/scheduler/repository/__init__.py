@@ -1,1 +1,0 @@
-"""Model repositories on disk, and the model control extension over them."""

@@ -1,1 +1,0 @@
-"""The life of a request: admission, validation, the queue entry, and its responses."""

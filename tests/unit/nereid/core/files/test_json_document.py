@@ -1,0 +1,62 @@
+"""JSON of servers that are not what they should be, and what tools make of it."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from nereid.core.files.json_document import MAX_BYTES, error_text, parse_document
+from nereid_explain import command
+
+DEEP = b"[" * 100_000
+LONG = b"[" + b"[]," * (MAX_BYTES // 3) + b"[]]"
+
+
+@contextmanager
+def server_of(body: bytes) -> Iterator[str]:
+    """The address of a server that responds with this to whatever it is asked."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            self.do_POST()
+
+        def log_message(self, *_arguments: object) -> None: ...
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize("body", [DEEP, LONG, b"{", b"\xff"])
+def test_what_is_no_document(body: bytes) -> None:
+    with pytest.raises(ValueError):
+        parse_document(body)
+    assert len(error_text(body)) <= 200
+
+
+def test_what_is_one() -> None:
+    assert parse_document(b'{"error": "why"}') == {"error": "why"}
+    assert error_text(b'{"error": "why"}') == "why"
+
+
+@pytest.mark.parametrize("body", [DEEP, LONG, b"5", b"[5]"])
+def test_a_tool_says_what_is_wrong(body: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    with server_of(body) as address:
+        assert command.main(["model", f"--url={address}"]) == 2
+    assert "responds with" in capsys.readouterr().err

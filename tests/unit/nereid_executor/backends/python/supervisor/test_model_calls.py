@@ -1,0 +1,323 @@
+"""Workers' calls to the mesh: the requests made for them, and the responses that they get."""
+
+from __future__ import annotations
+
+import json
+import select
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from nereid.core.errors import NereidError, NotFound, Unavailable
+from nereid.core.wire.messages import DECOUPLED, ErrorStatus, InferRequest, InferResponse
+from nereid.pb import kserve_pb2
+from nereid.shm.reference import SharedMemory
+from nereid_executor.backends.python.supervisor.model_calls import ModelCalls
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
+
+# ---- calls
+
+
+class MeshRequest:
+    """A request in the hands of the mesh."""
+
+    def __init__(self, request: InferRequest, on_response: Callable[[InferResponse], None]) -> None:
+        self.request = request
+        self.on_response = on_response
+        self.controls: list[str] = []
+
+    def send_control(self, kind: str) -> None:
+        self.controls.append(kind)
+
+
+class Mesh:
+    """Notes what is asked."""
+
+    memory: tuple[int, float] | None = None
+
+    def __init__(self) -> None:
+        self.released: list[str] = []
+        self.requests: list[MeshRequest] = []
+        self.called: list[tuple[str, bytes, Callable[[bytes | NereidError], None]]] = []
+
+    def infer(
+        self, request: InferRequest, on_response: Callable[[InferResponse], None]
+    ) -> MeshRequest:
+        self.requests.append(MeshRequest(request, on_response))
+        return self.requests[-1]
+
+    def release_segment(self, segment_name: str) -> None:
+        self.released.append(segment_name)
+
+    def call_scheduler(
+        self, method: str, message: bytes, on_reply: Callable[[bytes | NereidError], None]
+    ) -> None:
+        self.called.append((method, message, on_reply))
+
+
+@pytest.fixture
+def mesh() -> Mesh:
+    return Mesh()
+
+
+@pytest.fixture
+def calls(mesh: Mesh) -> Iterator[ModelCalls]:
+    calls = ModelCalls(mesh, 42)
+    yield calls
+    calls.close()
+
+
+def infer(**more: Any) -> dict[str, Any]:
+    return {
+        "what": "infer",
+        "model": "other",
+        "version": -1,
+        "id": "q",
+        "inputs": [["X", "UINT8", [2]]],
+        "outputs": ["Y"],
+        "parameters": {"a": 1},
+        "correlation_id": 0,
+        "flags": 0,
+        "timeout_us": 9,
+        "trace": "",
+        **more,
+    }
+
+
+def call(about: Any, *tensors: bytes | wire.Range, number: int = 1) -> wire.Call:
+    meta = about if isinstance(about, bytes) else json.dumps(about).encode()
+    return wire.Call(number, 0, meta, tensors)
+
+
+def fetched(calls: ModelCalls) -> list[tuple[int, int, Any]]:
+    """Responses by number, flags, and metadata."""
+    poll = select.poll()
+    poll.register(calls.fileno(), select.POLLIN)
+    assert poll.poll(0)
+    responses = calls.collect_responses()
+    assert not poll.poll(0)
+    return [(each.number, each.flags, json.loads(each.meta or b"null")) for each in responses]
+
+
+def test_a_call_becomes_a_request_as_a_gateways(calls: ModelCalls, mesh: Mesh) -> None:
+    calls.deadline = 77.0
+    trace = f"00-{'ab' * 16}-{'cd' * 8}-01"
+    about = infer(
+        version=3, correlation_id="s", flags=1, trace=trace, tracestate="a=1", decoupled=True
+    )
+    calls.start_call(call(about, b"ab"))
+    (made,) = mesh.requests
+    request = made.request
+    head = kserve_pb2.ModelInferRequest.FromString(request.head)
+    assert (head.model_name, head.model_version, head.id) == ("other", "3", "")
+    assert [each.name for each in head.outputs] == ["Y"]
+    assert request.payloads == [b"ab"]
+    assert request.request_id == "q"
+    assert request.parameters == {
+        "a": 1,
+        "sequence_id": "s",
+        "sequence_start": True,
+        "sequence_end": False,
+    }
+    assert (request.timeout_us, request.deadline, request.caller) == (9, 77.0, 42)
+    assert request.trace_context == b"\0" + b"\xab" * 16 + b"\xcd" * 8 + b"\1a=1"
+    assert request.accepts_many
+
+
+def test_responses_come_back_one_by_one(calls: ModelCalls, mesh: Mesh) -> None:
+    calls.start_call(call(infer(), b"ab", number=7))
+    (made,) = mesh.requests
+    head = kserve_pb2.ModelInferResponse(model_name="other")
+    head.outputs.add(name="Y", datatype="UINT8", shape=[1])
+    head.parameters["p"].int64_param = 5
+    made.on_response(InferResponse(1, head.SerializeToString(), [b"y"], more=True))
+    made.on_response(
+        InferResponse(1, error=ErrorStatus(NotFound.code, "no", accepted=True), more=True)
+    )
+    made.on_response(InferResponse(1))
+    assert fetched(calls) == [
+        (7, wire.MORE, {"outputs": [["Y", "UINT8", [1]]], "parameters": {"p": 5}}),
+        (7, wire.MORE | wire.ERROR, ["NOT_FOUND", "no"]),
+        (7, wire.EMPTY, None),
+    ]
+
+
+REFUSED = "Model other - Error when running inference: "
+
+
+@pytest.mark.parametrize(
+    ("error_status", "code", "text"),
+    [
+        (ErrorStatus(4, "late", accepted=True), "UNAVAILABLE", "late"),
+        (ErrorStatus(99, "odd", accepted=True), "INTERNAL", "odd"),
+        (ErrorStatus(3, "no"), "INVALID_ARG", f"{REFUSED}no"),
+        (ErrorStatus(12, DECOUPLED), "UNSUPPORTED", f"{REFUSED}Model other is using the decoupled"),
+    ],
+)
+def test_error_codes_and_messages_for_models(
+    calls: ModelCalls, mesh: Mesh, error_status: ErrorStatus, code: str, text: str
+) -> None:
+    calls.start_call(call(infer(), b"ab"))
+    mesh.requests[0].on_response(InferResponse(1, error=error_status))
+    ((_, flags, said),) = fetched(calls)
+    assert (flags, said[0]) == (wire.ERROR, code)
+    assert said[1].startswith(text)
+
+
+def test_controls_are_passed_on(calls: ModelCalls, mesh: Mesh) -> None:
+    calls.start_call(call(infer(), b"ab", number=1))
+    for number, what in enumerate(("pause", "resume", "cancel"), 2):
+        calls.start_call(call({"what": what, "call": 1}, number=number))
+    calls.start_call(call({"what": "cancel", "call": 99}, number=9))
+    assert mesh.requests[0].controls == ["pause", "resume", "cancel"]
+    assert [each[:2] for each in fetched(calls)] == [(n, wire.EMPTY) for n in (2, 3, 4, 9)]
+
+
+def test_the_calls_of_a_worker_that_ended_are_cancelled(mesh: Mesh) -> None:
+    calls = ModelCalls(mesh, 1)
+    calls.start_call(call(infer(), b"ab"))
+    calls.close()
+    assert mesh.requests[0].controls == ["cancel"]
+    # A response that was in flight is dropped.
+    mesh.requests[0].on_response(InferResponse(1))
+
+
+def test_tensors_in_shared_memory_are_passed_by_reference(calls: ModelCalls, mesh: Mesh) -> None:
+    calls.start_call(call(infer(), wire.Range("1.2.3", 64, 2)))
+    (made,) = mesh.requests
+    assert made.request.payloads == [SharedMemory("1.2.3", 64, 2)]
+    head = kserve_pb2.ModelInferResponse(model_name="m").SerializeToString()
+    made.on_response(
+        InferResponse(1, head, [SharedMemory("4.5.6", 0, 70_000)], segment_name="4.5.6")
+    )
+    (response,) = calls.collect_responses()
+    assert response.tensors == [wire.Range("4.5.6", 0, 70_000)]
+    assert not mesh.released
+    # Once, and only segments of responses.
+    for segment_name in ("1.2.3", "4.5.6", "4.5.6"):
+        calls.start_call(call({"what": "release", "segment_names": [segment_name]}))
+    assert mesh.released == ["4.5.6"]
+
+
+def test_a_request_takes_the_release_of_earlier_responses_along(
+    calls: ModelCalls, mesh: Mesh
+) -> None:
+    calls.start_call(call(infer()))
+    head = kserve_pb2.ModelInferResponse(model_name="m").SerializeToString()
+    mesh.requests[0].on_response(
+        InferResponse(1, head, [SharedMemory("4.5.6", 0, 70_000)], segment_name="4.5.6")
+    )
+    calls.start_call(call(infer(released=["4.5.6", "1.2.3"])))
+    assert mesh.released == ["4.5.6"]
+    assert len(mesh.requests) == 2
+
+
+def test_responses_are_sent_at_once_unless_others_wait(calls: ModelCalls, mesh: Mesh) -> None:
+    """A model gets a request's responses in their order."""
+    sent: list[bytes] = []
+    waits = False
+
+    def try_send(response: wire.Call) -> bool:
+        if not waits:
+            sent.append(response.meta)
+        return not waits
+
+    calls.try_send = try_send
+    calls.start_call(call(infer(decoupled=True)))
+    (made,) = mesh.requests
+    heads = [
+        kserve_pb2.ModelInferResponse(outputs=[{"name": name}]).SerializeToString()
+        for name in "abcd"
+    ]
+    metas = [
+        json.dumps({"outputs": [[name, "", []]], "parameters": {}}).encode() for name in "abcd"
+    ]
+    made.on_response(InferResponse(1, heads[0], more=True))
+    waits = True
+    made.on_response(InferResponse(1, heads[1], more=True))
+    waits = False
+    made.on_response(InferResponse(1, heads[2], more=True))
+    assert sent == metas[:1]
+    assert [each.meta for each in calls.collect_responses()] == metas[1:3]
+    calls.note_sent()
+    calls.note_sent()
+    made.on_response(InferResponse(1, heads[3]))
+    assert sent == [metas[0], metas[3]]
+    assert not calls.collect_responses()
+    assert not calls.collect_responses()
+
+
+def test_the_responses_of_a_worker_that_ended_are_released(mesh: Mesh) -> None:
+    calls = ModelCalls(mesh, 1)
+    for number, segment_name in enumerate(("a", "b", "c"), 1):
+        calls.start_call(call(infer(), b"ab", number=number))
+        if segment_name != "c":
+            mesh.requests[-1].on_response(
+                InferResponse(
+                    number, b"", [SharedMemory(segment_name, 0, 1)], segment_name=segment_name
+                )
+            )
+    calls.start_call(call({"what": "release", "segment_names": ["a"]}))
+    calls.close()
+    assert sorted(mesh.released) == ["a", "b"]
+    # Later ones are released at once.
+    mesh.requests[-1].on_response(
+        InferResponse(3, b"", [SharedMemory("c", 0, 1)], segment_name="c")
+    )
+    assert sorted(mesh.released) == ["a", "b", "c"]
+
+
+def test_loads_unloads_and_readiness(calls: ModelCalls, mesh: Mesh) -> None:
+    load = {"what": "load", "model": "m", "config": "{}", "files": ["file:1/model.py"]}
+    calls.start_call(call(load, b"pass", number=1))
+    calls.start_call(call({"what": "unload", "model": "m", "dependents": True}, number=2))
+    calls.start_call(call({"what": "ready", "model": "m", "version": "2"}, number=3))
+    methods = [method for method, _, _ in mesh.called]
+    assert methods == ["RepositoryModelLoad", "RepositoryModelUnload", "ModelReady"]
+    loading = kserve_pb2.RepositoryModelLoadRequest.FromString(mesh.called[0][1])
+    assert loading.parameters["config"].string_param == "{}"
+    assert loading.parameters["file:1/model.py"].bytes_param == b"pass"
+    unloading = kserve_pb2.RepositoryModelUnloadRequest.FromString(mesh.called[1][1])
+    assert unloading.parameters["unload_dependents"].bool_param
+    readiness = kserve_pb2.ModelReadyRequest.FromString(mesh.called[2][1])
+    assert (readiness.name, readiness.version) == ("m", "2")
+    ready = kserve_pb2.ModelReadyResponse(ready=True).SerializeToString()
+    replies: list[bytes | NereidError] = [b"", Unavailable("no"), ready]
+    for (_, _, on_reply), reply in zip(mesh.called, replies, strict=True):
+        on_reply(reply)
+    assert fetched(calls) == [
+        (1, 0, None),
+        (2, wire.ERROR, ["UNAVAILABLE", "no"]),
+        (3, 0, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        b"\xff",
+        b"7",
+        {},
+        {"what": "fly"},
+        {"what": "infer"},
+        infer(trace="00-zz-yy-01"),
+        infer(trace="00-ab-cd-01"),
+        infer(inputs=[["X"]]),
+        {"what": "load", "model": "m", "config": "", "files": ["a"]},
+        {"what": "ready", "model": 5, "version": ""},
+    ],
+)
+def test_malformed_calls_get_an_error(calls: ModelCalls, mesh: Mesh, about: Any) -> None:
+    calls.start_call(call(about, number=4))
+    ((number, flags, said),) = fetched(calls)
+    assert (number, flags, said[0]) == (4, wire.ERROR, "INVALID_ARG")
+    assert not mesh.requests
+    assert not mesh.called
+
+
+def test_without_a_mesh() -> None:
+    calls = ModelCalls(None, 0)
+    calls.start_call(call(infer(), b"ab"))
+    assert fetched(calls)[0][2] == ["INVALID_ARG", "the model cannot make requests to the mesh"]
+    calls.close()

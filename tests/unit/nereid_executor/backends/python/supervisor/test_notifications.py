@@ -1,0 +1,90 @@
+"""Metrics and log lines that workers send to their executor."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nereid_executor.backends.python.supervisor.custom_metrics import CustomMetrics
+from nereid_executor.backends.python.supervisor.notifications import NotificationHandler
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
+
+
+def test_metrics_are_kept_by_their_holder() -> None:
+    metrics = CustomMetrics()
+    changes: list[int] = []
+    metrics.on_change[1] = lambda: changes.append(1)
+    one, two = object(), object()
+    metrics.on_message(one, "m", ["new", 1, "c", "Counts", 0, {"a": "b"}, []])
+    metrics.on_message(two, "n", ["new", 1, "h", "Ranges", 2, {}, [1, 2]])
+    metrics.on_message(one, "m", ["value", 1, 3.5, []])
+    metrics.on_message(two, "n", ["value", 1, 9, [0, 1, 2]])
+    # Called once until the metrics are read.
+    assert changes == [1]
+    series = {each.name: each for each in metrics.read().series}
+    assert (series["c"].value, dict(series["c"].labels), series["c"].kind) == (
+        3.5,
+        {"a": "b"},
+        "counter",
+    )
+    assert (list(series["h"].counts), list(series["h"].bounds)) == ([0, 1, 2], [1, 2])
+    metrics.on_message(one, "m", ["gone", 1])
+    assert changes == [1, 1]
+    metrics.remove_holder(two)
+    assert not metrics.read().series
+
+
+def counted(metrics: CustomMetrics) -> dict[str, float]:
+    return {f"{each.name} {each.model}": each.value for each in metrics.read().series}
+
+
+def test_what_a_lost_worker_counted_is_kept_until_its_model_is_unloaded() -> None:
+    metrics = CustomMetrics()
+    one, two, other = object(), object(), object()
+    for holder, model in ((one, "m"), (other, "n")):
+        metrics.on_message(holder, model, ["new", 1, "c", "Counts", 0, {}, []])
+        metrics.on_message(holder, model, ["new", 2, "g", "Now", 1, {}, []])
+        metrics.on_message(holder, model, ["value", 1, 5, []])
+    # Its worker is killed, and the next one counts on.
+    for _ in range(2):
+        metrics.on_worker_end(one)
+        metrics.on_message(one, "m", ["new", 1, "c", "Counts", 0, {}, []])
+        metrics.on_message(one, "m", ["value", 1, 2, []])
+    assert [each.value for each in metrics.read().series if each.model == "m"] == [7, 2]
+    # The model is loaded again before its old instance is unloaded.
+    metrics.on_message(two, "m", ["new", 1, "c", "Counts", 0, {}, []])
+    metrics.remove_holder(one)
+    assert [each.value for each in metrics.read().series if each.model == "m"] == [9, 0]
+    metrics.remove_holder(two)
+    assert counted(metrics) == {"c n": 5, "g n": 0}
+
+
+def test_malformed_notifications_are_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    handler = NotificationHandler("m_0", "m")
+    for kind, body in (
+        (wire.LOG, b"[9, 3]"),
+        (wire.LOG, b"\xff"),
+        (wire.METRIC, b'["value", 5, 1, []]'),
+        (wire.METRIC, b"[]"),
+        (wire.METRIC, b'["new", 1, "c", "", 7, {}, []]'),
+        (wire.LOG, b'[1, "beware"]'),
+    ):
+        handler.on_notification(kind, bytearray(body))
+    handler.remove_metrics()
+    assert [each.getMessage() for each in caplog.records] == [
+        *["instance m_0: malformed notification from its worker; dropped"] * 5,
+        "m_0: beware",
+    ]
+
+
+def test_lines_keep_their_levels(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    for level in range(4):
+        NotificationHandler("m_0", "m").on_notification(
+            wire.LOG, bytearray(json.dumps([level, "x"]).encode())
+        )
+    levels = [each.levelname for each in caplog.records]
+    assert levels == ["INFO", "WARNING", "ERROR", "DEBUG"]

@@ -1,0 +1,50 @@
+"""Known parameters, and what is nearly one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import nereid
+from nereid.pb.model_config_pb2 import ModelConfig
+from nereid_mesh.check.parameters import KNOWN_PARAMETERS, misspelled
+
+_PACKAGES = {"onnxruntime": "onnx", "openvino": "openvino.py"}
+
+
+def parameters(backend: str, *names: str) -> ModelConfig:
+    made = ModelConfig(backend=backend)
+    for name in names:
+        made.parameters[name].string_value = "1"
+    return made
+
+
+@pytest.mark.parametrize(
+    ("backend", "written", "meant"),
+    [
+        ("onnxruntime", "intra_op_thread_cout", "intra_op_thread_count"),
+        ("pytorch", "inference_mode", "INFERENCE_MODE"),
+        ("python", "EXECUTION_ENV_PATHS", "EXECUTION_ENV_PATH"),
+        ("python", "admission_target", "admission_target_ms"),
+        ("python", "temperature", ""),
+        ("onnxruntime", "padding", ""),
+        ("tensorrt", "INFERENCE_MODE", ""),
+    ],
+)
+def test_misspelled(backend: str, written: str, meant: str) -> None:
+    expected = [(written, meant)] if meant else []
+    assert [*misspelled(parameters(backend, written))] == expected
+
+
+def test_a_model_that_has_the_known_one_as_well_knows_what_it_does() -> None:
+    assert not [*misspelled(parameters("pytorch", "inference_mode", "INFERENCE_MODE"))]
+
+
+@pytest.mark.parametrize("backend", sorted(KNOWN_PARAMETERS))
+def test_backends_read_what_is_known_of_them(backend: str) -> None:
+    place = Path(nereid.__file__).parent / "services/executor/nereid_executor/backends"
+    place /= _PACKAGES.get(backend, backend)
+    files = [place] if place.is_file() else [*place.rglob("*.py")]
+    source = "".join(each.read_text() for each in files)
+    assert [name for name in KNOWN_PARAMETERS[backend] if f'"{name}"' not in source] == []

@@ -1,0 +1,80 @@
+"""A gateway's session: refusals, bugs and cancellations."""
+
+import gc
+import time
+import weakref
+
+import pytest
+
+from nereid.core.errors import INTERNAL_MESSAGE, Unavailable
+from nereid.core.wire.messages import Cancel
+from nereid_scheduler.core.instances.remote_instance import RemoteInstance
+from tests.support.scheduler.admission_world import AdmissionWorld, request
+from tests.support.scheduler.fake_executors import Stream, turn
+
+
+async def test_a_bug_in_one_request_is_an_internal_error_of_it_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    it = AdmissionWorld()
+    model = it.ready()
+    bad = request(1)
+    bad.payloads = [None]  # type: ignore[list-item]
+    it.gateway.on_items([bad, request(2)])
+    assert it.errors() == [(1, INTERNAL_MESSAGE)]
+    assert "could not be admitted" in caplog.text
+    model.fail_all(Unavailable("over"))
+    assert it.errors()[1:] == [(2, "over")]
+
+
+class Lease:
+    """Stands for a segment."""
+
+
+async def test_a_refused_request_is_freed_at_once() -> None:
+    it = AdmissionWorld()
+    it.ready()
+    lease = Lease()
+    reference = weakref.ref(lease)
+    gc.disable()
+    try:
+        it.gateway.on_items([request(1, deadline=time.monotonic() - 1, lease=lease)])
+        del lease
+        assert it.errors() == [(1, "the deadline passed before the request arrived")]
+        assert reference() is None
+    finally:
+        gc.enable()
+
+
+async def test_cancelling_an_unknown_request_is_harmless() -> None:
+    it = AdmissionWorld()
+    it.gateway.on_items([])
+    it.gateway.on_items([Cancel(99)])
+    assert it.link.sent == []
+
+
+async def test_an_idle_model_begins_with_the_last_request_of_a_frame() -> None:
+    it = AdmissionWorld()
+    model, streams = it.ready(), [Stream(), Stream()]
+    it.gateway.on_items([request(1)])  # its head is not known yet
+    await turn()
+    for number, stream in enumerate(streams):
+        model.add_instance(RemoteInstance(number, f"i{number}", "executor", stream))
+    await turn()
+    first, second = streams
+    it.gateway.on_items([request(2), Cancel(99), request(3)])
+    assert [[member.id for member in batch.members] for batch in first.sent] == [[1]]
+    assert [[member.id for member in batch.members] for batch in second.sent] == [[2]]
+
+
+async def test_a_frame_that_ends_with_a_cancellation_runs_in_the_next_turn() -> None:
+    it = AdmissionWorld()
+    model, stream = it.ready(), Stream()
+    it.gateway.on_items([request(1)])
+    it.gateway.on_items([Cancel(1)])
+    model.add_instance(RemoteInstance(1, "i", "executor", stream))
+    await turn()
+    it.gateway.on_items([request(2), Cancel(99)])
+    assert stream.sent == []
+    await turn()
+    assert [member.id for member in stream.sent[0].members] == [2]

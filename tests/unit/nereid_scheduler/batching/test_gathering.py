@@ -1,0 +1,307 @@
+"""An instance waits for the clients of its last batch where that pays, and for nobody else."""
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nereid_scheduler.batching.batcher import Batch, DynamicBatcher, make_batcher
+from nereid_scheduler.batching.gathering import Gathering, can_gather
+from nereid_scheduler.core.requests.entry import Entry
+from tests.support.scheduler.samples import entry_of, model_of
+from tests.support.scheduler.sequence_site import SequenceSite
+
+US = 1000
+MS = 1000 * US
+KEY = ("shape",)
+# How long a batch of so many takes: a token of many sequences costs little more than one.
+CHEAPER = {1: 6, 2: 8, 3: 10, 4: 12}
+
+
+def _cheaper(requests: int) -> int:
+    return CHEAPER.get(requests, 3 * requests) * MS
+
+
+def _linear(requests: int) -> int:
+    return 6 * requests * MS
+
+
+class Site:
+    """One instance in virtual time, which is asked for batches as a ModelVersion does."""
+
+    def __init__(self, taken_ns: Callable[[int], int], max_batch_size: int = 16) -> None:
+        config = model_of(f"max_batch_size: {max_batch_size} dynamic_batching {{ }}")
+        batcher = make_batcher(config)
+        assert isinstance(batcher, DynamicBatcher)
+        self.batcher = batcher
+        self.taken_ns = taken_ns
+        self.now_ns = 0
+        self.batches: list[int] = []
+        self.begun_ns: list[int] = []
+        # How long the instance was to stay free while requests waited.
+        self.held_ns = 0
+
+    def run(
+        self, arrivals: Iterator[int], after: Callable[[int], int | None], batches: int
+    ) -> None:
+        """arrivals: when requests come whatever happens. after: how long after the nth response its
+        client sends its next request; None: never.
+        """
+        events: list[tuple[int, int, str]] = []
+        numbers, responses = itertools.count(), itertools.count()
+
+        def add(at_ns: int, kind: str) -> None:
+            heapq.heappush(events, (at_ns, next(numbers), kind))
+
+        executing = None
+        upcoming = next(arrivals, None)
+        while len(self.batches) < batches:
+            if upcoming is not None and (not events or upcoming < events[0][0]):
+                self.now_ns = upcoming
+                upcoming = next(arrivals, None)
+                self.batcher.enqueue(entry_of(), self.now_ns)
+            else:
+                self.now_ns, _, kind = heapq.heappop(events)
+                if kind == "request":
+                    self.batcher.enqueue(entry_of(), self.now_ns)
+                elif kind == "end":
+                    assert executing is not None
+                    taken_ns = self.taken_ns(len(executing.entries))
+                    self.batcher.batch_ended("only", executing, taken_ns, self.now_ns)
+                    for _ in executing.entries:
+                        pause_ns = after(next(responses))
+                        if pause_ns is not None:
+                            add(self.now_ns + pause_ns, "request")
+                    executing = None
+            if executing is None and self.batcher.pending:
+                executing = self.batcher.next_batch(self.now_ns, 1)
+                if executing is None:
+                    at_ns = self.batcher.wake_at_ns(self.now_ns)
+                    assert at_ns is not None, "nothing would ever wake it"
+                    add(at_ns, "look")
+                    self.held_ns += at_ns - self.now_ns
+                else:
+                    self.batches.append(len(executing.entries))
+                    self.begun_ns.append(self.now_ns)
+                    add(self.now_ns + self.taken_ns(len(executing.entries)), "end")
+
+
+def _first(count: int) -> Iterator[int]:
+    """The first requests of so many clients, one after the other."""
+    return iter(range(0, count * 100 * US, 100 * US))
+
+
+def test_clients_that_take_turns_come_together() -> None:
+    site = Site(_cheaper)
+    site.run(_first(4), lambda _: 700 * US, 200)
+    assert site.batches[0] == 1
+    assert set(site.batches[60:]) == {4}
+
+
+def test_a_lone_client_waits_for_nobody() -> None:
+    site = Site(_cheaper)
+    site.run(_first(1), lambda _: 700 * US, 100)
+    assert set(site.batches) == {1}
+    assert not site.held_ns
+
+
+def test_batches_that_do_not_get_cheaper_are_tried_and_left_alone() -> None:
+    site = Site(_linear)
+    site.run(_first(4), lambda _: 700 * US, 400)
+    # Eight batches of four in 256.
+    assert site.batches.count(4) <= 30
+
+
+def test_requests_that_come_at_any_time_are_not_waited_for() -> None:
+    site = Site(_cheaper)
+    # One every 4 ms: the instance is busy for most of the time.
+    site.run(iter(range(0, 1600 * MS, 4 * MS)), lambda _: None, 200)
+    assert not site.held_ns
+
+
+def test_clients_that_think_for_long_are_not_waited_for() -> None:
+    site = Site(_cheaper)
+    site.run(_first(4), lambda _: 5 * MS, 200)
+    assert not site.held_ns
+
+
+def test_after_waits_in_vain_there_are_fewer() -> None:
+    site = Site(_cheaper)
+    leaving = (400, 401, 402)
+    site.run(_first(4), lambda number: None if number in leaving else 700 * US, 500)
+    assert set(site.batches[130:]) == {1}
+    # What is left is one client; no wait is longer than twice what it takes to come back.
+    taken_ns = site.now_ns - site.begun_ns[130]
+    assert 0 <= taken_ns - (500 - 131) * (6 * MS + 700 * US) <= 2 * 700 * US
+
+
+def test_no_more_are_waited_for_than_a_batch_may_have() -> None:
+    site = Site(_cheaper, max_batch_size=4)
+    site.run(_first(6), lambda _: 700 * US, 200)
+    assert max(site.batches) == 4
+
+
+# ---- the machine itself
+
+
+def _ended(
+    gathering: Gathering, requests: int, *, pending: int, now_ns: int, most: int = 16
+) -> None:
+    gathering.batch_ended(KEY, requests, _cheaper(requests), pending, most, now_ns)
+
+
+def _entries(count: int, at_ns: int) -> list[Entry]:
+    entries = [entry_of() for _ in range(count)]
+    for entry in entries:
+        entry.enqueued_ns = at_ns
+    return entries
+
+
+def _taught(requests: int = 2) -> tuple[Gathering, int]:
+    """Two groups have taken turns for long; the time, at which a batch has just ended."""
+    gathering, now_ns = Gathering(), 0
+    for _ in range(60):
+        gathering.batch_dispatched(_entries(requests, now_ns - _cheaper(requests) + 500 * US))
+        now_ns += _cheaper(requests)
+        _ended(gathering, requests, pending=requests, now_ns=now_ns)
+    return gathering, now_ns
+
+
+def test_it_waits_for_all_or_until_they_would_have_come() -> None:
+    gathering, now_ns = _taught()
+    assert gathering.expected == 4
+    # Twice what clients take, which is 0.5 ms.
+    assert gathering.until_ns == pytest.approx(now_ns + MS, rel=0.01)
+    assert gathering.should_wait(2, now_ns)
+    assert gathering.should_wait(3, now_ns + 400 * US)
+    assert not gathering.should_wait(4, now_ns + 500 * US)
+    gathering.batch_dispatched(_entries(4, now_ns + 500 * US))
+    assert not gathering.expected
+    # The time is over.
+    gathering, now_ns = _taught()
+    assert gathering.should_wait(2, now_ns)
+    assert not gathering.should_wait(3, gathering.until_ns)
+    assert not gathering.should_wait(3, now_ns)
+
+
+@pytest.mark.parametrize("misses", [1, 2, 3])
+def test_each_wait_in_vain_doubles_the_batches_without_one(misses: int) -> None:
+    gathering, now_ns = _taught()
+    for _ in range(misses):
+        assert gathering.should_wait(2, now_ns)
+        gathering.batch_dispatched(_entries(2, now_ns - 7 * MS))
+        waits = 0
+        while not waits or not gathering.expected:
+            _ended(gathering, 2, pending=2, now_ns=(now_ns := now_ns + 8 * MS))
+            waits += 1
+            assert waits < 1000
+            if not gathering.expected:
+                gathering.batch_dispatched(_entries(2, now_ns - 7 * MS))
+    assert waits == (1 << misses) + 1
+    # One that was not in vain: the next miss counts as the first.
+    assert gathering.should_wait(2, now_ns)
+    gathering.batch_dispatched(_entries(4, now_ns + 500 * US))
+    _ended(gathering, 4, pending=2, now_ns=now_ns + 12 * MS)
+    assert gathering.expected == 6
+
+
+def test_another_shape_begins_anew() -> None:
+    gathering, now_ns = _taught()
+    gathering.batch_ended(("other",), 2, 8 * MS, 2, 16, now_ns)
+    assert not gathering.expected
+    _ended(gathering, 2, pending=2, now_ns=now_ns)
+    assert not gathering.expected
+    # What cannot be compared is of no shape.
+    gathering, now_ns = _taught()
+    gathering.batch_ended(None, 2, 8 * MS, 2, 16, now_ns)
+    gathering.batch_ended(None, 2, 8 * MS, 2, 16, now_ns)
+    assert not gathering.expected
+
+
+def test_large_batches_are_compared_by_about_their_size() -> None:
+    gathering, now_ns = _taught(requests=40)
+    # 80 were never tried.
+    _ended(gathering, 40, pending=40, now_ns=now_ns, most=80)
+    assert gathering.should_wait(40, now_ns)
+    for requests in (77, 78, 79, 80) * 2:
+        gathering.batch_ended(KEY, requests, requests * 4 * MS, 0, 16, now_ns)
+    _ended(gathering, 40, pending=40, now_ns=now_ns, most=80)
+    assert not gathering.should_wait(40, now_ns)
+
+
+def test_a_request_that_comes_alone_waits_as_well() -> None:
+    batcher = Site(_cheaper).batcher
+    batcher.gathering, now_ns = _taught()
+    _ended(batcher.gathering, 1, pending=0, now_ns=now_ns)
+    _ended(batcher.gathering, 2, pending=0, now_ns=now_ns)
+    assert batcher.lone_batch(entry_of(), now_ns) is None
+    assert batcher.lone_batch(entry_of(), batcher.gathering.until_ns) is not None
+
+
+def test_sequences_are_waited_for_at_their_own_instance() -> None:
+    site = SequenceSite("oldest { max_candidate_sequences: 8 }", max_batch_size=8)
+    which = {site.enqueue(sequence, "s"): sequence for sequence in (1, 2)}
+    batch: Batch | None = site.sent()
+    which |= {site.enqueue(sequence, "s"): sequence for sequence in (3, 4)}
+    turns = 0
+    while batch is not None:
+        ended = batch
+        site.now_ns += 8 * MS
+        site.batcher.batch_ended("i0", ended, 8 * MS, site.now_ns)
+        site.finish(*ended.entries)
+        # The other two execute, until their instance waits for these.
+        batch = site.batch()
+        ended_ns, site.now_ns = site.now_ns, site.now_ns + 500 * US
+        which |= {site.enqueue(which[entry]): which[entry] for entry in ended.entries}
+        site.now_ns = ended_ns if batch is not None else site.now_ns
+        turns += 1
+        assert turns < 100, "two groups take turns for ever"
+    assert turns > 8
+    assert len(site.sent().entries) == 4
+    # An instance that is gone has nothing to say.
+    site.batcher.batch_ended("i1", ended, 8 * MS, site.now_ns)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ("dynamic_batching { }", True),
+        ("dynamic_batching { preferred_batch_size: 4 }", False),
+        ("dynamic_batching { max_queue_delay_microseconds: 10 }", False),
+        ("dynamic_batching { default_queue_policy { max_queue_size: 3 } }", False),
+        ("dynamic_batching { } model_transaction_policy { decoupled: true }", False),
+        ("sequence_batching { oldest { max_candidate_sequences: 4 } }", True),
+        ("sequence_batching { oldest { max_queue_delay_microseconds: 10 } }", False),
+        ("sequence_batching { direct { } }", False),
+        (
+            "sequence_batching { iterative_sequence: true oldest { max_candidate_sequences: 4 } }",
+            False,
+        ),
+        ("", False),
+    ],
+)
+def test_only_where_nothing_says_how_long_requests_may_queue(
+    config: str, *, expected: bool
+) -> None:
+    assert can_gather(model_of(f"max_batch_size: 8 {config}")) is expected
+
+
+def test_where_requests_may_queue_for_long_ends_are_not_reported() -> None:
+    delay = "max_queue_delay_microseconds: 10"
+    site = SequenceSite(f"oldest {{ max_candidate_sequences: 2 {delay} }}")
+    site.enqueue(1, "s")
+    site.now_ns = 10 * US
+    batch = site.sent()
+    site.batcher.batch_ended("i0", batch, 8 * MS, 8 * MS)
+    site.finish(*batch.entries)
+    site.enqueue(1)
+    assert site.batcher.wake_at_ns(site.now_ns) is not None
+    dynamic = make_batcher(model_of(f"max_batch_size: 8 dynamic_batching {{ {delay} }}"))
+    assert isinstance(dynamic, DynamicBatcher)
+    assert dynamic.gathering is None
+    dynamic.enqueue(entry_of(), 0)
+    left = dynamic.next_batch(10 * US, 1)
+    assert left is not None
+    dynamic.batch_ended("i0", left, 8 * MS, 8 * MS)
+    assert dynamic.lone_batch(entry_of(), 8 * MS) is None

@@ -1,0 +1,490 @@
+"""Batching that holds a target: what is decided, and loads that change in virtual time."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+
+import pytest
+
+from nereid.core.errors import Unavailable
+from nereid.model_config import DynamicBatching
+from nereid_scheduler.batching.batcher import (
+    Batch,
+    Batcher,
+    DynamicBatcher,
+    LatencyTarget,
+    make_batcher,
+    target_of,
+)
+from nereid_scheduler.core.instances.router import Router
+from tests.support.scheduler.samples import entry_of, model_of
+
+_MS = 1_000_000
+# Sizes and milliseconds; others are on their line.
+_SMALL = (1, 11), (8, 18)
+_DYNAMIC = "max_batch_size: 64 dynamic_batching { }"
+
+
+def text_of(target_ms: float, batching: str = _DYNAMIC) -> str:
+    value = f'value {{ string_value: "{int(target_ms * 1000)}" }}'
+    return f'{batching} parameters {{ key: "target_p99_us" {value} }}'
+
+
+def batch_of(size: int, requests: int) -> Batch:
+    return Batch([entry_of(size // requests) for _ in range(requests)], size, "full")
+
+
+@dataclass
+class Instances:
+    """A target that learns from batches that are executed one after the other."""
+
+    target: LatencyTarget
+    batcher: DynamicBatcher
+    count: int = 1
+    now_ns: int = 0
+
+    def execute(
+        self,
+        size: int,
+        milliseconds: float,
+        times: int = 1,
+        *,
+        requests: int = 0,
+        missed: bool = False,
+    ) -> bool:
+        """Whether a batch changed what is reachable. missed: after more than a second."""
+        changed = False
+        for _ in range(times):
+            batch = self.send(size, requests)
+            started_ns = self.now_ns
+            for entry in batch.entries:
+                entry.received_ns = started_ns - 1000 * _MS * missed
+            self.now_ns += int(milliseconds * _MS)
+            changed |= self.target.on_executed(batch, started_ns, self.now_ns)
+        return changed
+
+    def send(self, size: int, requests: int = 0) -> Batch:
+        batch = batch_of(size, requests or size)
+        self.target.on_dequeued(batch, 0, self.count, self.now_ns)
+        return batch
+
+    def queue(self, requests: int, after_ms: float = 0.0) -> int:
+        """How many of so many requests that come now are admitted."""
+        now_ns = self.now_ns + int(after_ms * _MS)
+        admitted = 0
+        for _ in range(requests):
+            admitted += self.target.admit(admitted, admitted, self.count, now_ns)
+        return admitted
+
+
+def instances_of(target_ms: float, count: int = 1, *sizes: tuple[int, float]) -> Instances:
+    """By default 10 ms for a batch, and 1 ms for each of its rows."""
+    batcher = DynamicBatcher("m", 64, DynamicBatching(preferred_batch_sizes=(64,)))
+    it = Instances(LatencyTarget(int(target_ms * _MS), 64, batcher), batcher, count)
+    for size, milliseconds in sizes or ((1, 11), (8, 18), (16, 26), (32, 42)):
+        it.execute(size, milliseconds, 20)
+    return it
+
+
+class TestLargestBatch:
+    def test_until_something_is_known_each_request_is_executed_alone_and_none_is_refused(
+        self,
+    ) -> None:
+        it = instances_of(50, 1, (1, 11))
+        fresh = LatencyTarget(50 * _MS, 64, it.batcher)
+        assert (fresh.plan.size, fresh.plan.execution_ns, it.batcher.max_size) == (1, 0, 1)
+        assert all(fresh.admit(number, number, 1, 0) for number in range(1000))
+
+    def test_its_time_fits_twice_and_with_more_for_bursts(self) -> None:
+        # 2 * (10 + 15) is the target; with half more than that serves, a few rows more do better.
+        it = instances_of(50)
+        assert 15 <= it.target.plan.size <= 20
+        assert it.batcher.max_size == it.target.plan.size
+
+    def test_with_several_instances_it_may_take_longer(self) -> None:
+        assert instances_of(50, 4).target.plan.size > instances_of(50, 1).target.plan.size
+
+    def test_where_larger_batches_are_no_faster_the_smallest_is_enough(self) -> None:
+        it = instances_of(50, 1, (1, 2), (4, 8), (8, 16))
+        assert it.target.plan.size == 1
+
+    def test_unknown_sizes_are_tried_one_doubling_after_the_other(self) -> None:
+        it = instances_of(50, 1, (1, 11))
+        sizes = [it.target.plan.size]
+        for _ in range(4):
+            size = sizes[-1]
+            it.execute(size, 10 + size, 4)
+            sizes.append(it.target.plan.size)
+        assert sizes == [2, 4, 8, 16, sizes[-1]]
+        assert 15 <= sizes[-1] <= 20
+
+    def test_under_a_great_load_it_leaves_time_for_few_and_serves_more(self) -> None:
+        it = instances_of(50)
+        before = it.target.plan.size
+        for _ in range(30):
+            it.queue(300)
+            it.execute(before, 10 + before)
+        assert it.target.plan.size > before
+
+    def test_rows_count_where_requests_have_several(self) -> None:
+        it = instances_of(60)
+        it.send(16)
+        assert it.queue(100, after_ms=20) > 16
+        it = instances_of(60)
+        it.execute(16, 26, 100, requests=2)
+        it.send(16, 2)
+        assert 2 <= it.queue(100, after_ms=20) <= 4
+
+
+class TestDelay:
+    def test_nothing_waits_while_nothing_is_refused(self) -> None:
+        it = instances_of(25, 2)
+        assert (it.target.plan.delay_ns, it.batcher.delay_ns) == (0, 0)
+
+    def test_refusals_have_batches_wait_for_what_the_target_leaves(self) -> None:
+        it = instances_of(25, 2)
+        for _ in range(40):
+            it.queue(30)
+            it.execute(4, 14)
+        plan = it.target.plan
+        assert plan.delay_ns == it.batcher.delay_ns > 0
+        assert plan.delay_ns + plan.execution_ns <= 25 * _MS
+        # Without refusals they wait for less and less.
+        it.execute(4, 14, 500)
+        assert it.target.plan.delay_ns == 0
+
+    def test_a_single_instance_executes_what_it_has(self) -> None:
+        it = instances_of(50)
+        for _ in range(40):
+            it.queue(300)
+            it.execute(16, 26)
+        assert it.target.plan.delay_ns == 0
+
+    def test_unless_what_comes_meanwhile_would_miss_it(self) -> None:
+        it = instances_of(15, 1, (1, 11), (4, 14))
+        for _ in range(60):
+            batch = it.send(1)
+            it.queue(5)
+            it.now_ns += 11 * _MS
+            it.target.on_executed(batch, it.now_ns - 11 * _MS, it.now_ns)
+        plan = it.target.plan
+        assert plan.size > 1
+        assert plan.delay_ns > 0
+
+
+class TestAdmission:
+    def test_what_a_free_instance_takes_is_admitted(self) -> None:
+        it = instances_of(50)
+        assert it.queue(1000) >= it.target.plan.size
+
+    def test_who_would_wait_for_too_long_is_refused(self) -> None:
+        it = instances_of(30, 1, *_SMALL)
+        it.send(16)
+        # 26 ms until the instance is free, and 11 at least to execute.
+        assert it.queue(1) == 0
+        assert it.queue(1, after_ms=12) == 1
+
+    def test_a_batch_ends_where_its_first_request_would_miss_it(self) -> None:
+        it = instances_of(50)
+        it.send(16)
+        # They can be done in 24 ms, with 13 others.
+        assert 10 <= it.queue(100) <= 14
+
+    def test_others_come_behind_them_if_there_is_time(self) -> None:
+        it = instances_of(200, 1, (1, 2), (4, 8), (8, 16))
+        it.send(1)
+        # One after the other, 2 ms each.
+        assert 75 <= it.queue(200) <= 100
+
+    def test_the_instance_that_ends_first_counts(self) -> None:
+        it = instances_of(35, 2, *_SMALL)
+        it.send(16)
+        it.now_ns += 20 * _MS
+        it.send(16)
+        assert it.queue(1) == 1
+
+    def test_a_batch_that_is_overdue_takes_as_long_again(self) -> None:
+        it = instances_of(50)
+        it.send(1)
+        assert it.queue(1, after_ms=12) == 1
+        assert it.queue(1, after_ms=60) == 0
+
+    def test_an_instance_that_hangs_holds_nobody_up(self) -> None:
+        it = instances_of(50, 2)
+        it.send(16)
+        it.now_ns += 500 * _MS
+        it.send(16)
+        assert it.queue(1, after_ms=10) == 1
+
+    def test_batches_that_wait_at_instances_come_first(self) -> None:
+        it = instances_of(60)
+        it.send(16)
+        it.send(16)
+        assert it.queue(1) == 0
+        assert it.queue(1, after_ms=5) == 1
+
+    def test_a_lost_batch_is_in_nobody_s_way(self) -> None:
+        it = instances_of(30, 1, *_SMALL)
+        batch = it.send(16)
+        it.target.forget(batch)
+        it.target.forget(batch)
+        assert it.queue(1) == 1
+
+    def test_the_refusal_names_the_target(self) -> None:
+        error = instances_of(30).target.refusal(entry_of())
+        assert isinstance(error, Unavailable)
+        assert error.message == (
+            "[request id: <id_unknown>] Request cannot be served within the model's target_p99_us"
+            " of 30000"
+        )
+
+
+class TestOutcomes:
+    def test_requests_that_missed_it_leave_less_time_to_others_for_a_while(self) -> None:
+        it = instances_of(100)
+        it.execute(16, 26, 3, missed=True)
+        assert it.target.missed == 48
+        assert it.target.held_ns < 90 * _MS
+        it.execute(16, 26, 1000)
+        assert it.target.held_ns == 100 * _MS
+
+    def test_half_of_the_target_is_always_left(self) -> None:
+        it = instances_of(100)
+        it.execute(16, 26, 100, missed=True)
+        assert it.target.held_ns == 50 * _MS
+
+    def test_what_missed_it_as_the_model_became_slower_counts_no_more(self) -> None:
+        it = instances_of(200)
+        it.execute(16, 52, 7, missed=True)
+        assert it.target.held_ns < 200 * _MS
+        it.execute(16, 52, missed=True)
+        assert it.target.held_ns == 200 * _MS
+
+    def test_then_the_queue_is_cut_to_what_can_be_in_time(self) -> None:
+        it = instances_of(200)
+        batch = it.send(16)
+        admitted = it.queue(100)
+        assert it.target.excess(admitted, 1, it.now_ns) == 0
+        it.target.forget(batch)
+        it.execute(16, 52, 8)
+        it.send(16)
+        excess = it.target.excess(admitted, 1, it.now_ns)
+        assert 0 < excess < admitted
+        assert it.target.excess(admitted, 1, it.now_ns) == 0
+
+    def test_an_executed_batch_s_plan_is_known(self) -> None:
+        it = instances_of(50)
+        plan, batch = it.target.plan, it.send(16)
+        it.execute(16, 60, 20)
+        assert it.target.plan != plan
+        it.target.on_executed(batch, 0, 26 * _MS)
+        assert it.target.executed_plan == plan
+
+
+class TestUnreachable:
+    def test_a_target_below_one_request_s_time_is_found_and_the_least_held(self) -> None:
+        it = instances_of(10, 1, (2, 12))
+        # Of one row nothing is known yet.
+        assert it.target.reachable
+        assert it.execute(1, 11, 20)
+        assert not it.target.reachable
+        assert it.target.least_ns == 11 * _MS
+        assert 22 * _MS <= it.target.held_ns < 30 * _MS
+        # One executes, one waits.
+        it.send(1)
+        assert 1 <= it.queue(10) <= 3
+
+    def test_it_can_be_held_again(self) -> None:
+        it = instances_of(10, 1, (1, 11))
+        it.execute(1, 11, 20)
+        assert not it.execute(1, 9.8, 8)
+        assert it.execute(1, 5, 20)
+        assert it.target.reachable
+        assert it.target.held_ns == 10 * _MS
+
+    def test_where_only_a_free_instance_is_in_time_nothing_queues(self) -> None:
+        it = instances_of(12, 1, (1, 11.9))
+        assert it.target.reachable
+        assert it.queue(1) == 1
+        it.send(1)
+        assert it.queue(10) == 0
+
+
+class TestBatcher:
+    def test_only_models_that_ask_have_a_target(self) -> None:
+        assert target_of(make_batcher(model_of(_DYNAMIC))) is None
+        assert target_of(make_batcher(model_of(text_of(0)))) is None
+        assert target_of(make_batcher(model_of(text_of(50)))) is not None
+        assert target_of(make_batcher(model_of(text_of(50, "")))) is not None
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "max_batch_size: 4 sequence_batching { }",
+            "max_batch_size: 4 dynamic_batching { } model_transaction_policy { decoupled: true }",
+        ],
+    )
+    def test_others_cannot(self, text: str) -> None:
+        assert target_of(make_batcher(model_of(text_of(50, text)))) is None
+
+    def test_configured_sizes_and_delays_give_way(self) -> None:
+        batching = "preferred_batch_size: 3 max_queue_delay_microseconds: 900000"
+        text = f"max_batch_size: 64 dynamic_batching {{ {batching} }}"
+        batcher = make_batcher(model_of(text_of(50, text)))
+        for _ in range(5):
+            batcher.enqueue(entry_of(), 0)
+        batch = batcher.next_batch(0, 1)
+        assert batch is not None
+        # Nothing is known yet.
+        assert batch.size == 1
+
+    def test_a_request_that_comes_alone_counts(self) -> None:
+        router: Router[object] = Router()
+        for _ in range(2):
+            router.add_instance(object())
+        batcher = make_batcher(model_of(text_of(50)), router)
+        target = target_of(batcher)
+        assert target is not None
+        for number in range(40):
+            batch = batcher.lone_batch(entry_of(), number * 100 * _MS)
+            assert batch is not None
+            target.on_executed(batch, number * 100 * _MS, (number * 100 + 30) * _MS)
+        assert target.plan.execution_ns >= 30 * _MS
+        # One of the two instances is free, though no batch has been asked for yet.
+        assert batcher.lone_batch(entry_of(), 5000 * _MS) is not None
+        batcher.enqueue(entry_of(), 5000 * _MS)
+
+
+# ---- in virtual time
+
+
+@dataclass
+class World:
+    """Instances that take 10 ms for a batch and 1 ms for each row, by a factor, within a few per
+    cent; clients who do not wait for responses.
+
+    latencies_ms: of what was sent since the last clear(); refused: how many.
+    """
+
+    batcher: Batcher
+    instances: int = 2
+    factor: float = 1.0
+    now_ns: int = 0
+    sizes: list[int] = field(default_factory=list)
+    latencies_ms: list[float] = field(default_factory=list)
+    refused: int = 0
+    random: random.Random = field(default_factory=lambda: random.Random(1))
+    numbers: count[int] = field(default_factory=count)
+    events: list[tuple[int, int, tuple[Batch, int] | str | None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.free = self.instances
+        self.target = target_of(self.batcher)
+
+    def offer(self, seconds: float, rate: float) -> None:
+        at_ns, end_ns = float(self.now_ns), self.now_ns + int(seconds * 1e9)
+        while (at_ns := at_ns + self.random.expovariate(rate) * 1e9) < end_ns:
+            self._push(int(at_ns), "request")
+        while self.events and self.events[0][0] < end_ns:
+            self.now_ns, _, event = heappop(self.events)
+            if event == "request":
+                self._arrive()
+            elif isinstance(event, tuple):
+                self._end(*event)
+            self._dispatch()
+        self.now_ns = end_ns
+
+    def measure(self, seconds: float, rate: float) -> tuple[float, float]:
+        """After half a second to settle: p99, and goodput of all that was offered."""
+        self.offer(0.5, rate)
+        self.latencies_ms, self.refused, self.sizes = [], 0, []
+        self.offer(seconds, rate)
+        return sorted(self.latencies_ms)[int(0.99 * len(self.latencies_ms))], len(
+            self.latencies_ms
+        ) / (len(self.latencies_ms) + self.refused)
+
+    def _push(self, at_ns: int, event: tuple[Batch, int] | str | None) -> None:
+        heappush(self.events, (at_ns, next(self.numbers), event))
+
+    def _arrive(self) -> None:
+        entry = entry_of()
+        entry.received_ns = self.now_ns
+        try:
+            self.batcher.enqueue(entry, self.now_ns)
+        except Unavailable:
+            self.refused += 1
+
+    def _end(self, batch: Batch, started_ns: int) -> None:
+        self.free += 1
+        self.sizes.append(batch.size)
+        self.latencies_ms += [(self.now_ns - each.received_ns) / _MS for each in batch.entries]
+        if self.target is not None:
+            self.target.on_executed(batch, started_ns, self.now_ns)
+
+    def _dispatch(self) -> None:
+        self.refused += len(self.batcher.expire_entries(self.now_ns))
+        while self.free:
+            batch = self.batcher.next_batch(self.now_ns, self.instances)
+            if batch is None:
+                break
+            self.free -= 1
+            took_ms = (10 + batch.size) * self.factor * (1 + abs(self.random.gauss(0, 0.03)))
+            self._push(self.now_ns + int(took_ms * _MS), (batch, self.now_ns))
+        else:
+            self.batcher.form_batches(self.now_ns, self.instances)
+        at_ns = self.batcher.wake_at_ns(self.now_ns)
+        if at_ns is not None:
+            self._push(at_ns, None)
+
+
+def test_a_load_that_doubles_and_halves_is_in_time_and_nearly_all_served() -> None:
+    world = World(make_batcher(model_of(text_of(50))))
+    for rate in (500, 1000, 500):
+        p99, served = world.measure(2, rate)
+        assert p99 <= 55
+        assert served >= 0.97
+
+
+def test_a_burst_beyond_what_can_be_served_is_refused_and_the_others_in_time() -> None:
+    world = World(make_batcher(model_of(text_of(50))))
+    world.measure(1, 500)
+    p99, served = world.measure(2, 4000)
+    assert p99 <= 55
+    # With a batch of 24, which takes 34 ms, 1411 a second are the most.
+    assert 0.9 * 1411 <= served * 4000 <= 1.1 * 1411
+    p99, served = world.measure(1, 500)
+    assert p99 <= 55
+    assert served >= 0.97
+
+
+def test_a_model_that_becomes_slower_is_batched_anew() -> None:
+    world = World(make_batcher(model_of(text_of(50))))
+    world.measure(2, 300)
+    world.factor = 2.0
+    p99, served = world.measure(2, 300)
+    assert p99 <= 55
+    assert served >= 0.8
+    world.factor = 1.0
+    p99, served = world.measure(2, 300)
+    assert p99 <= 55
+    assert served >= 0.97
+
+
+def test_without_batching_what_would_miss_it_is_refused() -> None:
+    world = World(make_batcher(model_of(text_of(50, ""))))
+    p99, served = world.measure(2, 2000)
+    assert p99 <= 55
+    # 11 ms each, at two instances.
+    assert served * 2000 >= 0.9 * 2000 / 11
+
+
+def test_a_target_that_cannot_be_held_bounds_the_queue_all_the_same() -> None:
+    world = World(make_batcher(model_of(text_of(5))))
+    p99, served = world.measure(2, 400)
+    assert world.target is not None
+    assert not world.target.reachable
+    assert p99 <= 1.1 * 1.5 * 11 * 1.1
+    assert served > 0.2

@@ -1,0 +1,126 @@
+"""In whatever order models are asked for, and actions are carried out: each generation ends, of one
+model one action is carried out at a time, and nothing is awaited for ever.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from nereid.core.errors import Internal
+from nereid.pb import model_config_pb2
+from nereid_scheduler.control.reconciler.next_action import FINDING, Action, Do, next_action
+from nereid_scheduler.control.state.model_records import ModelRecord
+from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels, Why
+from nereid_scheduler.core.models.found_model import FoundModel
+from nereid_scheduler.core.models.lifecycle import LoadStatus
+from nereid_scheduler.core.models.overrides import Override
+from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
+
+# Ensembles with the models of their steps; the last two contain each other.
+STEPS = {"a": "", "b": "", "e": "ab", "f": "ea", "x": "ya", "y": "x"}
+FOUND_WITHOUT = {Why.INITIAL, Why.POLLED}
+WHYS = [
+    Why.INITIAL, Why.TAKEN_OVER, Why.BY_NAME, Why.BY_NAME, Why.ON_DEMAND, Why.POLLED,
+    Why.UNLOADED, Why.RELEASED, Why.MOVED,
+]  # fmt: skip
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.desired = DesiredModels()
+        self.catalogue = Catalogue(desired=self.desired)
+        self.pending: list[tuple[DesiredModel, Action]] = []
+        self.asked: list[DesiredModel] = []
+
+    def find(self, name: str) -> FoundModel:
+        draft = model_config_pb2.ModelConfig(name=name)
+        if STEPS[name]:
+            draft.platform = "ensemble"
+            for each in STEPS[name]:
+                draft.ensemble_scheduling.step.add(model_name=each)
+        error = Internal("bad") if self.random.random() < 0.1 else None
+        return FoundModel(name, Path(f"/{name}"), draft, (1,), {1: b""}, b"d", error)
+
+    def ask(self) -> None:
+        name, why = self.random.choice([*STEPS]), self.random.choice(WHYS)
+        override = Override("{}") if why is Why.BY_NAME and self.random.random() < 0.5 else None
+        found = self.find(name) if why in FOUND_WITHOUT else None
+        awaited_as = name if why is Why.TAKEN_OVER else ""
+        added = self.desired.add(name, why, found, override=override, awaited_as=awaited_as)
+        self.asked.append(added)
+
+    def reconcile(self) -> None:
+        while due := self.desired.take_due():
+            for model in due:
+                action = next_action(model, self.desired, self.catalogue)
+                if action.do is Do.ADD_STEPS:
+                    self.asked += self.desired.add_steps(model, action.steps)
+                elif action.do is Do.HAND_OVER:
+                    self.desired.end(model)
+                elif action.do is not Do.WAIT:
+                    self.desired.begin(model, finds=action.do in FINDING)
+                    self.pending.append((model, action))
+                    if action.do is Do.LOAD:
+                        self.desired.on_load_begun(model)
+        busy = Counter(
+            model.name
+            for model, action in self.pending
+            if action.do not in {Do.FIND_RECORDED, Do.READ_FILES}
+        )
+        assert all(count == 1 for count in busy.values())
+
+    def act(self) -> None:
+        """Carry out any of the actions that are pending."""
+        model, action = self.pending.pop(self.random.randrange(len(self.pending)))
+        if action.do is Do.FIND:
+            self.desired.on_found(model, [self.find(each) for each in action.names])
+        elif action.do is Do.FIND_RECORDED:
+            record = ModelRecord(model.name, loaded=True, files={"f": "digest"})
+            outline = self.find(model.name) if self.random.random() < 0.8 else None
+            self.desired.on_record(model, outline, self.random.choice([None, record]))
+        elif action.do is Do.READ_FILES:
+            self.desired.on_found(model, [self.find(model.name)])
+        else:
+            self._finish(model, action.do)
+
+    def _finish(self, model: DesiredModel, do: Do) -> None:
+        if do is Do.LOAD:
+            assert model.found is not None
+            served = ServedVersion(model.name, 1, "", model.found.draft)
+            served.life.await_executor()
+            failed = self.random.random() < 0.2
+            standing = LoadStatus.FAILED if failed else LoadStatus.UP
+            served.life.report("executor", standing, "bad")
+            self.catalogue.set_model(ServedModel(model.name, {1: served}))
+            self.desired.on_load_ended(model, failed=failed, retried=False)
+        elif do is Do.REFUSE:
+            self.desired.on_refused(model)
+        elif do is Do.UNLOAD:
+            self.desired.on_unload(model)
+            for each in self.catalogue.running(model.name):
+                each.life.begin_unload()
+        self.desired.end(model)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_each_generation_ends(seed: int) -> None:
+    it = World(seed)
+    for _ in range(it.random.randrange(1, 40)):
+        it.ask()
+        if it.random.random() < 0.7:
+            it.reconcile()
+        while it.pending and it.random.random() < 0.5:
+            it.act()
+            it.reconcile()
+    it.reconcile()
+    while it.pending:
+        it.act()
+        it.reconcile()
+    assert [each for each in it.asked if not each.ended] == []
+    assert not it.desired.awaited
+    assert not any(map(it.desired.is_busy, STEPS))

@@ -1,0 +1,243 @@
+"""Reading model repositories from directories."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nereid.core.errors import INTERNAL_MESSAGE
+from nereid_scheduler.control.repository import repositories as repository_module
+from nereid_scheduler.control.repository.repositories import Repositories
+from nereid_scheduler.core.models.found_model import FoundModel
+from nereid_scheduler.placement.models.catalogue import FoundName
+
+
+def add(repository: Path, name: str, config: str | None = None, *versions: str) -> Path:
+    for version in versions or ("1",):
+        directory = repository / name / version
+        directory.mkdir(parents=True)
+        (directory / "model.onnx").write_bytes(b"")
+    if config is not None:
+        (repository / name / "config.pbtxt").write_text(config)
+    return repository / name
+
+
+def only(repository: Path) -> FoundModel:
+    (found,) = Repositories([str(repository)]).scan()
+    return found
+
+
+def reason(found: FoundModel) -> str:
+    assert found.error is not None
+    return found.error.message
+
+
+def test_the_backend_is_guessed_from_the_model_file(tmp_path: Path) -> None:
+    path = add(tmp_path, "digits")
+    found = only(tmp_path)
+    assert found.error is None
+    assert (found.draft.name, found.draft.backend) == ("digits", "onnxruntime")
+    assert found.draft.default_model_filename == "model.onnx"
+    assert found.version_path(1) == str(path / "1")
+
+
+def test_only_whole_numbers_without_leading_zeros_are_versions(tmp_path: Path) -> None:
+    names = ("1", "3", "20", "07", "0", "00", "v2", "-1", "4.5", "99999999999999999999", "\u0663")
+    path = add(tmp_path, "m", "version_policy { all { } }", *names)
+    (path / "8").write_text("a file is no version")
+    assert only(tmp_path).versions == (0, 1, 3, 20)
+
+
+@pytest.mark.parametrize(
+    ("policy", "versions"),
+    [
+        ("", (20,)),
+        ("version_policy { latest { num_versions: 2 } }", (3, 20)),
+        ("version_policy { specific { versions: [1, 20] } }", (1, 20)),
+    ],
+)
+def test_the_version_policy_selects_versions(
+    tmp_path: Path, policy: str, versions: tuple[int, ...]
+) -> None:
+    add(tmp_path, "m", policy, "1", "3", "20")
+    assert only(tmp_path).versions == versions
+
+
+def test_all_versions_have_a_bound_together(tmp_path: Path) -> None:
+    policy = "version_policy { all { } } instance_group { count: 200 }"
+    add(tmp_path, "m", policy, *map(str, range(1, 7)))
+    assert reason(only(tmp_path)) == (
+        "instance_group of model 'm' must be at most 1024 instances of 6 versions but is 1200"
+    )
+
+
+def test_models_of_all_repositories_are_sorted_by_name(tmp_path: Path) -> None:
+    add(tmp_path / "one", "b")
+    add(tmp_path / "two", "a")
+    add(tmp_path / "one", ".git")
+    (tmp_path / "one" / "README").write_text("no model")
+    found = Repositories([str(tmp_path / "one"), str(tmp_path / "two")]).scan()
+    assert [(each.name, each.error) for each in found] == [("a", None), ("b", None)]
+
+
+def test_a_name_in_two_repositories_is_refused(tmp_path: Path) -> None:
+    add(tmp_path / "one", "m")
+    add(tmp_path / "two", "m")
+    add(tmp_path / "two", "other")
+    repositories = Repositories([str(tmp_path / "one"), str(tmp_path / "two")])
+    found, other = repositories.scan()
+    assert reason(found) == "model appears in two or more repositories"
+    assert other.error is None
+    assert repositories.names() == {
+        "m": FoundName("m", "model appears in two or more repositories"),
+        "other": FoundName("other"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ('name: "other"', "unexpected directory name 'm' for model 'other'"),
+        ("max_batch_size: many", "failed to read text proto for model 'm'"),
+        ("version_policy { specific { versions: 9 } }", "at least one version must be available"),
+        (
+            'platform: "ensemble" model_repository_agents { agents { name: "checksum" } }',
+            "repository agents are not offered for ensembles: 'checksum'",
+        ),
+        ('platform: "ensemble"', "ensemble scheduling must be set for ensemble m"),
+    ],
+)
+def test_a_bad_configuration_is_an_error_of_the_latest_version(
+    tmp_path: Path, config: str, text: str
+) -> None:
+    add(tmp_path, "m", config, "1", "2")
+    found = only(tmp_path)
+    assert text in reason(found)
+    assert found.versions == (2,)
+
+
+def test_a_configuration_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    (add(tmp_path, "m") / "config.pbtxt").write_bytes(b"\xff\xfe")
+    assert "not UTF-8" in reason(only(tmp_path))
+
+
+def test_a_configuration_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    (add(tmp_path, "m") / "config.pbtxt").mkdir()
+    assert "failed to read model 'm': config.pbtxt: " in reason(only(tmp_path))
+
+
+def test_a_pipe_for_a_configuration_is_an_error_at_once(tmp_path: Path) -> None:
+    os.mkfifo(add(tmp_path, "m") / "config.pbtxt")
+    assert "config.pbtxt: it is not a regular file" in reason(only(tmp_path))
+
+
+def test_a_directory_without_versions_or_backend_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    found = only(tmp_path)
+    assert "Could not determine backend for model 'm'" in reason(found)
+    assert found.versions == ()
+
+
+def test_a_directory_without_a_valid_name_is_not_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(tmp_path, "m")
+    (tmp_path / "latin\udcff").mkdir()
+    (tmp_path / "endless").symlink_to("x" * 300)
+    assert only(tmp_path).error is None
+    assert "its name is not UTF-8" in caplog.text
+    assert "File name too long" in caplog.text
+
+
+def test_a_bug_affects_one_model_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def explode(*_: object, **__: object) -> None:
+        raise RuntimeError("bug")
+
+    add(tmp_path, "m")
+    monkeypatch.setattr(repository_module, "fill_backend", explode)
+    assert reason(only(tmp_path)) == INTERNAL_MESSAGE
+    assert "model 'm' cannot be read" in caplog.text
+
+
+def export(repository: Path, *files: str) -> Path:
+    """A directory that a tool has written."""
+    for each in files:
+        (repository / "bert" / each).parent.mkdir(parents=True, exist_ok=True)
+        (repository / "bert" / each).write_bytes(b"{}")
+    return repository / "bert"
+
+
+@pytest.mark.parametrize(
+    ("files", "place"),
+    [
+        (("MLmodel", "model.onnx", "conda.yaml"), "."),
+        (("config.json", "tokenizer.json", "model.onnx", "model.onnx_data"), "."),
+        (("config.json", "onnx/model.onnx", "onnx/model_quantized.onnx"), "onnx"),
+    ],
+    ids=["mlflow", "optimum", "transformers-js"],
+)
+def test_exports_are_served_where_they_are(
+    tmp_path: Path, files: tuple[str, ...], place: str
+) -> None:
+    path = export(tmp_path, *files)
+    found = only(tmp_path)
+    assert found.error is None
+    assert (found.versions, found.draft.backend) == ((1,), "onnxruntime")
+    assert found.version_path(1) == str(path / place)
+    (tmp_path / "other" / "1").mkdir(parents=True)
+    repositories = Repositories([str(tmp_path)])
+    again = repositories.find("bert")
+    assert again is not None
+    # Other models are none of its files.
+    assert again.digest == found.digest
+    (path / place / "model.onnx").write_bytes(b"changed")
+    again = repositories.find("bert")
+    assert again is not None
+    assert again.digest != found.digest
+    assert again.file_digests != found.file_digests
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("model.onnx",),
+        ("config.json", "model.safetensors"),
+        ("config.json", "decoder_model.onnx"),
+        ("config.json", "model.onnx", "config.pbtxt"),
+        ("config.json", "model.onnx", "configs/gpu.pbtxt"),
+        ("MLmodel", "model.onnx", "1/labels.txt"),
+        ("config.json", "onnx/model.onnx", "20/model.plan"),
+    ],
+)
+def test_what_has_anything_of_tritons_layout_is_no_export(
+    tmp_path: Path, files: tuple[str, ...]
+) -> None:
+    path = export(tmp_path, *files)
+    found = only(tmp_path)
+    assert not found.export
+    for number in found.versions:
+        assert found.version_path(number) == str(path / str(number))
+    assert found.versions or found.error is not None
+
+
+def test_one_model_is_found_by_its_name_alone(tmp_path: Path) -> None:
+    for each in ("one", "two"):
+        add(tmp_path / each, "both")
+    add(tmp_path / "one", "m")
+    (tmp_path / "one" / "file").write_text("")
+    repositories = Repositories([str(tmp_path / "one"), str(tmp_path / "two")])
+    found = repositories.find("m")
+    assert found is not None
+    assert (found.error, found.path) == (None, tmp_path / "one" / "m")
+    twice = repositories.find("both")
+    assert twice is not None
+    assert reason(twice) == "model appears in two or more repositories"
+    for name in ("", ".", "..", "m/", "m/1", "../one/m", "/m", "file", "nope", "m\0", "\udcff"):
+        assert repositories.find(name) is None
+
+
+def test_a_file_systems_own_folder_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    assert Repositories([str(tmp_path)]).names() == {}

@@ -1,0 +1,178 @@
+"""A run's file: its job, and a line of JSON for each trial with what it showed.
+
+A search that is given the same measurements asks for the same trials. So to go on after an end of
+any kind is to search from the beginning, with the file's measurements as long as there are some.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Self
+
+from nereid_analyze.job import job_document, parse_job
+from nereid_analyze.search.trial import CandidateError
+from nereid_perf.output.result_file import ResultFileError, measurement_document, parse_measurement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from io import TextIOWrapper
+    from pathlib import Path
+
+    from nereid_analyze.job import Job
+    from nereid_analyze.search.trial import Measure, Trial
+    from nereid_perf.measurement import Measurement
+
+_log = logging.getLogger(__name__)
+
+
+class CheckpointError(Exception):
+    """The file cannot be used; the text says why."""
+
+
+class Checkpoint:
+    """A context. measure() takes from the file what it has, and writes what it has not."""
+
+    def __init__(self, path: Path, job: Job, *, resume: bool) -> None:
+        self._path = path
+        self._job = job
+        self._resume = resume
+        self._records: list[dict[str, Any]] = []
+        self._file: TextIOWrapper
+        self._part = path.with_name(f"{path.name}.part")
+        self._is_settled = False
+        self.replayed = 0
+        self.measured = 0
+
+    def __enter__(self) -> Self:
+        """Raises CheckpointError, also for a file of another search."""
+        if self._resume and self._path.exists():
+            job, self._records = _read(self._path)
+            different = _differences(job_document(job), job_document(self._job))
+            if different:
+                raise CheckpointError(
+                    f"{self._path} is of another search, which differs in {', '.join(different)}:"
+                    " go on with the same flags, or begin without --resume"
+                )
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # Beside the old one, which stays until all of it that is of use was read.
+            self._file = self._part.open("w", encoding="utf-8")
+        except OSError as error:
+            raise CheckpointError(f"{self._path}: {error.strerror}") from error
+        self._write(job_document(self._job))
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._settle()
+        self._file.close()
+
+    def measure(self, measure: Measure) -> Measure:
+        """The same, but for what the file has."""
+        return replayed(self._records, self._measured_by(measure), self._keep)
+
+    def _measured_by(self, measure: Measure) -> Measure:
+        def measured(trial: Trial) -> Measurement:
+            self._settle()
+            try:
+                measurement = measure(trial)
+            except CandidateError as error:
+                self._write({**trial_document(trial), "failure": str(error)})
+                raise
+            finally:
+                self.measured += 1
+            self._write({**trial_document(trial), "measurement": measurement_document(measurement)})
+            return measurement
+
+        return measured
+
+    def _keep(self, record: dict[str, Any]) -> None:
+        self.replayed += 1
+        self._write(record)
+
+    def _settle(self) -> None:
+        """From here on the new file is the checkpoint."""
+        if not self._is_settled:
+            self._part.replace(self._path)
+            self._is_settled = True
+
+    def _write(self, document: Any) -> None:
+        self._file.write(json.dumps(document, allow_nan=False) + "\n")
+        self._file.flush()
+
+
+def replayed(
+    records: list[dict[str, Any]],
+    otherwise: Measure,
+    on_replay: Callable[[dict[str, Any]], None] = lambda _record: None,
+) -> Measure:
+    """Measurements of the records in turn, as long as they are of the trials asked for."""
+    waiting = list(reversed(records))
+
+    def measure(trial: Trial) -> Measurement:
+        if waiting:
+            record = waiting.pop()
+            document = trial_document(trial)
+            if all(record.get(key) == value for key, value in document.items()):
+                on_replay(record)
+                if "failure" in record:
+                    raise CandidateError(record["failure"])
+                return parse_measurement(record["measurement"])
+            _log.warning("checkpoint has another next trial than this search; its rest is ignored")
+            waiting.clear()
+        return otherwise(trial)
+
+    return measure
+
+
+def recorded(path: Path) -> tuple[Job, Measure]:
+    """A job and its measurements. Raises CheckpointError; so does a trial that is not there."""
+    job, records = _read(path)
+
+    def missing(_trial: Trial) -> Measurement:
+        raise CheckpointError(f"{path} ends before the search did: go on with profile --resume")
+
+    return job, replayed(records, missing)
+
+
+def trial_document(trial: Trial) -> dict[str, Any]:
+    """For JSON, and compared with what comes from it."""
+    document = {
+        "candidate": trial.candidate.plain(),
+        "level": [trial.level.kind, trial.level.value],
+        "seconds": trial.seconds,
+        "batch_size": trial.batch_size,
+    }
+    # Tuples are lists there.
+    found: dict[str, Any] = json.loads(json.dumps(document))
+    return found
+
+
+def _read(path: Path) -> tuple[Job, list[dict[str, Any]]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        job = parse_job(json.loads(lines[0]))
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}") from error
+    except (IndexError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path} is no checkpoint: {error}") from error
+    records = []
+    for number, line in enumerate(lines[1:], 2):
+        try:
+            record = json.loads(line)
+            if "failure" not in record:
+                parse_measurement(record["measurement"])
+        except (ValueError, KeyError, TypeError, ResultFileError) as error:
+            if number == len(lines):
+                # Cut off while it was written.
+                break
+            raise CheckpointError(f"{path}:{number}: this is no trial: {error}") from error
+        records.append(record)
+    return job, records
+
+
+def _differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    # When it was begun, and by which command, says nothing of what is searched.
+    other = {"started", "command", "price_per_hour", "fields", "filenames", "server", "idle"}
+    b = json.loads(json.dumps(b))
+    return [key for key in b if key not in other and json.loads(json.dumps(a.get(key))) != b[key]]

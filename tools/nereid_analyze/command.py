@@ -1,0 +1,14 @@
+"""`nereid analyze`: which of its commands is meant. Must not import what only the extra brings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nereid_perf.subcommands import Subcommands
+
+_COMMANDS: Final = {
+    "profile": ("nereid_analyze.profile", "search settings by measuring (without a command: this)"),
+    "report": ("nereid_analyze.report", "make the reports of a checkpoint again"),
+}
+
+main = Subcommands("nereid analyze", _COMMANDS, "analyze").main

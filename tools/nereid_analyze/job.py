@@ -1,0 +1,160 @@
+"""All that a search follows from, besides its measurements: with the same ones, it finds the same.
+
+It is the first line of a checkpoint, so that a run can go on, and its reports be made again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid_analyze.goal import Constraint, Goal
+from nereid_analyze.model_analyzer.keys import GPU_FIELDS, INFERENCE_FIELDS, SERVER_FIELDS
+from nereid_analyze.search.adaptive import AdaptiveResult, AdaptiveRules, search_adaptively
+from nereid_analyze.search.inner import InnerRules
+from nereid_analyze.search.modes import ModeResult, ModeRules, search_by_mode
+from nereid_analyze.search.sweep import SweepRules
+from nereid_analyze.space.candidate import Setting, candidate_of
+from nereid_analyze.space.defaults import ModelDefaults
+from nereid_analyze.space.space import Space
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid_analyze.search.trial import Search
+
+SCHEMA: Final = "nereid-analyze/1"
+ADAPTIVE: Final = "adaptive"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """models: that get requests, with their weights; configs: of them and of all that are tuned, as
+    they were before. title: of reports and files.
+    """
+
+    title: str
+    models: Mapping[str, int]
+    configs: Mapping[str, Mapping[str, Any]]
+    cpu_only: tuple[str, ...] = ()
+    mode: str = ADAPTIVE
+    space: Space = field(default_factory=lambda: Space(()))
+    defaults: Mapping[str, ModelDefaults] = field(default_factory=dict)
+    goal: Goal = field(default_factory=Goal)
+    inner: InnerRules = field(default_factory=InnerRules)
+    sweep: SweepRules = field(default_factory=SweepRules)
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    server: str = ""
+    started: str = ""
+    command: tuple[str, ...] = ()
+    price_per_hour: float | None = None
+    # Each model's config.pbtxt, as it was before; None: it has none.
+    texts: Mapping[str, str | None] = field(default_factory=dict)
+    # The metrics page's, before there was load.
+    idle: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    fields: Mapping[str, tuple[str, ...]] = field(
+        default_factory=lambda: {
+            "inference": INFERENCE_FIELDS,
+            "gpu": GPU_FIELDS,
+            "server": SERVER_FIELDS,
+        }
+    )
+    filenames: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "inference": "metrics-model-inference.csv",
+            "gpu": "metrics-model-gpu.csv",
+            "server": "metrics-server-only.csv",
+        }
+    )
+
+
+def search_of(job: Job) -> Search[AdaptiveResult | ModeResult]:
+    """The job's search, at its beginning."""
+    rules = dict(job.rules)
+    if job.mode == ADAPTIVE:
+        return search_adaptively(
+            job.space,
+            job.goal,
+            job.defaults,
+            AdaptiveRules(inner=job.inner, seed=job.seed, **rules),
+        )
+    return search_by_mode(
+        job.mode,
+        job.space,
+        job.goal,
+        job.defaults,
+        ModeRules(sweep=job.sweep, seed=job.seed, **rules),
+    )
+
+
+def job_document(job: Job) -> dict[str, Any]:
+    """For JSON."""
+    return {
+        **{key: value for key, value in vars(job).items() if key not in _PARTS},
+        "schema": SCHEMA,
+        "models": dict(job.models),
+        "space": [
+            [each.model, each.name, list(each.values), each.default] for each in job.space.settings
+        ],
+        "defaults": {name: _plain(each) for name, each in job.defaults.items()},
+        "goal": {
+            "objectives": dict(job.goal.objectives),
+            "constraints": [_plain(each) for each in job.goal.constraints],
+        },
+        "inner": _plain(job.inner),
+        "sweep": _plain(job.sweep),
+        "rules": dict(job.rules),
+    }
+
+
+def parse_job(document: Mapping[str, Any]) -> Job:
+    """Raises ValueError: it is of another schema, or no job."""
+    if document.get("schema") != SCHEMA:
+        raise ValueError(f"its schema is {document.get('schema')}, expected {SCHEMA}")
+    try:
+        given = {key: value for key, value in document.items() if key not in (*_PARTS, "schema")}
+        return Job(
+            **{
+                **given,
+                "cpu_only": tuple(given["cpu_only"]),
+                "command": tuple(given["command"]),
+                "idle": {key: tuple(value) for key, value in given["idle"].items()},
+                "fields": {key: tuple(value) for key, value in given["fields"].items()},
+            },
+            space=Space(
+                tuple(
+                    Setting(model, name, tuple(map(_value, values)), _value(default))
+                    for model, name, values, default in document["space"]
+                )
+            ),
+            defaults={name: ModelDefaults(**each) for name, each in document["defaults"].items()},
+            goal=Goal(
+                document["goal"]["objectives"],
+                tuple(Constraint(**each) for each in document["goal"]["constraints"]),
+            ),
+            inner=InnerRules(**document["inner"]),
+            sweep=SweepRules(
+                **{
+                    **document["sweep"],
+                    "listed": tuple(document["sweep"]["listed"]),
+                    "batch_sizes": tuple(document["sweep"]["batch_sizes"]),
+                }
+            ),
+            rules=document["rules"],
+        )
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"this is no job: {error}") from error
+
+
+_PARTS: Final = ("space", "defaults", "goal", "inner", "sweep", "rules")
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    names = value.__dataclass_fields__
+    return {name: getattr(value, name) for name in names}
+
+
+def _value(value: Any) -> Any:
+    ((_, _, found),) = candidate_of([["", "", value]]).choices
+    return found

@@ -1,0 +1,186 @@
+"""Jobs from what a file and flags ask for, and from the configurations of the server. Pure."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from nereid_analyze.job import ADAPTIVE, Job
+from nereid_analyze.search.inner import InnerRules
+from nereid_analyze.search.modes import BRUTE, OPTUNA
+from nereid_analyze.search.sweep import SweepRules
+from nereid_analyze.space.candidate import EXECUTORS, Setting
+from nereid_analyze.space.model_settings import (
+    MODEL_ANALYZER,
+    Limits,
+    defaults_of,
+    is_ensemble,
+    listed_settings,
+    model_settings,
+)
+from nereid_analyze.space.space import Space
+from nereid_perf.questions.levels import CONCURRENCY, RATE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from nereid_analyze.model_analyzer.config_file import AnalyzerFile, ModelSpec
+    from nereid_analyze.settings import AnalyzeSettings
+
+
+@dataclass(frozen=True)
+class Group:
+    """Models that are measured together; of several, the first one's goal counts."""
+
+    specs: tuple[ModelSpec, ...]
+
+    @property
+    def title(self) -> str:
+        return "_".join(each.name for each in self.specs)
+
+    @property
+    def models(self) -> dict[str, int]:
+        return {each.name: each.weighting for each in self.specs}
+
+
+def groups_of(file: AnalyzerFile) -> list[Group]:
+    """One for each model, or one for all."""
+    if file.concurrently:
+        return [Group(file.models)]
+    return [Group((each,)) for each in file.models]
+
+
+def job_of(
+    group: Group,
+    file: AnalyzerFile,
+    settings: AnalyzeSettings,
+    configs: Mapping[str, Mapping[str, Any]],
+    **facts: Any,
+) -> Job:
+    """configs: of the group's models and of those that they call. facts: of Job, as they are."""
+    first = group.specs[0]
+    seconds = settings.window
+    specs = {each.name: each for each in (*file.composing, *group.specs)}
+    cpu_only = tuple(name for name in configs if name in specs and specs[name].cpu_only)
+    tuned = {name: each for name, each in configs.items() if not is_ensemble(each)}
+    goal = first.goal
+    return Job(
+        title=group.title,
+        models=group.models,
+        configs=configs,
+        cpu_only=cpu_only,
+        mode=file.mode,
+        space=Space(tuple(_settings(group, file, settings, configs))),
+        defaults={
+            name: defaults_of(config, group.models.get(name, 1) if len(group.specs) > 1 else 1)
+            for name, config in tuned.items()
+        },
+        goal=goal,
+        inner=InnerRules(
+            seconds=seconds,
+            precision=settings.precision,
+            least_concurrency=file.concurrency[0],
+            most_concurrency=file.concurrency[1],
+        ),
+        sweep=_sweep(first, file, seconds),
+        rules=_rules(file, settings),
+        seed=settings.seed,
+        price_per_hour=settings.price_per_hour,
+        fields={
+            "inference": file.inference_fields,
+            "gpu": file.gpu_fields,
+            "server": file.server_fields,
+        },
+        filenames={
+            "inference": file.filename_inference,
+            "gpu": file.filename_gpu,
+            "server": file.filename_server,
+        },
+        **facts,
+    )
+
+
+def _settings(
+    group: Group,
+    file: AnalyzerFile,
+    settings: AnalyzeSettings,
+    configs: Mapping[str, Mapping[str, Any]],
+) -> Iterator[Setting]:
+    if not file.reloads or file.search_disabled:
+        # Only what is listed, if anything.
+        automatic: frozenset[str] = frozenset()
+    else:
+        automatic = frozenset(settings.vary if file.mode == ADAPTIVE else MODEL_ANALYZER)
+    targets = [each.goal.target_us for each in group.specs if each.goal.target_us is not None]
+    limits = Limits(
+        instances=file.instances,
+        batches=file.batches,
+        threads=settings.max_threads or os.cpu_count() or 1,
+        target_us=min(targets, default=None),
+        vary=automatic,
+    )
+    specs = {each.name: each for each in (*file.composing, *group.specs)}
+    for name, config in configs.items():
+        spec = specs.get(name)
+        if spec is not None and spec.alternatives is not None and file.reloads:
+            yield from listed_settings(name, config, spec.alternatives)
+        else:
+            least = max(limits.batches[0], _least_batch(name, configs))
+            batches = (least, max(least, limits.batches[1]))
+            yield from model_settings(name, config, replace(limits, batches=batches))
+    if len(settings.executors) > 1:
+        yield Setting("", EXECUTORS, settings.executors, settings.executors[0])
+
+
+def _least_batch(model: str, configs: Mapping[str, Mapping[str, Any]]) -> int:
+    """Of the ensembles that it is a step of: with less they could not be loaded."""
+    return max(
+        (
+            int(config.get("max_batch_size") or 0)
+            for config in configs.values()
+            for step in (config.get("ensemble_scheduling") or {}).get("step", ())
+            if step["model_name"] == model
+        ),
+        default=0,
+    )
+
+
+def _sweep(spec: ModelSpec, file: AnalyzerFile, seconds: float) -> SweepRules:
+    searches_rates = bool(spec.request_rates) or (file.searches_rates and not spec.concurrency)
+    least, most = file.rates if searches_rates else file.concurrency
+    listed = spec.request_rates or spec.concurrency
+    if file.search_disabled and not listed:
+        listed = (1,)
+    return SweepRules(
+        seconds=seconds,
+        kind=RATE if searches_rates else CONCURRENCY,
+        least=least,
+        most=most,
+        listed=listed,
+        batch_sizes=spec.batch_sizes or (1,),
+        binary_steps=file.binary_steps,
+        early_exit=file.early_exit,
+    )
+
+
+def _rules(file: AnalyzerFile, settings: AnalyzeSettings) -> dict[str, Any]:
+    if file.mode == ADAPTIVE:
+        return {
+            "most_candidates": settings.max_candidates,
+            "rounds": settings.rounds,
+            "finalists": file.tops,
+        }
+    found: dict[str, Any] = {"tops": file.tops, "rounds": settings.rounds}
+    if file.mode != BRUTE:
+        found["sweeps_tops"] = file.sweeps_tops
+    if file.mode == OPTUNA:
+        found |= {
+            "least_share": file.least_share,
+            "most_share": file.most_share,
+            "least_trials": file.least_trials,
+            "most_trials": file.most_trials,
+            "patience": file.patience,
+            "uses_formula": file.uses_formula,
+        }
+    return found

@@ -1,0 +1,262 @@
+"""`nereid analyze profile`: searches, reports, and applies what was found."""
+
+from __future__ import annotations
+
+import signal
+import urllib.request
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.config.settings_reader import read_shared_settings, settings_argv
+from nereid.core.terminal import log_to_terminal, print_error, print_lines
+from nereid_analyze.checkpoint import Checkpoint, CheckpointError
+from nereid_analyze.job import Job, search_of
+from nereid_analyze.model_analyzer.config_file import AnalyzerFile, ConfigFileError
+from nereid_analyze.planning import Group, groups_of, job_of
+from nereid_analyze.reports import changes_of, print_analysis, write_reports
+from nereid_analyze.result.analysis import Analysis
+from nereid_analyze.result.config_change import ApplyError, apply_changes, read_texts
+from nereid_analyze.result.config_text import ConfigTextError
+from nereid_analyze.search.trial import CandidateError, resolve
+from nereid_analyze.settings import AnalyzeSettings, merged_file
+from nereid_analyze.target.local_mesh import LocalMesh
+from nereid_analyze.target.measured_models import MeasuredModels, MeasuredTarget
+from nereid_analyze.target.served_models import TargetError
+from nereid_perf.distribution import percentile_us
+from nereid_perf.endpoint import Endpoint
+from nereid_perf.questions.metrics import rate_text, time_text
+from nereid_perf.server import Server, ServerError
+from nereid_perf.server_stats.gauges import GaugeSampler
+from nereid_perf.settings import TargetSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+    from nereid_analyze.result.config_change import ConfigChange
+    from nereid_analyze.search.trial import Measure, Trial
+    from nereid_perf.measurement import Measurement
+
+_PROGRAM: Final = "nereid analyze"
+_INTERRUPTED: Final = 130
+_UNMET: Final = 3
+_FAILED: Final = 1
+_USAGE: Final = 2
+_LOOK_S: Final = 5.0
+# Flags of the server that are each run's own.
+_OWN: Final = ("--url=", "--protocol=", "--collect-metrics=", "--metrics-url=")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit code."""
+    log_to_terminal("%(levelname)s: %(message)s")
+    settings, server = read_shared_settings((AnalyzeSettings, TargetSettings), argv, {}, _PROGRAM)
+    try:
+        file = merged_file(settings)
+    except ConfigFileError as error:
+        print_error(_PROGRAM, error)
+        return _USAGE
+    for warning in file.warnings:
+        print_error(_PROGRAM, warning)
+    # Ended by a supervisor, models are restored as after Ctrl-C.
+    signal.signal(signal.SIGTERM, _interrupt)
+    run = _Run(settings, server, file, ("nereid", "analyze", *argv))
+    code = 0
+    try:
+        for group in groups_of(file):
+            code = max(code, run.analyze(group))
+    except KeyboardInterrupt:
+        print_error(_PROGRAM, "interrupted; --resume goes on from here")
+        return _INTERRUPTED
+    except (
+        OSError, TargetError, ServerError, CheckpointError, CandidateError, ConfigTextError,
+        ApplyError,
+    ) as error:  # fmt: skip
+        print_error(_PROGRAM, error)
+        return _FAILED
+    return code
+
+
+@dataclass(frozen=True)
+class _Run:
+    settings: AnalyzeSettings
+    server: TargetSettings
+    file: AnalyzerFile
+    command: tuple[str, ...]
+
+    def analyze(self, group: Group) -> int:
+        """One job; the exit code."""
+        target = self._target(group)
+        with MeasuredModels(target) as measured:
+            job = self._job(group, measured, target.metrics_url)
+            if not job.space.settings:
+                print_lines([f"{job.title} has no settings that could be varied"])
+            print_lines(self._beginning(job))
+            measured.use_default(job.space.default)
+            with Checkpoint(self._checkpoint(job), job, resume=self.settings.resume) as checkpoint:
+                progress = _Progress(self.settings.verbose)
+                measure = checkpoint.measure(progress.shown(measured.measure))
+                result = resolve(search_of(job), measure)
+        analysis = Analysis(job, result)
+        changes = changes_of(analysis)
+        print_analysis(analysis, changes)
+        written = write_reports(analysis, changes, Path(self.file.export_path))
+        print_lines(f"Wrote {each}" for each in written)
+        if not analysis.winner.is_kept:
+            return _UNMET
+        if self.settings.apply:
+            self._apply(changes, target)
+        return 0
+
+    def _target(self, group: Group) -> MeasuredTarget:
+        file, server = self.file, self.server
+        # What the command line says of the server goes before the file.
+        protocol = server.protocol if not self.settings.config_file else file.protocol
+        if any(each.startswith(("-i", "--protocol")) for each in self.command):
+            protocol = server.protocol
+        address = server.url or (file.http_endpoint if protocol == "http" else file.grpc_endpoint)
+        given = server.endpoint
+        endpoint = Endpoint(
+            "http" if protocol == "http" else "grpc",
+            address.removeprefix("http://").removeprefix("https://").rstrip("/"),
+            given.tls,
+            given.headers,
+        )
+        is_local = file.launch_mode == "local"
+        common = [each for each in settings_argv(server) if not each.startswith(_OWN)]
+        return MeasuredTarget(
+            endpoint=endpoint,
+            models=group.models,
+            composing=tuple(each.name for each in file.composing) + file.bls_models,
+            cpu_only=frozenset(
+                each.name for each in (*file.composing, *group.specs) if each.cpu_only
+            ),
+            reloads=file.reloads,
+            flags={
+                each.name: (*common, *each.flags, *self.settings.perf_flag) for each in group.specs
+            },
+            metrics_url="" if is_local else self._metrics_url(),
+            bls_models=file.bls_models,
+            start_mesh=self._start_mesh() if is_local else None,
+            seed=self.settings.seed,
+        )
+
+    def _start_mesh(self) -> Any:
+        export = Path(self.file.export_path)
+        export.mkdir(parents=True, exist_ok=True)
+        flags = (*self.file.server_flags, *self.settings.serve_flag)
+        repository, log = Path(self.file.repository), export / "nereid-serve.log"
+
+        def start(executors: int | None) -> LocalMesh:
+            given = self.settings.executors
+            return LocalMesh(repository, log, flags, executors or (given[0] if given else None))
+
+        return start
+
+    def _metrics_url(self) -> str:
+        url = self.server.metrics_url if not self.settings.config_file else self.file.metrics_url
+        url = url if "://" in url else f"http://{url}"
+        try:
+            if not url.startswith(("http://", "https://")):
+                raise OSError(f"'{url}': expected host:port/path")
+            # http and https alone.
+            with urllib.request.urlopen(url, timeout=_LOOK_S):  # noqa: S310
+                return url
+        except OSError as error:
+            print_lines([f"No metrics of the server: {url}: {error}"])
+            return ""
+
+    def _job(self, group: Group, measured: MeasuredModels, metrics_url: str) -> Job:
+        texts: dict[str, str | None] = {}
+        if self.file.repository and (self.settings.apply or Path(self.file.repository).is_dir()):
+            texts = read_texts(Path(self.file.repository), measured.configs)
+        idle: dict[str, tuple[float, float]] = {}
+        if metrics_url:
+            with GaugeSampler(metrics_url, _LOOK_S) as sampler:
+                pass
+            idle = sampler.summary()
+        return job_of(
+            group,
+            self.file,
+            self.settings,
+            measured.configs,
+            server=f"{measured.server.endpoint.address}, {measured.server.endpoint.protocol}",
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=self.command,
+            texts=texts,
+            idle=idle,
+        )
+
+    def _checkpoint(self, job: Job) -> Path:
+        settings, file = self.settings, self.file
+        directory = Path(settings.checkpoint_directory or file.checkpoint_directory)
+        if not directory.is_absolute() and not settings.checkpoint_directory:
+            directory = Path(file.export_path) / directory
+        return directory / f"{job.title}.jsonl"
+
+    def _beginning(self, job: Job) -> list[str]:
+        limits = ", ".join(each.text for each in job.goal.constraints) or "no constraints"
+        varied = "; ".join(
+            f"{each.label} {', '.join(map(str, each.values))}" for each in job.space.settings
+        )
+        return [
+            f"{job.title}: {job.mode} over {job.space.size} candidates, {limits}",
+            f"Settings: {varied}",
+        ]
+
+    def _apply(self, changes: list[ConfigChange], target: MeasuredTarget) -> None:
+        repository = Path(self.file.repository)
+        backups = apply_changes(repository, changes)
+        print_lines(f"Kept {each}" for each in backups)
+        for change in changes:
+            print_lines([f"Wrote {repository / change.model / 'config.pbtxt'}"])
+        if target.start_mesh is not None:
+            return
+        server = Server(target.endpoint, timeout_s=600.0)
+        for change in changes:
+            server.load_model(change.model)
+            config = server.config(change.model) or {}
+            wanted = [each for each in change.changes if each.name == "max_batch_size"]
+            if any(int(config.get("max_batch_size") or 0) != each.after for each in wanted):
+                raise ApplyError(
+                    f"{change.model} was loaded, but not from {repository}: the server has another"
+                    " repository"
+                )
+            print_lines([f"Loaded {change.model}"])
+
+
+class _Progress:
+    """A line for each measurement, or for each candidate that begins."""
+
+    def __init__(self, verbose: bool) -> None:
+        self._verbose = verbose
+        self._number = 0
+        self._candidate: object = None
+
+    def shown(self, measure: Measure) -> Measure:
+        return partial(self._measure, measure)
+
+    def _measure(self, measure: Measure, trial: Trial) -> Measurement:
+        self._number += 1
+        if not self._verbose and trial.candidate != self._candidate:
+            self._candidate = trial.candidate
+            print_lines([f"{self._number:5}  {trial.candidate.text}"])
+        try:
+            found = measure(trial)
+        except CandidateError as error:
+            print_lines([f"{self._number:5}  {trial.candidate.text}: {error}"])
+            raise
+        if self._verbose:
+            level = trial.level
+            p99 = time_text(percentile_us(found.latencies.response, 99))
+            what = f"{trial.candidate.text}  {level.kind} {level.value:g}, {trial.seconds:g} s"
+            rate = rate_text(found.requests_per_s)
+            print_lines([f"{self._number:5}  {what}: {rate}, p99 {p99}"])
+        return found
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,51 @@
+"""`nereid analyze report`: the reports of checkpoints, made again without a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from nereid.config.flags import flag
+from nereid.config.settings_reader import read_settings
+from nereid.core.terminal import log_to_terminal, print_error, print_lines
+from nereid_analyze.checkpoint import CheckpointError, recorded
+from nereid_analyze.job import search_of
+from nereid_analyze.reports import changes_of, print_analysis, write_reports
+from nereid_analyze.result.analysis import Analysis
+from nereid_analyze.result.config_text import ConfigTextError
+from nereid_analyze.search.trial import CandidateError, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PROGRAM: Final = "nereid analyze report"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportSettings:
+    """Make the reports of checkpoints again."""
+
+    checkpoint: tuple[str, ...] = flag(..., "a file of nereid analyze profile", repeated=True)
+    export_path: str = flag(".", "directory of results and reports", aliases=("-e",))
+    price_per_hour: float | None = flag(None, "of the machine; else the checkpoint's", float)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit code."""
+    log_to_terminal("%(message)s")
+    settings = read_settings(ReportSettings, argv, {}, _PROGRAM)
+    try:
+        for name in settings.checkpoint:
+            job, measure = recorded(Path(name))
+            if settings.price_per_hour is not None:
+                job = replace(job, price_per_hour=settings.price_per_hour)
+            analysis = Analysis(job, resolve(search_of(job), measure))
+            changes = changes_of(analysis)
+            print_analysis(analysis, changes)
+            written = write_reports(analysis, changes, Path(settings.export_path))
+            print_lines(f"Wrote {each}" for each in written)
+    except (OSError, CheckpointError, CandidateError, ConfigTextError) as error:
+        print_error(_PROGRAM, error)
+        return 1
+    return 0

@@ -1,0 +1,73 @@
+"""What a finished search leaves behind: tables, the page, and lines for the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from google.protobuf import json_format, text_format
+
+from nereid.core.terminal import print_lines
+from nereid.pb import model_config_pb2
+from nereid_analyze.result.config_change import ConfigChange, config_changes
+from nereid_analyze.result.config_text import ConfigTextError
+from nereid_analyze.result.page import page_text
+from nereid_analyze.result.tables import gpu_table, inference_table, server_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from nereid_analyze.result.analysis import Analysis
+
+
+def changes_of(analysis: Analysis) -> list[ConfigChange]:
+    """Of each model's own file, or without one of what the server made of it. Raises
+    ConfigTextError.
+    """
+    texts = dict(analysis.job.texts)
+    for model, config in analysis.job.configs.items():
+        if model not in texts:
+            texts[model] = _text_of(config)
+    return config_changes(analysis, texts)
+
+
+def write_reports(analysis: Analysis, changes: list[ConfigChange], directory: Path) -> list[Path]:
+    """The files written. Raises OSError."""
+    job, samples = analysis.job, analysis.result.samples
+    results, reports = directory / "results", directory / "reports"
+    results.mkdir(parents=True, exist_ok=True)
+    reports.mkdir(parents=True, exist_ok=True)
+    written = []
+    for kind, text in (
+        ("inference", inference_table(job, samples)),
+        ("gpu", gpu_table(job, samples)),
+        ("server", server_table(job, samples)),
+    ):
+        path = results / job.filenames[kind]
+        written.append(path)
+        path.write_text(text, encoding="utf-8")
+    page = reports / f"{job.title}.html"
+    page.write_text(page_text(analysis, changes), encoding="utf-8")
+    written.append(page)
+    return written
+
+
+def print_analysis(analysis: Analysis, changes: list[ConfigChange]) -> None:
+    """For the terminal."""
+    print_lines(["", *analysis.lines(), ""])
+    for change in changes:
+        print_lines([*change.text().split("\n"), ""])
+    for each in analysis.changes():
+        if not each.model:
+            print_lines([f"Of the mesh, {each.text}"])
+
+
+def _text_of(config: Mapping[str, Any]) -> str:
+    try:
+        message = json_format.ParseDict(
+            dict(config), model_config_pb2.ModelConfig(), ignore_unknown_fields=True
+        )
+    except json_format.ParseError as error:
+        raise ConfigTextError(f"the server's configuration cannot be read: {error}") from error
+    return text_format.MessageToString(message)

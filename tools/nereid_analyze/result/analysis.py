@@ -1,0 +1,223 @@
+"""What a search's result says: the winner, what it gains, the front, and what it costs. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from nereid_analyze.goal import METRICS
+from nereid_analyze.search.adaptive import AdaptiveResult, Effect
+from nereid_analyze.space.candidate import Candidate, Value, short_name, shown
+from nereid_analyze.space.override import OFF
+from nereid_perf.distribution import percentile_us
+from nereid_perf.questions.intervals import Interval, paired_ratio
+from nereid_perf.questions.metrics import error_share, rate_text, time_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from nereid_analyze.job import Job
+    from nereid_analyze.search.finals import Finalist
+    from nereid_analyze.search.modes import ModeResult
+    from nereid_analyze.search.trial import Sample
+
+_MOST_ERRORS: Final = 0.01
+_SECONDS: Final = 3600
+# A setting whose value makes less of a difference is not shown to make one.
+_VISIBLE: Final = 0.02
+_CONFIDENCE: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting of the winner that is not the default's, and why."""
+
+    model: str
+    name: str
+    before: Value
+    after: Value
+    reason: str
+
+    @property
+    def text(self) -> str:
+        owner = f"{self.model}: " if self.model else ""
+        return (
+            f"{owner}{short_name(self.name)} {_value_text(self.before)} ->"
+            f" {_value_text(self.after)}: {self.reason}"
+        )
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Of a finished search."""
+
+    job: Job
+    result: AdaptiveResult | ModeResult
+
+    @property
+    def default(self) -> Finalist:
+        return self.result.finalists[0]
+
+    @property
+    def winner(self) -> Finalist:
+        return self.result.finalists[self.result.winner]
+
+    @property
+    def is_default_best(self) -> bool:
+        return self.result.winner == 0
+
+    @property
+    def gain(self) -> float | None:
+        """Of the rate, relative; None: the default keeps the constraints at no rate."""
+        before = self.default.rate if self.default.is_kept else 0.0
+        return self.winner.rate / before - 1 if before else None
+
+    @property
+    def interval(self) -> Interval | None:
+        """Of the winner's rate to the default's, round by round."""
+        a, b = self.default.rates, self.winner.rates
+        if self.is_default_best or len(a) != len(b) or not a or not all((*a, *b)):
+            return None
+        return paired_ratio(a, b, _CONFIDENCE)
+
+    @property
+    def adaptive(self) -> AdaptiveResult | None:
+        return self.result if isinstance(self.result, AdaptiveResult) else None
+
+    def cost_per_million(self, rate: float) -> float | None:
+        """None: without a price, or a rate."""
+        price = self.job.price_per_hour
+        return price / _SECONDS / rate * 1e6 if price is not None and rate else None
+
+    def memory_mb(self, finalist: Finalist) -> float | None:
+        """Resident memory of the server, where it or its mesh says."""
+        return METRICS["cpu_used_ram"].value(finalist.best) if finalist.best is not None else None
+
+    def changes(self) -> list[Change]:
+        """In the order of the settings."""
+        default = self.job.space.default
+        found = []
+        for model, name, value in self.winner.candidate.choices:
+            before = default.values(model)[name]
+            if value != before:
+                found.append(Change(model, name, before, value, self._reason(model, name, before)))
+        return found
+
+    def front(self) -> list[Sample]:
+        """Of all samples those that no other one beats in both rate and p99, by rate."""
+        usable = [
+            each
+            for each in self.result.samples
+            if each.trial.batch_size == 1 and error_share(each.measurement) <= _MOST_ERRORS
+        ]
+        found: list[Sample] = []
+        for each in sorted(usable, key=lambda each: -each.measurement.requests_per_s):
+            if not found or p99_us(each) < p99_us(found[-1]):
+                found.append(each)
+        return found[::-1]
+
+    def lines(self) -> Iterator[str]:
+        """For the terminal, and the top of the report."""
+        job, result = self.job, self.result
+        candidates = {each.trial.candidate for each in result.samples}
+        seconds = sum(each.trial.seconds for each in result.samples)
+        yield (
+            f"{job.mode}: {len(candidates)} of {job.space.size} candidates in"
+            f" {len(result.samples)} measurements, {seconds:.0f} s of load"
+        )
+        yield from self._winner_lines()
+        adaptive = self.adaptive
+        if adaptive is not None:
+            for model, times in adaptive.times.items():
+                yield f"Batches of {model}: {times.text}"
+            yield (
+                f"No other candidate is more than 5 % better, with a probability of"
+                f" {adaptive.sureness:.0%}; the model of batch times was off by"
+                f" {adaptive.miss:.0%} before it was corrected"
+            )
+        bottleneck = sum(each.measurement.client.is_bottleneck for each in result.samples)
+        if bottleneck:
+            yield (
+                f"The client was the bottleneck in {bottleneck} measurements, which say more of it"
+                " than of the server: --perf-flag=--workers=2, or a machine of its own"
+            )
+        failed = [each for each in result.evaluations if each.failure]
+        for each in failed[:3]:
+            yield f"Could not be measured: {each.candidate.text}: {each.failure}"
+
+    def _winner_lines(self) -> Iterator[str]:
+        winner, default = self.winner, self.default
+        if not winner.is_kept:
+            limits = ", ".join(each.text for each in self.job.goal.constraints)
+            yield f"No candidate keeps {limits}; the default reaches {rate_text(default.rate)}"
+            return
+        yield f"Default: {self.finalist_text(default)}"
+        if self.is_default_best:
+            yield "No candidate is better than the default"
+            return
+        yield f"Best: {self.finalist_text(winner)}: {winner.candidate.text}"
+        gain, interval = self.gain, self.interval
+        if gain is not None:
+            text = f"Gain: {gain:+.1%}"
+            if interval is not None and interval.low is not None and interval.high is not None:
+                text += f", between {interval.low - 1:+.1%} and {interval.high - 1:+.1%}"
+            yield f"{text}, measured in turn with the default"
+
+    def finalist_text(self, finalist: Finalist) -> str:
+        parts = [rate_text(finalist.rate)]
+        if finalist.best is not None:
+            parts.append(f"p99 {time_text(percentile_us(finalist.best.latencies.response, 99))}")
+        level = finalist.level
+        parts.append(f"at {level.kind} {level.value:g}")
+        cost = self.cost_per_million(finalist.rate)
+        if cost is not None:
+            parts.append(f"{cost:.4g} per million inferences")
+        if not finalist.is_kept:
+            parts.append("misses a constraint")
+        return ", ".join(parts)
+
+    # --- why
+
+    def _reason(self, model: str, name: str, before: Value) -> str:
+        beside = self._measured_beside(model, name, before)
+        if beside is not None:
+            return beside
+        effect = self.effect(model, name)
+        if effect is not None:
+            rates = {value: (rate, deviation) for value, rate, deviation in effect.rates}
+            chosen = self.winner.candidate.values(model)[name]
+            gain = rates[chosen][0] / rates[before][0] - 1
+            sure = rates[before][1]
+            if abs(gain) < max(_VISIBLE, sure):
+                return f"the best has it; alone it is not shown to matter ({gain:+.0%} estimated)"
+            return f"{gain:+.0%} estimated beside the other settings, known to {sure:.0%}"
+        return "the best has it; it was not measured alone"
+
+    def _measured_beside(self, model: str, name: str, before: Value) -> str | None:
+        """From a candidate that differs from the winner in this setting alone."""
+        rates = {each.candidate: each for each in self.result.evaluations if each.rate}
+        winner: Candidate = self.winner.candidate
+        other = rates.get(winner.replaced(model, name, before))
+        own = rates.get(winner)
+        if other is None or own is None:
+            return None
+        gain = own.rate / other.rate - 1
+        if other.is_raced:
+            # It ended early: what it reaches is no more than that.
+            return f"at least {gain:+.0%}, measured beside the other settings"
+        return f"{gain:+.0%}, measured beside the other settings"
+
+    def effect(self, model: str, name: str) -> Effect | None:
+        effects: Mapping[tuple[str, str], Effect] = {
+            (each.model, each.name): each
+            for each in (self.adaptive.effects if self.adaptive else ())
+        }
+        return effects.get((model, name))
+
+
+def p99_us(sample: Sample) -> float:
+    return percentile_us(sample.measurement.latencies.response, 99)
+
+
+def _value_text(value: Value) -> str:
+    return "off" if value == OFF else shown(value)

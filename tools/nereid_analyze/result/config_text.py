@@ -1,0 +1,188 @@
+"""A config.pbtxt with other values of some fields, and all else as it was written. Pure.
+
+The fields' text is replaced at the top level alone, so that comments elsewhere, and the order of
+what is there, stay.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf import json_format, text_format
+
+from nereid.core.errors import InvalidArgument
+from nereid.model_config.text_format import parse_config
+from nereid.pb import model_config_pb2
+from nereid_analyze.space.candidate import DELAY, INSTANCES, MAX_BATCH, PREFERRED, Value
+from nereid_analyze.space.override import overridden
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+_OPEN: Final = {"{": "}", "[": "]", "<": ">"}
+
+
+class ConfigTextError(Exception):
+    """The text cannot be changed; the text of this says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """One field of the message as it is written: from its name to its end."""
+
+    name: str
+    begin: int
+    end: int
+
+
+def changed_text(
+    text: str, model: str, values: Mapping[str, Value], served: Mapping[str, Any], *, cpu_only: bool
+) -> str:
+    """The text with these values. served: the configuration that the server completed, for what the
+    text leaves open. Raises ConfigTextError.
+    """
+    try:
+        before = parse_config(text, model_name=model)
+    except InvalidArgument as error:
+        raise ConfigTextError(str(error)) from error
+    wanted = _wanted(before, values, served, cpu_only=cpu_only)
+    changed = [
+        field.name
+        for field in wanted.DESCRIPTOR.fields
+        if _part(before, field.name) != _part(wanted, field.name)
+    ]
+    made = _replaced(text, {name: _rendered(wanted, name) for name in changed})
+    if parse_config(made, model_name=model) != wanted:
+        # A form of writing that the scan does not know: the whole message, without comments.
+        made = text_format.MessageToString(wanted)
+    return made
+
+
+def _wanted(
+    before: model_config_pb2.ModelConfig,
+    values: Mapping[str, Value],
+    served: Mapping[str, Any],
+    *,
+    cpu_only: bool,
+) -> model_config_pb2.ModelConfig:
+    document = json_format.MessageToDict(before, preserving_proto_field_name=True)
+    if INSTANCES in values and not document.get("instance_group"):
+        groups = served.get("instance_group") or [{}]
+        kind = groups[0].get("kind")
+        document["instance_group"] = [{"kind": kind} if kind else {}]
+    if any(name in values for name in (DELAY, PREFERRED)) and served.get("dynamic_batching"):
+        document.setdefault("dynamic_batching", {})
+    if MAX_BATCH not in values and MAX_BATCH not in document and served.get(MAX_BATCH):
+        # Preferred sizes, for one, must not exceed it.
+        document[MAX_BATCH] = served[MAX_BATCH]
+    made = overridden(document, values, cpu_only=cpu_only)
+    if MAX_BATCH not in values and not before.max_batch_size:
+        made.pop(MAX_BATCH, None)
+    return json_format.ParseDict(made, model_config_pb2.ModelConfig())
+
+
+def _part(config: model_config_pb2.ModelConfig, name: str) -> str:
+    return _rendered(config, name)
+
+
+def _rendered(config: model_config_pb2.ModelConfig, name: str) -> str:
+    """One field alone; empty where it has no value."""
+    alone = model_config_pb2.ModelConfig()
+    alone.CopyFrom(config)
+    for field in config.DESCRIPTOR.fields:
+        if field.name != name:
+            alone.ClearField(field.name)
+    return text_format.MessageToString(alone).rstrip("\n")
+
+
+def _replaced(text: str, rendered: Mapping[str, str]) -> str:
+    """Each field at its first place; at the end where it has none."""
+    missing = dict(rendered)
+    parts, at = [], 0
+    for field in _fields(text):
+        if field.name not in rendered:
+            continue
+        parts.append(text[at : field.begin])
+        parts.append(missing.pop(field.name, ""))
+        at = field.end
+        if not parts[-1] and text[at : at + 1] == "\n" and text[: field.begin].endswith("\n"):
+            # Its line is empty now: drop the newline as well.
+            at += 1
+    parts.append(text[at:])
+    made = "".join(parts)
+    for each in filter(None, missing.values()):
+        made = f"{made.rstrip()}\n{each}\n" if made.strip() else f"{each}\n"
+    return made
+
+
+def _fields(text: str) -> Iterator[_Field]:
+    """The fields of the message itself, in the order of the text."""
+    at = 0
+    while (at := _skipped(text, at)) < len(text):
+        found = _NAME.match(text, at)
+        if found is None:
+            # A separator between fields.
+            at += 1
+            continue
+        begin, at = at, _skipped(text, found.end())
+        if text[at : at + 1] == ":":
+            at = _skipped(text, at + 1)
+        at = _value_end(text, at)
+        yield _Field(found.group(), begin, at)
+
+
+def _skipped(text: str, at: int) -> int:
+    """Past blanks and comments."""
+    while at < len(text):
+        if text[at].isspace():
+            at += 1
+        elif text[at] == "#":
+            end = text.find("\n", at)
+            at = len(text) if end < 0 else end
+        else:
+            break
+    return at
+
+
+def _value_end(text: str, at: int) -> int:
+    if text[at : at + 1] in _OPEN:
+        return _bracket_end(text, at)
+    if text[at : at + 1] in "\"'":
+        end = _string_end(text, at)
+        # Strings beside each other are one.
+        while text[(after := _skipped(text, end)) : after + 1] in ('"', "'"):
+            end = _string_end(text, after)
+        return end
+    while at < len(text) and not text[at].isspace() and text[at] not in ",;#":
+        at += 1
+    return at
+
+
+def _bracket_end(text: str, at: int) -> int:
+    depth = 0
+    while at < len(text):
+        letter = text[at]
+        if letter in "\"'":
+            at = _string_end(text, at)
+            continue
+        if letter == "#":
+            at = _skipped(text, at)
+            continue
+        if letter in _OPEN:
+            depth += 1
+        elif letter in _OPEN.values():
+            depth -= 1
+        at += 1
+        if depth == 0:
+            break
+    return at
+
+
+def _string_end(text: str, at: int) -> int:
+    quote, at = text[at], at + 1
+    while at < len(text) and text[at] != quote:
+        at += 2 if text[at] == "\\" else 1
+    return at + 1

@@ -1,0 +1,434 @@
+"""Nereid's own search: from batch times to a model of all candidates, and on to the best of them.
+
+1. The default is evaluated.
+2. Requests of several batch sizes, one at a time, show the models' batch times.
+3. What the model thinks best is evaluated, then whatever is expected to gain most, each in a race
+   with the best so far; each rate corrects the model.
+4. It goes on until none is expected to gain what is worth measuring and it is sure of that, or
+   after so many candidates. Settings of the best that gain nothing go back to the default's.
+5. The best three are measured again, beside the default.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from nereid_analyze.estimate.batch_times import BatchTimes, fit_batch_times
+from nereid_analyze.estimate.capacity import Capacity, filling_concurrency
+from nereid_analyze.estimate.rates import Correction, Rates, fit_correction
+from nereid_analyze.search.finals import Finalist, run_finals, winner_of
+from nereid_analyze.search.inner import EXACT, Evaluation, InnerRules, evaluate
+from nereid_analyze.search.trial import CandidateError, Sample, Trial
+from nereid_analyze.space.candidate import INSTANCES, MAX_BATCH
+from nereid_perf.distribution import mean_us
+from nereid_perf.measurement import LoadLevel
+from nereid_perf.questions.levels import CONCURRENCY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from nereid_analyze.goal import Goal
+    from nereid_analyze.search.trial import Search
+    from nereid_analyze.space.candidate import Candidate, Value
+    from nereid_analyze.space.defaults import ModelDefaults
+    from nereid_analyze.space.space import Space
+    from nereid_perf.measurement import Measurement
+
+# So near the best counts as it, for how sure the result is.
+_NEAR: Final = 0.05
+_DRAWS: Final = 400
+# A correction of more points costs more than it tells.
+_DRAWN: Final = 150
+# Candidates that are evaluated wherever they are, before gains are.
+_SPREAD: Final = 6
+# Of a small space no more than this share is evaluated, but for so many.
+_SHARE: Final = 0.2
+_LEAST_CANDIDATES: Final = 10
+# How far a failure makes others likely to fail, as a part of a setting's range.
+_NEARNESS: Final = 0.15
+# What is known to be no more than this better, as a logarithm, is no better.
+_EQUAL: Final = 0.02
+# Of the best rate, for what has none of its own.
+_FLOOR: Final = 0.05
+
+
+@dataclass(frozen=True)
+class AdaptiveRules:
+    """gain: of the rate, relative, that is worth another candidate. sureness: that no other is 5 %
+    better, with which it ends. pool: of a larger space so many candidates are looked at.
+    """
+
+    inner: InnerRules = field(default_factory=InnerRules)
+    seed: int = 0
+    most_candidates: int = 40
+    gain: float = 0.005
+    sureness: float = 0.9
+    finalists: int = 3
+    rounds: int = 3
+    pool: int = 1500
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What one setting does to the rate, the others as the winner has them: its values with their
+    estimated rates and relative deviations.
+    """
+
+    model: str
+    name: str
+    rates: tuple[tuple[Value, float, float], ...]
+
+    @property
+    def span(self) -> float:
+        """The best value's rate over the worst one's."""
+        found = [rate for _, rate, _ in self.rates]
+        return max(found) / min(found)
+
+
+@dataclass(frozen=True)
+class AdaptiveResult:
+    """winner: an index of finalists, the first of which is the default. sureness: how likely none
+    of all candidates is more than 5 % better. miss: of predicted rates by the capacity model,
+    before each was measured, as a typical ratio - 1.
+    """
+
+    evaluations: tuple[Evaluation, ...]
+    finalists: tuple[Finalist, ...]
+    winner: int
+    times: Mapping[str, BatchTimes]
+    capacity: Capacity
+    sureness: float
+    miss: float
+    effects: tuple[Effect, ...]
+    samples: tuple[Sample, ...]
+
+
+def search_adaptively(
+    space: Space, goal: Goal, defaults: Mapping[str, ModelDefaults], rules: AdaptiveRules
+) -> Search[AdaptiveResult]:
+    """defaults: of each model that a request passes, in its order."""
+    return (yield from _Adaptive(space, goal, defaults, rules).run())
+
+
+class _Adaptive:
+    def __init__(
+        self,
+        space: Space,
+        goal: Goal,
+        defaults: Mapping[str, ModelDefaults],
+        rules: AdaptiveRules,
+    ) -> None:
+        self._space = space
+        self._goal = goal
+        self._defaults = defaults
+        self._rules = rules
+        self._random = np.random.default_rng(rules.seed)
+        self._evaluations: dict[Candidate, Evaluation] = {}
+        self._points: dict[str, list[tuple[float, float]]] = {model: [] for model in defaults}
+        self._probes: list[Sample] = []
+        self._single_us = 1000.0
+        self._misses: list[float] = []
+        self._capacity = Capacity({}, defaults, goal.target_us)
+        self._noise = EXACT
+        # Of what was measured until now; None: not yet.
+        self._fitted: Correction | None = None
+
+    def run(self) -> Search[AdaptiveResult]:
+        rules, space = self._rules, self._space
+        yield from self._probe()
+        self._refit()
+        default = yield from self._evaluate(space.default)
+        pool = space.sample(rules.pool, self._random)
+        yield from self._spread(pool)
+        most = min(rules.most_candidates, max(_LEAST_CANDIDATES, math.ceil(space.size * _SHARE)))
+        while len(self._evaluations) < min(most, space.size):
+            self._refit()
+            candidate = self._next(pool)
+            if candidate is None:
+                break
+            yield from self._evaluate(candidate)
+        self._refit()
+        yield from self._simplify()
+        ranked = self._ranked(without=space.default)[: rules.finalists]
+        contestants = [default, *ranked]
+        finalists = yield from run_finals(
+            contestants, self._goal, rules.inner.seconds, rules.rounds
+        )
+        self._learn_finals(finalists)
+        winner = winner_of(finalists, self._goal)
+        return self._result(finalists, winner, pool)
+
+    # --- measuring
+
+    def _simplify(self) -> Search[None]:
+        """The best once more, with the default's value wherever the model sees no gain in another:
+        who reads the difference shall find in it what matters.
+        """
+        ranked = self._ranked(without=self._space.default)
+        if not ranked:
+            return
+        simple = best = ranked[0].candidate
+        for model, name, value in self._space.default.choices:
+            other = best.replaced(model, name, value)
+            if other != best:
+                rates = self._rates([other, best])
+                if rates.mean[0] >= rates.mean[1] - _EQUAL:
+                    simple = simple.replaced(model, name, value)
+        if simple not in self._evaluations:
+            yield from self._evaluate(simple)
+            self._refit()
+
+    def _probe(self) -> Search[None]:
+        """Batch times: requests of several sizes, one in flight, at the largest batch allowed."""
+        candidate, largest = self._probed()
+        size, rules = 1, self._rules.inner
+        while size <= largest:
+            level = LoadLevel(CONCURRENCY, 1)
+            trial = Trial(candidate, level, max(rules.seconds / 4, 0.25), batch_size=size)
+            try:
+                measurement = yield trial
+            except CandidateError:
+                # Larger ones would fail as well. The default's own evaluation shows what is wrong.
+                return
+            self._probes.append(Sample(trial, measurement))
+            if size == 1:
+                self._single_us = mean_us(measurement.latencies.service)
+            self._learn_times(measurement, size)
+            # A few sizes make a line.
+            size = largest if size < largest < size * 4 else size * 4
+
+    def _probed(self) -> tuple[Candidate, int]:
+        """The default with one instance and the largest batches, and how large those are."""
+        candidate, largest = self._space.default, []
+        varied = {(each.model, each.name): each for each in self._space.settings}
+        for model, default in self._defaults.items():
+            most = default.max_batch
+            batches = varied.get((model, MAX_BATCH))
+            if batches is not None and isinstance(batches.values[-1], int):
+                most = batches.values[-1]
+                candidate = candidate.replaced(model, MAX_BATCH, most)
+            instances = varied.get((model, INSTANCES))
+            if instances is not None and 1 in instances.values:
+                candidate = candidate.replaced(model, INSTANCES, 1)
+            largest.append(most)
+        return candidate, max(1, min(largest, default=1))
+
+    def _learn_times(self, measurement: Measurement, size: int) -> None:
+        known = False
+        for split in measurement.server:
+            phases = (split.compute_input_us, split.compute_infer_us, split.compute_output_us)
+            if split.model in self._points and split.compute_infer_us is not None:
+                self._points[split.model].append((size, sum(filter(None, phases))))
+                known = True
+        if not known and len(self._points) == 1:
+            # Without statistics the whole time stands for the model's.
+            us = mean_us(measurement.latencies.service)
+            next(iter(self._points.values())).append((size, us))
+
+    def _evaluate(self, candidate: Candidate) -> Search[Evaluation]:
+        best = max((each.rate for each in self._evaluations.values()), default=0.0)
+        predicted = self._capacity.rate(candidate) if self._capacity.times else 0.0
+        found = yield from evaluate(
+            candidate, self._goal, self._rules.inner, self._start(candidate, predicted), best
+        )
+        self._evaluations[candidate] = found
+        self._fitted = None
+        if predicted and found.rate:
+            self._misses.append(abs(math.log(found.rate / predicted)))
+        return found
+
+    def _start(self, candidate: Candidate, predicted: float) -> float:
+        """Where the inner search begins: with a rate, or with requests in flight."""
+        if self._goal.slo is not None:
+            # One at a time is known to be possible; far from what was measured the model may be
+            # far off, and what is sent beyond a server's capacity is still there afterwards.
+            measured = [each.rate for each in self._evaluations.values() if each.rate]
+            least = 1e6 / max(self._single_us, 1.0)
+            most = 2 * max(measured, default=least)
+            return min(max(predicted, least / 2), most)
+        most = filling_concurrency(candidate, self._defaults)
+        return min(most, self._rules.inner.most_concurrency)
+
+    def _learn_finals(self, finalists: Sequence[Finalist]) -> None:
+        """What was measured again is known better; and how far it was off says how well all others
+        are known.
+        """
+        misses = []
+        for each in finalists:
+            evaluation = self._evaluations[each.candidate]
+            rate = each.rate if each.is_kept else 0.0
+            if rate and evaluation.rate:
+                misses.append(abs(math.log(rate / evaluation.rate)))
+            self._evaluations[each.candidate] = replace(evaluation, rate=rate)
+        if misses:
+            self._noise = max(EXACT, float(np.median(misses)))
+        again = {each.candidate for each in finalists}
+        for candidate, evaluation in self._evaluations.items():
+            if candidate not in again:
+                deviation = max(evaluation.deviation, self._noise)
+                self._evaluations[candidate] = replace(evaluation, deviation=deviation)
+        self._refit()
+
+    # --- deciding
+
+    def _refit(self) -> None:
+        times = {}
+        for model, points in self._points.items():
+            fitted = fit_batch_times(points)
+            if fitted is not None:
+                times[model] = fitted
+        rates = [(each.candidate, each.rate) for each in self._evaluations.values()]
+        self._capacity = Capacity(times, self._defaults, self._goal.target_us).fitted(rates)
+        self._fitted = None
+
+    def _correction(self) -> Correction:
+        if self._fitted is None:
+            self._fitted = self._fit()
+        return self._fitted
+
+    def _fit(self) -> Correction:
+        # Candidates that could not be loaded have no rate.
+        every = list(self._evaluations.values())
+        measured = [each for each in every if not each.failure] or every
+        known = self._predicted([each.candidate for each in measured])
+        best = max(each.rate for each in measured)
+        # One that keeps the target at no rate is as if it reached this little.
+        floor = max(best * _FLOOR, 1e-3)
+        logs = np.log([max(each.rate, floor) for each in measured])
+        deviations = np.array([each.deviation for each in measured])
+        places = self._space.places([each.candidate for each in measured])
+        return fit_correction(places, logs - known, deviations)
+
+    def _spread(self, pool: Sequence[Candidate]) -> Search[None]:
+        """A few candidates far from each other, of the better half by what is known."""
+        for _ in range(min(1 + len(self._space.settings), _SPREAD)):
+            self._refit()
+            open_ = [each for each in pool if each not in self._evaluations]
+            if not open_:
+                return
+            means = self._rates(open_).mean
+            means = means + np.log(self._loadable(open_))
+            half = np.flatnonzero(means >= np.median(means))
+            places = self._space.places([open_[int(index)] for index in half])
+            seen = self._space.places(list(self._evaluations))
+            distances = np.abs(places[:, None, :] - seen[None, :, :]).sum(axis=2).min(axis=1)
+            # The first one is what the capacity model thinks best.
+            if len(self._evaluations) == 1:
+                distances = means[half]
+            yield from self._evaluate(open_[int(half[int(np.argmax(distances))])])
+
+    def _next(self, pool: Sequence[Candidate]) -> Candidate | None:
+        """What is expected to gain most, if that is worth it; else, as long as it is not sure that
+        the best is near the best of all, what most likely is. None: it is.
+        """
+        best = max(self._evaluations.values(), key=lambda each: each.rate)
+        beside = self._space.neighbours(best.candidate)
+        both = dict.fromkeys((*beside, *pool))
+        open_ = [each for each in both if each not in self._evaluations]
+        if not open_:
+            return None
+        rates = self._rates(open_)
+        if best.rate == 0:
+            return open_[int(np.argmax(rates.mean + np.log(self._loadable(open_))))]
+        gains = rates.expected_gains(math.log(best.rate)) * self._loadable(open_)
+        index = int(np.argmax(gains))
+        if gains[index] >= self._rules.gain:
+            return open_[index]
+        drawn, draws = self._draws(best.candidate, open_)
+        if self._sureness(draws) >= self._rules.sureness:
+            return None
+        ahead = draws > draws[:, :1] + math.log(1 + _NEAR)
+        return drawn[int(np.argmax(ahead.sum(axis=0)))]
+
+    def _draws(
+        self, best: Candidate, others: Sequence[Candidate]
+    ) -> tuple[list[Candidate], NDArray[np.float64]]:
+        """Possible rates' logarithms of the best, first, and of those that may exceed it."""
+        others = [
+            each for each, share in zip(others, self._loadable(others), strict=True) if share >= 0.5
+        ]
+        rates = self._rates(others)
+        order = np.argsort(-(rates.mean + 2 * rates.deviation), kind="stable")[:_DRAWN]
+        drawn = [best, *(others[int(index)] for index in order)]
+        places, logs = self._space.places(drawn), self._predicted(drawn)
+        return drawn, self._correction().draws(places, logs, _DRAWS, self._random)
+
+    def _loadable(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
+        """How likely each can be loaded, by those near it that could or could not."""
+        evaluated = list(self._evaluations.values())
+        failed = np.array([bool(each.failure) for each in evaluated])
+        if not failed.any() or not candidates:
+            return np.ones(len(candidates))
+        places = self._space.places(candidates)
+        seen = self._space.places([each.candidate for each in evaluated])
+        weights = np.exp(-np.abs(places[:, None, :] - seen[None, :, :]).sum(axis=2) / _NEARNESS)
+        good, bad = weights[:, ~failed].sum(axis=1), weights[:, failed].sum(axis=1)
+        shares: NDArray[np.float64] = (0.5 + good) / (0.5 + good + bad)
+        return shares
+
+    def _sureness(self, draws: NDArray[np.float64]) -> float:
+        return float((draws.max(axis=1) <= draws[:, 0] + math.log(1 + _NEAR)).mean())
+
+    def _rates(self, candidates: Sequence[Candidate]) -> Rates:
+        return self._correction().rates(self._space.places(candidates), self._predicted(candidates))
+
+    def _predicted(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
+        if not self._capacity.times:
+            rates = [each.rate for each in self._evaluations.values() if each.rate] or [1.0]
+            return np.full(len(candidates), math.log(float(np.median(rates))))
+        return np.log([self._capacity.rate(each) for each in candidates])
+
+    def _ranked(self, without: Candidate) -> list[Evaluation]:
+        """Those with a rate of their own, the best first."""
+        found = [
+            each
+            for each in self._evaluations.values()
+            if each.rate and not each.is_raced and each.candidate != without
+        ]
+        return sorted(found, key=lambda each: -each.rate)
+
+    # --- what is said in the end
+
+    def _result(
+        self, finalists: tuple[Finalist, ...], winner: int, pool: Sequence[Candidate]
+    ) -> AdaptiveResult:
+        chosen = finalists[winner].candidate
+        others = [each for each in pool if each != chosen]
+        _, draws = self._draws(chosen, others)
+        samples = [*self._probes]
+        for each in self._evaluations.values():
+            samples += each.samples
+        for finalist in finalists:
+            samples += finalist.samples
+        return AdaptiveResult(
+            evaluations=tuple(self._evaluations.values()),
+            finalists=finalists,
+            winner=winner,
+            times=self._capacity.times,
+            capacity=self._capacity,
+            sureness=self._sureness(draws),
+            miss=math.expm1(float(np.median(self._misses))) if self._misses else 0.0,
+            effects=tuple(self._effects(chosen)),
+            samples=tuple(samples),
+        )
+
+    def _effects(self, chosen: Candidate) -> Iterator[Effect]:
+        for setting in self._space.settings:
+            if len(setting.values) < 2:
+                continue
+            varied = [
+                chosen.replaced(setting.model, setting.name, value) for value in setting.values
+            ]
+            rates = self._rates(varied)
+            rows = zip(setting.values, np.exp(rates.mean), rates.deviation, strict=True)
+            yield Effect(
+                setting.model,
+                setting.name,
+                tuple((value, float(rate), float(deviation)) for value, rate, deviation in rows),
+            )

@@ -1,0 +1,143 @@
+"""The best candidates once more beside the default, each in turn: what drifts touches all alike.
+
+Each is measured at the load where it was best. With a target, one that misses a constraint there in
+most rounds goes on at a lower rate, and one that keeps all in all rounds at a higher one: the
+search before knows rates no better than to its precision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from nereid_analyze.search.trial import CandidateError, Sample, Trial
+from nereid_perf.measurement import LoadLevel
+from nereid_perf.questions.levels import RATE
+from nereid_perf.questions.max_rate import keeps_up, rounded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid_analyze.goal import Goal
+    from nereid_analyze.search.inner import Evaluation
+    from nereid_analyze.search.trial import Search
+    from nereid_analyze.space.candidate import Candidate
+    from nereid_perf.measurement import Measurement
+
+# What a rate is multiplied with after each pass in which it was missed: what drifted, drifted far.
+_LOWER: Final = (0.95, 0.85, 0.7)
+_HIGHER: Final = 1.03
+_AS_GOOD: Final = 0.98
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """rate: the median of its rounds; kept: how many of them kept all constraints.
+
+    rates: of each round, in order, so that those of two finalists are pairs.
+    """
+
+    candidate: Candidate
+    level: LoadLevel
+    rate: float
+    kept: int
+    rates: tuple[float, ...]
+    best: Measurement | None
+    samples: tuple[Sample, ...]
+
+    @property
+    def is_kept(self) -> bool:
+        return 2 * self.kept > len(self.rates)
+
+
+def run_finals(
+    evaluations: Sequence[Evaluation],
+    goal: Goal,
+    seconds: float,
+    rounds: int,
+    batch_size: int = 1,
+) -> Search[tuple[Finalist, ...]]:
+    """The evaluations' candidates in their order; each has a level to be measured at."""
+    found = [Finalist(each.candidate, each.level, 0.0, 0, (), None, ()) for each in evaluations]
+    levels = [each.level for each in evaluations]
+    missed_before = [False] * len(found)
+    waiting = list(range(len(found)))
+    for lower in (*_LOWER, None):
+        results: dict[int, list[Sample]] = {index: [] for index in waiting}
+        for number in range(rounds):
+            # The order rotates, so that nobody is always measured first.
+            for index in waiting[number % len(waiting) :] + waiting[: number % len(waiting)]:
+                trial = Trial(found[index].candidate, levels[index], seconds, batch_size)
+                try:
+                    results[index].append(Sample(trial, (yield trial)))
+                except CandidateError:
+                    # It was measured before: without this round it has less to show for itself.
+                    continue
+        waiting = []
+        for index, samples in results.items():
+            shown = _finalist(found[index], samples, goal)
+            before = found[index]
+            if shown.is_kept or not before.is_kept:
+                found[index] = shown
+            else:
+                # It was raised too far.
+                found[index] = replace(before, samples=shown.samples)
+                continue
+            factor = lower
+            if shown.is_kept:
+                all_kept = shown.kept == len(shown.rates) and not missed_before[index]
+                factor = _HIGHER if all_kept and lower is not None else None
+            missed_before[index] |= not shown.is_kept
+            if factor is not None and levels[index].kind == RATE:
+                levels[index] = LoadLevel(RATE, rounded(levels[index].value * factor))
+                waiting.append(index)
+        if not waiting:
+            break
+    return tuple(found)
+
+
+def winner_of(finalists: Sequence[Finalist], goal: Goal) -> int:
+    """The index of the best that keeps the constraints; of those that are as good, the one with the
+    fewest settings that are not the default's. 0 where none keeps them.
+    """
+    baseline = finalists[0].best
+    kept = [index for index, each in enumerate(finalists) if each.is_kept and each.rate]
+
+    def rank(index: int) -> float:
+        finalist = finalists[index]
+        if goal.is_throughput or baseline is None or finalist.best is None:
+            return finalist.rate
+        return goal.score(finalist.best, baseline)
+
+    if not goal.is_throughput:
+        return max(kept, key=rank, default=0)
+    top = max(map(rank, kept), default=0.0)
+    default = finalists[0].candidate.choices
+
+    def changes(index: int) -> tuple[int, float]:
+        choices = finalists[index].candidate.choices
+        return sum(a != b for a, b in zip(choices, default, strict=True)), -rank(index)
+
+    return min((each for each in kept if rank(each) >= top * _AS_GOOD), key=changes, default=0)
+
+
+def _finalist(before: Finalist, samples: list[Sample], goal: Goal) -> Finalist:
+    kept = [each for each in samples if _is_kept(each.measurement, goal)]
+    rates = tuple(each.measurement.requests_per_s for each in samples)
+    shown = next(iter(reversed(kept or samples)), None)
+    return Finalist(
+        before.candidate,
+        samples[0].trial.level if samples else before.level,
+        median(rates) if rates else 0.0,
+        len(kept),
+        rates,
+        shown.measurement if shown is not None else None,
+        (*before.samples, *samples),
+    )
+
+
+def _is_kept(measurement: Measurement, goal: Goal) -> bool:
+    if not goal.is_met(measurement):
+        return False
+    return measurement.level.kind != RATE or keeps_up(measurement)

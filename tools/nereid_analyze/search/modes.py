@@ -1,0 +1,202 @@
+"""Model Analyzer's search modes: brute measures all, quick climbs from neighbour to neighbour,
+optuna lets its TPE sampler choose. The best three are measured again, beside the default.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from nereid_analyze.estimate.capacity import filling_concurrency
+from nereid_analyze.search.finals import Finalist, run_finals, winner_of
+from nereid_analyze.search.ranking import evaluation_of, evaluations_of
+from nereid_analyze.search.sweep import SweepRules, sweep
+from nereid_analyze.search.trial import CandidateError, Sample, Trial
+from nereid_perf.measurement import LoadLevel
+from nereid_perf.questions.levels import CONCURRENCY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from nereid_analyze.goal import Goal
+    from nereid_analyze.search.inner import Evaluation
+    from nereid_analyze.search.trial import Search
+    from nereid_analyze.space.candidate import Candidate
+    from nereid_analyze.space.defaults import ModelDefaults
+    from nereid_analyze.space.space import Space
+    from nereid_perf.measurement import Measurement
+
+BRUTE: Final = "brute"
+QUICK: Final = "quick"
+OPTUNA: Final = "optuna"
+# Of optuna, all in a concurrency's binary exponent.
+_LEVEL: Final = "concurrency"
+
+
+@dataclass(frozen=True)
+class ModeRules:
+    """sweep: of brute, and of the best candidates in the other modes. tops: how many are swept.
+    least_share, most_share, least_trials, most_trials, patience: of optuna's trials: their share of
+    the space and number, and how many without a better one end it. uses_formula: concurrency is
+    twice the largest batches of all instances, instead of searched.
+    """
+
+    sweep: SweepRules = field(default_factory=SweepRules)
+    seed: int = 0
+    tops: int = 3
+    sweeps_tops: bool = True
+    rounds: int = 3
+    least_share: float = 0.05
+    most_share: float = 0.10
+    least_trials: int = 20
+    most_trials: int = 200
+    patience: int = 10
+    uses_formula: bool = False
+
+
+@dataclass(frozen=True)
+class ModeResult:
+    """As AdaptiveResult, of what all searches have."""
+
+    evaluations: tuple[Evaluation, ...]
+    finalists: tuple[Finalist, ...]
+    winner: int
+    samples: tuple[Sample, ...]
+
+
+def search_by_mode(
+    mode: str,
+    space: Space,
+    goal: Goal,
+    defaults: Mapping[str, ModelDefaults],
+    rules: ModeRules,
+) -> Search[ModeResult]:
+    """Raises CandidateError: the default itself cannot be measured."""
+    samples = yield from sweep(space.default, goal, rules.sweep)
+    if not samples:
+        raise CandidateError("the models' present configuration cannot be measured")
+    baseline = evaluation_of(_first_size(samples, rules), goal, samples[0].measurement).best
+    assert baseline is not None, "it has samples"
+    if mode == BRUTE:
+        for candidate in space.all():
+            if candidate != space.default:
+                samples += yield from sweep(candidate, goal, rules.sweep)
+    else:
+        search = _Chosen(space, goal, defaults, rules, baseline)
+        samples += yield from (search.climb() if mode == QUICK else search.sample())
+        if rules.sweeps_tops:
+            tops = evaluations_of(_first_size(samples, rules), goal, baseline)[: rules.tops]
+            for top in tops:
+                if top.candidate != space.default:
+                    samples += yield from sweep(top.candidate, goal, rules.sweep)
+    ranked = evaluations_of(_first_size(samples, rules), goal, baseline)
+    default = next(each for each in ranked if each.candidate == space.default)
+    best = [each for each in ranked if each.rate and each is not default][: rules.tops]
+    finalists = yield from run_finals(
+        [default, *best], goal, rules.sweep.seconds, rules.rounds, rules.sweep.batch_sizes[0]
+    )
+    for finalist in finalists:
+        samples += finalist.samples
+    return ModeResult(tuple(ranked), finalists, winner_of(finalists, goal), tuple(samples))
+
+
+class _Chosen:
+    """The modes that measure a part of the space, each candidate at one level."""
+
+    def __init__(
+        self,
+        space: Space,
+        goal: Goal,
+        defaults: Mapping[str, ModelDefaults],
+        rules: ModeRules,
+        baseline: Measurement,
+    ) -> None:
+        self._space = space
+        self._goal = goal
+        self._defaults = defaults
+        self._rules = rules
+        self._baseline = baseline
+        self._samples: list[Sample] = []
+        self._scores: dict[Candidate, float] = {}
+
+    def climb(self) -> Search[list[Sample]]:
+        """From the smallest values to whichever neighbour is best, until none is better."""
+        at = self._space.default
+        for setting in self._space.settings:
+            at = at.replaced(setting.model, setting.name, setting.values[0])
+        best = yield from self._score(at)
+        while True:
+            scores = {at: best}
+            for each in self._space.neighbours(at):
+                scores[each] = yield from self._score(each)
+            top = max(scores, key=lambda each: scores[each])
+            if scores[top] <= best:
+                return self._samples
+            at, best = top, scores[top]
+
+    def sample(self) -> Search[list[Sample]]:
+        """By optuna."""
+        import optuna  # noqa: PLC0415 (a second of imports, for this mode alone)
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        study = optuna.create_study(
+            direction="maximize", sampler=optuna.samplers.TPESampler(seed=self._rules.seed)
+        )
+        levels = list(_exponents(self._rules.sweep))
+        best, stale = -math.inf, 0
+        for number in range(self._trials(len(levels))):
+            trial = study.ask()
+            candidate = self._space.default
+            for setting in self._space.settings:
+                index = trial.suggest_int(setting.label, 0, len(setting.values) - 1)
+                candidate = candidate.replaced(setting.model, setting.name, setting.values[index])
+            value = None
+            if not self._rules.uses_formula:
+                value = 2 ** trial.suggest_int(_LEVEL, levels[0], levels[-1])
+            score = yield from self._score(candidate, value)
+            study.tell(trial, max(score, -10.0))
+            stale = 0 if score > best else stale + 1
+            best = max(best, score)
+            if stale >= self._rules.patience and number + 1 >= self._rules.least_trials:
+                break
+        return self._samples
+
+    def _trials(self, levels: int) -> int:
+        rules = self._rules
+        size = self._space.size * (1 if rules.uses_formula else levels)
+        least = max(rules.least_trials, math.ceil(rules.least_share * size))
+        most = min(rules.most_trials, max(least, math.ceil(rules.most_share * size)))
+        return max(least, most) if least <= rules.most_trials else rules.most_trials
+
+    def _score(self, candidate: Candidate, value: int | None = None) -> Search[float]:
+        """Of one window; -inf: it failed. What misses a constraint is below all that keep them."""
+        if value is None and candidate in self._scores:
+            return self._scores[candidate]
+        rules = self._rules.sweep
+        level = LoadLevel(CONCURRENCY, value or self._formula(candidate))
+        trial = Trial(candidate, level, rules.seconds, rules.batch_sizes[0])
+        try:
+            sample = Sample(trial, (yield trial))
+        except CandidateError:
+            self._scores[candidate] = -math.inf
+            return -math.inf
+        self._samples.append(sample)
+        score = self._goal.score(sample.measurement, self._baseline)
+        if not self._goal.is_met(sample.measurement):
+            score -= 5.0
+        self._scores[candidate] = score
+        return score
+
+    def _formula(self, candidate: Candidate) -> int:
+        rules = self._rules.sweep
+        return max(rules.least, min(filling_concurrency(candidate, self._defaults), rules.most))
+
+
+def _exponents(rules: SweepRules) -> Iterator[int]:
+    yield from range(int(math.log2(rules.least)), int(math.log2(rules.most)) + 1)
+
+
+def _first_size(samples: Iterable[Sample], rules: ModeRules) -> list[Sample]:
+    """Of the first batch size of requests; the others are for the tables."""
+    return [each for each in samples if each.trial.batch_size == rules.sweep.batch_sizes[0]]

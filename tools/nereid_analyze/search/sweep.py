@@ -1,0 +1,97 @@
+"""Levels of load for one candidate as Model Analyzer measures them: doubling, or as listed, and the
+middle between what keeps the constraints and what does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from nereid_analyze.search.trial import CandidateError, Sample, Trial
+from nereid_perf.measurement import LoadLevel
+from nereid_perf.questions.levels import CONCURRENCY
+
+if TYPE_CHECKING:
+    from nereid_analyze.goal import Goal
+    from nereid_analyze.search.trial import Search
+    from nereid_analyze.space.candidate import Candidate
+
+# So many levels, each without so much gain over the best before, end the doubling.
+_TRIES: Final = 4
+_GAIN: Final = 1.05
+
+
+@dataclass(frozen=True)
+class SweepRules:
+    """listed: exactly these levels. binary_steps: how often the middle is measured, where there are
+    constraints. early_exit: whether listed levels end as well when rates no longer grow.
+    """
+
+    seconds: float = 1.0
+    kind: str = CONCURRENCY
+    least: int = 1
+    most: int = 1024
+    listed: tuple[int, ...] = ()
+    batch_sizes: tuple[int, ...] = (1,)
+    binary_steps: int = 5
+    early_exit: bool = False
+
+
+def sweep(candidate: Candidate, goal: Goal, rules: SweepRules) -> Search[list[Sample]]:
+    """Empty: the candidate failed at the first level."""
+    found: list[Sample] = []
+    for batch_size in rules.batch_sizes:
+        found += yield from _sweep_batch(candidate, goal, rules, batch_size)
+    return found
+
+
+def _sweep_batch(
+    candidate: Candidate, goal: Goal, rules: SweepRules, batch_size: int
+) -> Search[list[Sample]]:
+    found: list[Sample] = []
+    values = rules.listed or _doubled(rules.least, rules.most)
+    best, without_gain = 0.0, 0
+    try:
+        for value in values:
+            trial = Trial(candidate, LoadLevel(rules.kind, value), rules.seconds, batch_size)
+            found.append(Sample(trial, (yield trial)))
+            rate = found[-1].measurement.requests_per_s
+            without_gain = 0 if rate > _GAIN * best else without_gain + 1
+            best = max(best, rate)
+            if without_gain == _TRIES and (rules.early_exit or not rules.listed):
+                break
+        if goal.constraints and not rules.listed:
+            yield from _search_between(found, goal, rules)
+    except CandidateError:
+        # What was measured before still counts.
+        return found
+    return found
+
+
+def _search_between(found: list[Sample], goal: Goal, rules: SweepRules) -> Search[None]:
+    """Adds to what was found."""
+    kept = [each for each in found if goal.is_met(each.measurement)]
+    low = max((int(each.trial.level.value) for each in kept), default=0)
+    missed = [int(each.trial.level.value) for each in found if each.trial.level.value > low]
+    if not kept or not missed:
+        return
+    high = min(missed)
+    for _ in range(rules.binary_steps):
+        middle = (low + high) // 2
+        if middle in (low, high):
+            return
+        first = found[0].trial
+        level = LoadLevel(rules.kind, middle)
+        trial = Trial(first.candidate, level, rules.seconds, first.batch_size)
+        found.append(Sample(trial, (yield trial)))
+        if goal.is_met(found[-1].measurement):
+            low = middle
+        else:
+            high = middle
+
+
+def _doubled(least: int, most: int) -> list[int]:
+    values = [least]
+    while values[-1] * 2 <= most:
+        values.append(values[-1] * 2)
+    return values

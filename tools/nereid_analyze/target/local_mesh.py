@@ -1,0 +1,144 @@
+"""A mesh that is started to be measured, with `nereid serve`: known by its command line alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from nereid_analyze.target.served_models import TargetError
+from nereid_perf.endpoint import Endpoint
+from nereid_perf.server import Server, ServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid_perf.endpoint import Protocol
+
+_START_S: Final = 120.0
+_STOP_S: Final = 45.0
+_LOOK_S: Final = 0.1
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class LocalMesh:
+    """A context. executors: None: as many as `nereid serve` starts by itself."""
+
+    def __init__(
+        self,
+        repository: Path,
+        log: Path,
+        flags: Sequence[str] = (),
+        executors: int | None = None,
+    ) -> None:
+        self._repository = repository
+        self._log = log
+        self._flags = tuple(flags)
+        self._executors = executors
+        self._process: subprocess.Popen[bytes] | None = None
+        self.http_port, self.grpc_port, self.metrics_port = _free_ports(3)
+
+    def __enter__(self) -> Self:
+        """Raises TargetError."""
+        argv = [
+            sys.executable,
+            "-P",
+            "-c",
+            "from nereid.cli import main; main()",
+            "serve",
+            f"--model-repository={self._repository}",
+            "--model-control-mode=explicit",
+            f"--http-port={self.http_port}",
+            f"--grpc-port={self.grpc_port}",
+            f"--metrics-port={self.metrics_port}",
+            *([] if self._executors is None else [f"--executors={self._executors}"]),
+            *self._flags,
+        ]
+        with self._log.open("ab") as output:
+            # A process group of its own: Ctrl-C is for us to end it after its models are restored.
+            self._process = subprocess.Popen(
+                argv, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        try:
+            self._await_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.stop()
+
+    def endpoint(self, protocol: Protocol) -> Endpoint:
+        port = self.http_port if protocol == "http" else self.grpc_port
+        return Endpoint(protocol, f"127.0.0.1:{port}")
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://127.0.0.1:{self.metrics_port}/metrics"
+
+    def stop(self) -> None:
+        """Ends it, and what it has started."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def resident_bytes(self) -> int:
+        """Of all its processes; 0 where the system does not say."""
+        if self._process is None:
+            return 0
+        return sum(map(_resident, _descendants(self._process.pid)))
+
+    def _await_ready(self) -> None:
+        assert self._process is not None, "it was just started"
+        server = Server(self.endpoint("http"), timeout_s=5.0)
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise TargetError(f"nereid serve ended; its log is {self._log}:\n{self._tail()}")
+            with contextlib.suppress(ServerError):
+                if server.is_ready():
+                    return
+            # Another process's state: it tells nobody.
+            time.sleep(_LOOK_S)
+        raise TargetError(f"nereid serve is not ready after {_START_S:g} s; its log is {self._log}")
+
+    def _tail(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines()
+        return "\n".join(lines[-5:])
+
+
+def _free_ports(number: int) -> list[int]:
+    with contextlib.ExitStack() as exits:
+        sockets = [exits.enter_context(socket.socket()) for _ in range(number)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+def _descendants(pid: int) -> list[int]:
+    found = [pid]
+    for each in found:
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{each}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+    except (OSError, IndexError):
+        return 0

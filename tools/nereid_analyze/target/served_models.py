@@ -1,0 +1,199 @@
+"""Models of a running server, loaded with each candidate's configuration and restored after."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from nereid_analyze.search.trial import CandidateError
+from nereid_analyze.space.candidate import EXECUTORS, INSTANCES, MAX_BATCH
+from nereid_analyze.space.model_settings import is_ensemble
+from nereid_analyze.space.override import overridden
+from nereid_perf.server import ServerError
+from nereid_perf.server_stats.statistics import composing_models
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nereid_analyze.space.candidate import Candidate, Value
+    from nereid_perf.server import Server
+
+_log = logging.getLogger(__name__)
+_READY: Final = "READY"
+_RETRIES: Final = 3
+# Stands for no values while those are loaded: not yet restored.
+_ORIGINAL: Final[dict[str, Value]] = {"": ""}
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class TargetError(Exception):
+    """The server cannot be used for this; the text says why and what to do."""
+
+
+class ServedModels:
+    """A context: on its way out, whatever happened, each model has its configuration of before.
+
+    A model that was not loaded is loaded, and unloaded at the end. Those that an ensemble composes
+    are among the models.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        models: Iterable[str],
+        *,
+        cpu_only: frozenset[str] = frozenset(),
+        reloads: bool = True,
+    ) -> None:
+        self._server = server
+        self._models = tuple(models)
+        self._cpu_only = cpu_only
+        self._reloads = reloads
+        self._loaded_by_us: list[str] = []
+        # What differs from the configuration of before, by model.
+        self._values: dict[str, dict[str, Value]] = {}
+        self.configs: dict[str, dict[str, Any]] = {}
+
+    def __enter__(self) -> Self:
+        """Raises TargetError."""
+        try:
+            self._begin()
+        except BaseException:
+            self.restore()
+            raise
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.restore()
+
+    def load(self, candidate: Candidate, default: Candidate) -> bool:
+        """Whether anything had to be loaded. Raises CandidateError."""
+        changed = False
+        for model in self.configs:
+            present = default.values(model)
+            values = {
+                name: value
+                for name, value in candidate.values(model).items()
+                if value != present.get(name) and name != EXECUTORS
+            }
+            if values != self._values.get(model, {}):
+                self._load(model, values)
+                changed = True
+        if changed:
+            self._revive_ensembles()
+        return changed
+
+    def restore(self) -> None:
+        """Logs what cannot be restored; goes on with the others. No signal ends it half-way."""
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            self._restore()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    def _restore(self) -> None:
+        for model in [each for each, values in self._values.items() if values]:
+            for attempt in range(_RETRIES):
+                try:
+                    self._server.load_model(model, json.dumps(self.configs[model]))
+                    self._values[model] = {}
+                    break
+                except ServerError as error:
+                    if attempt + 1 == _RETRIES:
+                        _log.error(
+                            "model configuration not restored model=%s error=%s; load it again",
+                            model,
+                            error,
+                        )
+        try:
+            self._revive_ensembles()
+        except CandidateError as error:
+            _log.error("ensemble not restored error=%s; load it again", error)
+        for model in self._loaded_by_us:
+            try:
+                self._server.unload_model(model)
+            except ServerError as error:
+                _log.warning("model not unloaded model=%s error=%s", model, error)
+        self._loaded_by_us = []
+
+    # --- inside
+
+    def _begin(self) -> None:
+        try:
+            states = {each["name"]: each.get("state") for each in self._server.repository_index()}
+            waiting = list(self._models)
+            while waiting:
+                model = waiting.pop(0)
+                if model in self.configs:
+                    continue
+                if states.get(model) != _READY and self._reloads:
+                    self._server.load_model(model)
+                    self._loaded_by_us.append(model)
+                config = self._server.config(model)
+                if config is None:
+                    raise TargetError(
+                        f"{self._server.endpoint.address} has no model configurations: what is no"
+                        " Triton or Nereid can be measured with nereid perf alone"
+                    )
+                self.configs[model] = config
+                waiting += composing_models(model, self._server.config)
+            if self._reloads:
+                self._check_loads()
+        except ServerError as error:
+            raise TargetError(_advice(str(error))) from error
+
+    def _check_loads(self) -> None:
+        """That models can be loaded at all, before an hour of measuring ends with it."""
+        for model in self._models[:1]:
+            self._server.load_model(model, json.dumps(self.configs[model]))
+
+    def _revive_ensembles(self) -> None:
+        """A composing model's configuration may have made one unavailable, or it is from before.
+        Raises CandidateError.
+        """
+        for model, config in self.configs.items():
+            if not is_ensemble(config):
+                continue
+            try:
+                self._server.metadata(model)
+            except ServerError:
+                try:
+                    self._server.load_model(model)
+                except ServerError as error:
+                    raise CandidateError(str(error)) from error
+
+    def _load(self, model: str, values: Mapping[str, Value]) -> None:
+        config = overridden(
+            self.configs[model], values, cpu_only=model in self._cpu_only and bool(values)
+        )
+        before = self._values.get(model, {})
+        # Before it is loaded: an interrupt may come while the server does it.
+        self._values[model] = dict(values) or _ORIGINAL
+        try:
+            self._server.load_model(model, json.dumps(config))
+            found = self._server.config(model) or {}
+        except ServerError as error:
+            # The server keeps what it had.
+            self._values[model] = before
+            raise CandidateError(str(error)) from error
+        self._values[model] = dict(values)
+        for name, value in values.items():
+            has = _present(found, name)
+            if has is not None and has != value:
+                raise CandidateError(f"{model} was loaded with {name} {has} instead of {value}")
+
+
+def _present(config: Mapping[str, Any], name: str) -> int | None:
+    if name == MAX_BATCH:
+        return int(config.get(MAX_BATCH) or 0)
+    if name == INSTANCES and config.get("instance_group"):
+        return int(config["instance_group"][0].get("count") or 1)
+    return None
+
+
+def _advice(text: str) -> str:
+    if "polling is enabled" in text or "explicit" in text.lower():
+        return f"{text}: start the server with --model-control-mode=explicit"
+    return text

@@ -1,0 +1,92 @@
+"""`nereid explain MODEL`: why a model of a running mesh is not ready, or does not batch.
+
+Exit codes: 0 nothing is wrong, 1 there are problems, 2 the mesh could not be asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+import time
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.terminal import print_error, print_lines
+from nereid.facts.explanation import explanation
+from nereid.facts.reasons import Statement, explain
+from nereid_explain.server import CannotAskError, add_server_arguments, server_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_PROGRAM = "nereid explain"
+_DESCRIPTION = """\
+Say why a model of a running mesh is not ready or does not batch, from its live counters: one
+statement a line, with the figures behind it and what to change. Asks over HTTP what any client may
+ask: the index, the configuration, the statistics and the metrics page.
+"""
+_EPILOG = """\
+exit codes: 0: nothing is wrong; 1: there are problems; 2: the mesh could not be asked. With --json
+the output is one document, which docs/operators/explain.md describes.
+"""
+_WIDTH: Final = 100
+
+
+def main(argv: Sequence[str]) -> int:
+    """Ask, print, and return the exit code."""
+    parser = _parser()
+    given = parser.parse_args(argv)
+    server = server_of(parser, given, given.metrics_url)
+    try:
+        facts = server.look(given.model)
+        if given.seconds:
+            time.sleep(given.seconds)
+            facts = server.look(given.model, facts)
+    except (CannotAskError, OSError) as error:
+        print_error(_PROGRAM, error)
+        return 2
+    statements = explain(facts)
+    problems = any(each.problem for each in statements)
+    if given.json:
+        print(json.dumps(explanation(facts, statements, given.seconds), indent=1))
+    else:
+        print_lines(_lines(statements))
+    return 1 if problems else 0
+
+
+def _lines(statements: Sequence[Statement]) -> Iterator[str]:
+    version = ""
+    for each in statements:
+        if each.version != version:
+            version = each.version
+            yield f"version {version}:"
+        yield f"  {'problem: ' if each.problem else ''}{each.text} [{each.code}]"
+        if each.advice:
+            indent = " " * 6
+            yield from textwrap.wrap(
+                each.advice,
+                _WIDTH,
+                initial_indent=indent,
+                subsequent_indent=indent,
+                break_on_hyphens=False,
+            )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=_PROGRAM, description=_DESCRIPTION, epilog=_EPILOG, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="the model's name")
+    add_server_arguments(parser, timeout_s=10)
+    add(
+        "--metrics-url", default="", metavar="HOST:PORT",
+        help="its metrics port, or the page's URL (default: port 8002 of the same host)",
+    )  # fmt: skip
+    add(
+        "--seconds", type=float, default=0.0, metavar="S",
+        help="look twice, so long apart, and count what happens in between (default: all since the"
+        " model was loaded)",
+    )  # fmt: skip
+    add("--json", action="store_true", help="print one JSON document")
+    return parser

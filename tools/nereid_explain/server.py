@@ -1,0 +1,209 @@
+"""Asks a mesh over HTTP what any client may ask, and the flags that say how. Blocks."""
+
+from __future__ import annotations
+
+import ssl
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, replace
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlsplit
+
+from nereid.core.files.json_document import MAX_BYTES, MAX_ERROR_BYTES, error_text, parse_document
+from nereid.facts.mesh_facts import ConfigFacts, MeshFacts, VersionFacts
+from nereid.observability.samples import Samples
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+METRICS_PORT: Final = 8002
+_MOST_BYTES: Final = 256 << 20
+_REFUSED: Final = frozenset({401, 403})
+_OK: Final = 200
+
+
+class CannotAskError(Exception):
+    """The mesh did not say; the text says why."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A gateway. url: http://host:port; metrics_url: of its metrics page, whole."""
+
+    url: str
+    metrics_url: str
+    headers: Mapping[str, str]
+    timeout_s: float
+    # Of a private certification authority; empty: the system's.
+    ca_file: str
+
+    def look(self, model: str, earlier: MeshFacts | None = None) -> MeshFacts:
+        """What it says of a model.
+
+        Raises:
+            CannotAskError: it cannot be reached, or does not let us ask.
+        """
+        entries = self._json("POST", "/v2/repository/index")
+        ready, _ = self._fetch("GET", f"{self.url}/v2/health/ready")
+        versions = tuple(
+            self._version(model, each) for each in entries if each.get("name") == model
+        )
+        metrics, error = None, ""
+        try:
+            status, body = self._fetch("GET", self.metrics_url)
+        except CannotAskError as refused:
+            error = str(refused)
+        else:
+            if status == _OK:
+                metrics = Samples(body)
+            else:
+                error = f"{self.metrics_url} responds with {status}"
+        names = tuple(sorted({str(each.get("name", "")) for each in entries}))
+        return MeshFacts(model, ready == _OK, versions, names, metrics, error, earlier)
+
+    def read(self, path: str, max_bytes: int = _MOST_BYTES) -> bytes:
+        """What is at a path.
+
+        Raises:
+            CannotAskError: it cannot be reached, or responds with an error, or with more than that.
+        """
+        url = self.url + path
+        status, body = self._fetch("GET", url, max_bytes + 1)
+        if status != _OK:
+            raise CannotAskError(f"{url} responds with {status}: {error_text(body)}")
+        if len(body) > max_bytes:
+            raise CannotAskError(f"{url} responds with more than {max_bytes} bytes")
+        return body
+
+    def _version(self, model: str, entry: Mapping[str, Any]) -> VersionFacts:
+        number = str(entry.get("version", ""))
+        state, reason = str(entry.get("state", "")), str(entry.get("reason", ""))
+        if not number:
+            return VersionFacts(number, state, reason)
+        path = f"{self.url}/v2/models/{quote(model, safe='')}/versions/{number}"
+        ready, _ = self._fetch("GET", f"{path}/ready")
+        facts = VersionFacts(number, state, reason, ready == _OK)
+        if not facts.in_memory:
+            # To ask for its configuration may load it.
+            return facts
+        config, statistics = self._document(f"{path}/config"), self._document(f"{path}/stats")
+        each = None if statistics is None else statistics.get("model_stats") or None
+        return replace(
+            facts,
+            config=None if config is None else ConfigFacts.of_document(config),
+            statistics=None if each is None else each[0],
+        )
+
+    def _document(self, url: str) -> dict[str, Any] | None:
+        """None: it has none, such as for a version that is not ready."""
+        status, body = self._fetch("GET", url, MAX_BYTES + 1)
+        if status in _REFUSED:
+            raise CannotAskError(f"{url} responds with {status}: {error_text(body)}")
+        if status != _OK:
+            return None
+        document: dict[str, Any] = _parsed(url, body, dict)
+        return document
+
+    def _json(self, method: str, path: str) -> list[dict[str, Any]]:
+        url = self.url + path
+        status, body = self._fetch(method, url, MAX_BYTES + 1)
+        if status != _OK:
+            raise CannotAskError(f"{url} responds with {status}: {error_text(body)}")
+        entries: list[dict[str, Any]] = _parsed(url, body, list)
+        if not all(isinstance(each, dict) for each in entries):
+            raise CannotAskError(f"{url} responds with a list of something else than objects")
+        return entries
+
+    def _fetch(self, method: str, url: str, max_bytes: int = _MOST_BYTES) -> tuple[int, bytes]:
+        data = b"" if method == "POST" else None
+        request = urllib.request.Request(  # noqa: S310 - http and https alone, by server_of()
+            url, data, {**self.headers}, method=method
+        )
+        context = None
+        if url.startswith("https:"):
+            context = ssl.create_default_context(cafile=self.ca_file or None)
+        try:
+            with urllib.request.urlopen(  # noqa: S310
+                request, timeout=self.timeout_s, context=context
+            ) as response:
+                return response.status, response.read(max_bytes)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read(MAX_ERROR_BYTES)
+        except (OSError, HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            raise CannotAskError(f"{url} cannot be asked: {reason}") from error
+
+
+def add_server_arguments(parser: argparse.ArgumentParser, timeout_s: float) -> None:
+    """The flags of which server is asked, and how. timeout_s: the default."""
+    add = parser.add_argument
+    add(
+        "--url", default="localhost:8000", metavar="HOST:PORT",
+        help="a gateway's HTTP port, or an http or https URL (default: localhost:8000)",
+    )  # fmt: skip
+    add(
+        "--header", action="append", default=[], metavar="'NAME: VALUE'",
+        help="send this header, such as 'Authorization: Bearer ...'; may be repeated",
+    )  # fmt: skip
+    add("--ca-file", default="", metavar="PATH", help="certificates that https is checked against")
+    add(
+        "--timeout", type=float, default=timeout_s, metavar="S",
+        help=f"for each response (default: {timeout_s:g})",
+    )  # fmt: skip
+
+
+def server_of(
+    parser: argparse.ArgumentParser, given: argparse.Namespace, metrics_url: str = ""
+) -> Server:
+    """The server that these arguments name; where they name none, the program ends with its usage.
+    metrics_url empty: port 8002 there.
+    """
+    try:
+        base, headers = _base(given.url), _headers_of(given.header)
+        metrics = _metrics_url(base, metrics_url)
+    except ValueError as error:
+        parser.error(str(error))
+    return Server(base, metrics, headers, given.timeout, given.ca_file)
+
+
+def _metrics_url(base: str, metrics_url: str) -> str:
+    if metrics_url:
+        parts = urlsplit(_base(metrics_url))
+        return parts.geturl() if parts.path else f"{parts.geturl()}/metrics"
+    host = urlsplit(base).hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    return f"http://{host}:{METRICS_PORT}/metrics"
+
+
+def _headers_of(texts: Sequence[str]) -> dict[str, str]:
+    headers = {}
+    for text in texts:
+        name, colon, value = text.partition(":")
+        if not (colon and name.strip()):
+            raise ValueError(f"--header: '{text}': expected NAME: VALUE")
+        headers[name.strip()] = value.strip()
+    return headers
+
+
+def _base(url: str) -> str:
+    base = (url if "://" in url else f"http://{url}").rstrip("/")
+    parts = urlsplit(base)
+    # Reading the port raises ValueError for one that is none.
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError(f"'{url}': expected host:port, or an http or https URL")
+    return base
+
+
+def _parsed(url: str, body: bytes, kind: type) -> Any:
+    try:
+        document = parse_document(body)
+    except ValueError as error:
+        raise CannotAskError(
+            f"{url} responds with something that is no JSON of a mesh: {error}"
+        ) from error
+    if not isinstance(document, kind):
+        raise CannotAskError(f"{url} responds with JSON that is no {kind.__name__}")
+    return document

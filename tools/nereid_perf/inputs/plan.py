@@ -1,0 +1,77 @@
+"""What a run sends, as flags, a mix file and a trace describe it. Frozen and picklable: the command
+makes one, and each worker process its own requests from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from nereid_perf.inputs.signature import ModelSignature
+
+Parameter = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeOption:
+    """--shape: of an input, without the batch dimension. datatype: "": as the metadata says."""
+
+    name: str
+    dims: tuple[int, ...]
+    datatype: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlan:
+    """One of a run's models, and what its requests hold.
+
+    input_data: "random", "zero", or JSON files and directories. outputs: those requested; none: all
+    of them. sequence_length: None: of the data's stream, or 20 where there is none.
+    sequence_length_variation: a share of the length.
+    """
+
+    name: str
+    version: str = ""
+    weight: Fraction = Fraction(1)
+    batch_size: int = 1
+    input_data: tuple[str, ...] = ("random",)
+    shapes: tuple[ShapeOption, ...] = ()
+    string_length: int = 128
+    string_data: str | None = None
+    outputs: tuple[str, ...] = ()
+    parameters: tuple[tuple[str, Parameter], ...] = ()
+    priority: int = 0
+    timeout_us: int = 0
+    sequence_length: int | None = None
+    sequence_length_variation: float = 0.2
+    signature: ModelSignature | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputPlan:
+    """All that requests are made from.
+
+    request_ids: each request has an id of its own. sequences: how many are open at a time, over all
+    workers; None: as many as there are requests in flight. sequence_ids: first and last number.
+    text_ids: ids of sequences are texts; None: where the model's control input says so.
+    distinct_inputs: how many random requests are made, to be sent in turn. region_prefix: of the
+    names of shared-memory regions; "": tensors travel in the request. output_region_bytes: of an
+    output whose size varies, for each of a batch.
+    """
+
+    protocol: Literal["http", "grpc"]
+    models: tuple[ModelPlan, ...] = ()
+    seed: int = 0
+    random_integers: tuple[int, int] = (0, 127)
+    distinct_inputs: int = 1
+    has_json_inputs: bool = False
+    has_json_outputs: bool = False
+    request_ids: bool = False
+    sequences: int | None = None
+    sequence_ids: tuple[int, int] = (1, (1 << 32) - 1)
+    text_ids: bool | None = None
+    traces: tuple[str, ...] = ()
+    region_prefix: str = ""
+    output_region_bytes: int = 102_400

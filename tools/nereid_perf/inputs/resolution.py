@@ -1,0 +1,109 @@
+"""Completes a plan with what the server says of its models, and refuses what does not fit them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nereid_perf.inputs.errors import InputError
+from nereid_perf.inputs.plan import ModelPlan
+from nereid_perf.inputs.signature import ModelSignature, signature_of
+from nereid_perf.inputs.trace.reading import models_in_traces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nereid_perf.inputs.plan import InputPlan
+
+
+class MetadataServer(Protocol):
+    """What a plan asks a server; nereid_perf.server.Server is one."""
+
+    def metadata(self, model: str, version: str = "") -> dict[str, Any]: ...
+
+    def config(self, model: str, version: str = "") -> dict[str, Any] | None: ...
+
+
+def resolve_plan(plan: InputPlan, server: MetadataServer) -> InputPlan:
+    """The plan with what the server says of its models, and with the models of its traces.
+
+    Raises:
+        InputError: the plan does not fit the models.
+    """
+    models = plan.models
+    if plan.traces:
+        if plan.region_prefix:
+            raise InputError("--shared-memory cannot be used with --replay: leave one of them out")
+        models = _replayed(plan)
+    if not models:
+        raise InputError("no model: name one with -m NAME, or several with --mix FILE")
+    models = tuple(
+        replace(
+            each,
+            signature=signature_of(
+                server.metadata(each.name, each.version), server.config(each.name, each.version)
+            ),
+        )
+        for each in models
+    )
+    _check(models)
+    return replace(plan, models=models)
+
+
+def new_region_prefix() -> str:
+    """Of no other run on this host."""
+    return f"nereid-perf-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _replayed(plan: InputPlan) -> tuple[ModelPlan, ...]:
+    """The traces' models; where the plan has some, those alone, with what it says of them."""
+    found = models_in_traces(plan.traces)
+    if not plan.models:
+        return tuple(ModelPlan(name, version) for name, version in found)
+    known = {each.name: each for each in plan.models}
+    chosen = tuple(
+        replace(known[name], version=known[name].version or version)
+        for name, version in found
+        if name in known
+    )
+    if not chosen:
+        names = ", ".join(sorted({name for name, _ in found}))
+        raise InputError(
+            f"--replay: the traces have no request to the models of -m, but to {names}"
+        )
+    return chosen
+
+
+def _check(models: Iterable[ModelPlan]) -> None:
+    known: set[str] = set()
+    for model in models:
+        signature = model.signature
+        assert signature is not None, "resolved above"
+        known.update(each.name for each in signature.inputs)
+        _check_batch_size(model, signature)
+        outputs = [each.name for each in signature.outputs]
+        for name in model.outputs:
+            if outputs and name not in outputs:
+                raise InputError(
+                    f"--requested-output: model '{model.name}' has no output '{name}', but "
+                    f"{', '.join(outputs)}"
+                )
+    for model in models:
+        for option in model.shapes:
+            if option.name not in known and not option.datatype:
+                raise InputError(
+                    f"--shape: no model has an input '{option.name}', but "
+                    f"{', '.join(sorted(known)) or 'none that its metadata names'}"
+                )
+
+
+def _check_batch_size(model: ModelPlan, signature: ModelSignature) -> None:
+    most = signature.max_batch_size
+    if most is None and model.batch_size > 1:
+        raise InputError(f"-b: model '{model.name}' does not batch: leave the batch size at 1")
+    if most and model.batch_size > most:
+        raise InputError(
+            f"-b: model '{model.name}' has a max_batch_size of {most}, less than {model.batch_size}"
+        )

@@ -1,0 +1,175 @@
+"""Sequences that a worker keeps open at a server: whose request is next, and what it is. Pure.
+
+A sequence has one request in flight at most: the next one waits for its end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple, Protocol
+
+from nereid_perf.inputs.errors import InputError
+
+
+class RandomNumbers(Protocol):
+    """random.Random is one."""
+
+    def uniform(self, a: float, b: float, /) -> float: ...
+
+
+class SequenceIds:
+    """A worker's share of a range of numbers, in turn; no two workers' ids are ever equal.
+
+    One for all models of a worker, as models of an ensemble see each other's ids.
+    """
+
+    def __init__(self, bounds: tuple[int, int], worker: int, workers: int) -> None:
+        """bounds: the first and the last number. Raises InputError if a worker would have none."""
+        first, last = bounds
+        self._first = first + worker
+        self._step = workers
+        self._count = len(range(self._first, last + 1, workers))
+        if not self._count:
+            raise InputError(
+                f"--sequence-id-range: expected an id for each of {workers} workers, found "
+                f"{last - first + 1}"
+            )
+        self._next = 0
+        self._used: set[int] = set()
+
+    def acquire(self) -> int | None:
+        """None: sequences that are open have all of them."""
+        if len(self._used) >= self._count:
+            return None
+        while True:
+            number = self._first + self._next % self._count * self._step
+            self._next += 1
+            if number not in self._used:
+                self._used.add(number)
+                return number
+
+    def release(self, number: int) -> None:
+        self._used.discard(number)
+
+
+class SequenceStep(NamedTuple):
+    """One request. sequence: its index among those of its model."""
+
+    sequence: int
+    id: int
+    stream: int
+    step: int
+    is_start: bool
+    is_end: bool
+
+
+class _Slot:
+    __slots__ = ("id", "left", "step", "stream")
+
+    def __init__(self) -> None:
+        self.id = 0
+        self.stream = 0
+        self.step = 0
+        # Requests until the sequence ends; 0: none is open.
+        self.left = 0
+
+
+class StreamChoice:
+    """Which stream each new sequence sends, and how long it is.
+
+    first, step: of the streams' turn, so that workers begin at different ones. length: None: the
+    stream's own.
+    """
+
+    def __init__(
+        self,
+        lengths: list[int],
+        turn: tuple[int, int],
+        length: int | None,
+        variation: float,
+        random: RandomNumbers,
+    ) -> None:
+        self._lengths = lengths
+        self._next, self._turn = turn
+        self._length = length
+        self._variation = variation
+        self._random = random
+
+    def choose(self) -> tuple[int, int]:
+        """The stream, and how many requests the sequence has."""
+        stream = self._next % len(self._lengths)
+        self._next += self._turn
+        if self._length is None:
+            return stream, self._lengths[stream]
+        share = self._random.uniform(-self._variation, self._variation)
+        return stream, max(1, round(self._length * (1 + share)))
+
+    def step(self, stream: int, number: int) -> int:
+        """The step that a sequence's request has of its stream."""
+        return number % self._lengths[stream]
+
+
+class Sequences:
+    """Those of one model in one worker."""
+
+    def __init__(self, ids: SequenceIds, limit: int | None, choice: StreamChoice) -> None:
+        """limit: open at a time; None: as many as there are requests in flight."""
+        self._ids = ids
+        self._limit = limit
+        self._choice = choice
+        self._slots: list[_Slot] = []
+        # Indexes of slots without a request in flight; those that are open wait longest first.
+        self._open: deque[int] = deque()
+        self._free: list[int] = []
+
+    def next_step(self, *, may_begin: bool = True) -> SequenceStep | None:
+        """None: all wait for a request in flight. may_begin: otherwise each open sequence gets its
+        last request, and no other one begins.
+        """
+        if self._open:
+            index = self._open.popleft()
+            slot = self._slots[index]
+            if not may_begin:
+                slot.left = 1
+        elif may_begin:
+            begun = self._begin()
+            if begun is None:
+                return None
+            index, slot = begun
+        else:
+            return None
+        number = slot.step
+        slot.step += 1
+        slot.left -= 1
+        return SequenceStep(
+            index,
+            slot.id,
+            slot.stream,
+            self._choice.step(slot.stream, number),
+            number == 0,
+            slot.left == 0,
+        )
+
+    def on_end(self, sequence: int) -> None:
+        slot = self._slots[sequence]
+        if slot.left:
+            self._open.append(sequence)
+        else:
+            self._ids.release(slot.id)
+            self._free.append(sequence)
+
+    def _begin(self) -> tuple[int, _Slot] | None:
+        if not self._free and self._limit is not None and len(self._slots) >= self._limit:
+            return None
+        number = self._ids.acquire()
+        if number is None:
+            return None
+        if self._free:
+            index = self._free.pop()
+            slot = self._slots[index]
+        else:
+            index, slot = len(self._slots), _Slot()
+            self._slots.append(slot)
+        slot.id, slot.step = number, 0
+        slot.stream, slot.left = self._choice.choose()
+        return index, slot

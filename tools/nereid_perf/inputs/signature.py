@@ -1,0 +1,105 @@
+"""What requests to a model look like, from the server's metadata and configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core.tensors.datatypes import NAMES
+from nereid.core.tensors.shapes import VARIABLE
+from nereid_perf.inputs.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_CORRELATION_ID: Final = "CONTROL_SEQUENCE_CORRID"
+_TEXT: Final = "TYPE_STRING"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input or output. dims: without the batch dimension; -1: variable.
+
+    is_shape: its values are dimensions, so that none can be made up.
+    """
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    is_optional: bool = False
+    is_shape: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSignature:
+    """max_batch_size: None: requests have no batch dimension; 0: one of any size.
+
+    has_text_ids: of sequences. is_decoupled: a request has any number of responses.
+    """
+
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    max_batch_size: int | None = None
+    is_sequence: bool = False
+    has_text_ids: bool = False
+    is_decoupled: bool = False
+
+
+def signature_of(metadata: Mapping[str, Any], config: Mapping[str, Any] | None) -> ModelSignature:
+    """Both as Triton's JSON; config None: the server has none. Then a first dimension that is
+    variable in all inputs is the batch dimension.
+
+    Raises:
+        InputError: the metadata has a datatype or a shape that the protocol has not.
+    """
+    name = str(metadata.get("name", ""))
+    inputs = [_spec(name, each) for each in metadata.get("inputs") or ()]
+    outputs = [_spec(name, each) for each in metadata.get("outputs") or ()]
+    if config is None:
+        if not inputs or any(not each.dims or each.dims[0] != VARIABLE for each in inputs):
+            return ModelSignature(tuple(inputs), tuple(outputs))
+        return ModelSignature(_without_batch(inputs), _without_batch(outputs), 0)
+    max_batch_size = int(config.get("max_batch_size") or 0) or None
+    if max_batch_size:
+        inputs, outputs = [*_without_batch(inputs)], [*_without_batch(outputs)]
+    batching = config.get("sequence_batching")
+    controls = (batching or {}).get("control_input") or ()
+    added_by_server = {each.get("name") for each in controls}
+    configured = {each.get("name"): each for each in config.get("input") or ()}
+    return ModelSignature(
+        tuple(
+            TensorSpec(
+                each.name,
+                each.datatype,
+                each.dims,
+                bool(configured.get(each.name, {}).get("optional")),
+                bool(configured.get(each.name, {}).get("is_shape_tensor")),
+            )
+            for each in inputs
+            if each.name not in added_by_server
+        ),
+        tuple(outputs),
+        max_batch_size,
+        batching is not None,
+        any(
+            control.get("kind") == _CORRELATION_ID and control.get("data_type") == _TEXT
+            for each in controls
+            for control in each.get("control") or ()
+        ),
+        bool((config.get("model_transaction_policy") or {}).get("decoupled")),
+    )
+
+
+def _spec(model: str, tensor: Mapping[str, Any]) -> TensorSpec:
+    name, datatype = str(tensor.get("name", "")), str(tensor.get("datatype", ""))
+    if datatype not in NAMES:
+        raise InputError(
+            f"the server's metadata of model '{model}' gives tensor '{name}' the datatype "
+            f"'{datatype}', which KServe v2 does not have"
+        )
+    # Numbers of 64 bits are texts in JSON that protobuf writes.
+    return TensorSpec(name, datatype, tuple(int(each) for each in tensor.get("shape") or ()))
+
+
+def _without_batch(tensors: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(each.name, each.datatype, each.dims[1:]) for each in tensors)

@@ -1,0 +1,137 @@
+"""make_source: what one worker process sends of a plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from nereid_perf.inputs.expected import describe_mismatch
+from nereid_perf.inputs.mix import Deck
+from nereid_perf.inputs.replay import ReplaySource
+from nereid_perf.inputs.sequences import SequenceIds
+from nereid_perf.inputs.shares import MADE_UP, Place, PlainShare, RequestIds, SequenceShare
+from nereid_perf.inputs.workload import make_workload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid_perf.inputs.plan import InputPlan
+    from nereid_perf.inputs.regions import Region
+    from nereid_perf.inputs.shares import Share
+    from nereid_perf.inputs.tensors import Tensor
+    from nereid_perf.inputs.workload import Workload
+    from nereid_perf.request import Request, RequestSource
+
+# Turns of models whose sequences are all busy; with more of them the others wait as well, so that
+# proportions stay.
+_MOST_HELD: Final = 64
+
+
+def make_source(plan: InputPlan, worker: int = 0, workers: int = 1) -> RequestSource:
+    """What the worker with this index sends, of so many. The plan is resolved.
+
+    Raises:
+        InputError: the data cannot be read, or does not fit the models.
+    """
+    if plan.traces:
+        return ReplaySource(plan, worker, workers)
+    sequence_ids = SequenceIds(plan.sequence_ids, worker, workers)
+    ids = RequestIds(worker) if plan.request_ids else None
+    shares: list[Share] = []
+    expected: list[list[tuple[Tensor, ...]]] = []
+    for index, (model, workload) in enumerate(zip(plan.models, _workloads(plan), strict=True)):
+        place = Place(plan, index, worker, workers)
+        assert model.signature is not None, "the plan is resolved"
+        if model.signature.is_sequence:
+            shares.append(SequenceShare(workload, place, sequence_ids, ids))
+        else:
+            shares.append(PlainShare(workload, place, ids))
+        expected.append(workload.expected)
+    weights = [each.weight for each in plan.models]
+    deck = Deck(weights, Random(f"{plan.seed}/{worker}"))  # noqa: S311 - no secret
+    return MixedSource(plan, shares, deck, expected)
+
+
+def expects_outputs(plan: InputPlan) -> bool:
+    """Whether find_mismatch() has anything to compare responses with.
+
+    Raises:
+        InputError: as make_source.
+    """
+    if plan.traces or all(each.input_data in MADE_UP for each in plan.models):
+        return False
+    return any(any(workload.expected) for workload in _workloads(plan))
+
+
+def make_regions(plan: InputPlan) -> list[Region]:
+    """What regions.shared_regions() needs before the workers send; nothing without shared memory.
+
+    Raises:
+        InputError: as make_source.
+    """
+    if not plan.region_prefix:
+        return []
+    return [
+        region for index in range(len(plan.models)) for region in make_workload(plan, index).regions
+    ]
+
+
+# A worker makes a source for each level of load, of the same data.
+@lru_cache(1)
+def _workloads(plan: InputPlan) -> tuple[Workload, ...]:
+    return tuple(
+        make_workload(plan, index)._replace(regions=()) for index in range(len(plan.models))
+    )
+
+
+class MixedSource:
+    """The requests of one model, or of several by their weights."""
+
+    def __init__(
+        self,
+        plan: InputPlan,
+        shares: Sequence[Share],
+        deck: Deck,
+        expected: Sequence[Sequence[tuple[Tensor, ...]]],
+    ) -> None:
+        self._protocol = plan.protocol
+        self._shares = shares
+        self._deck = deck
+        self._expected = expected
+        self._draining = False
+        # Turns that were dealt to models none of whose sequences could go on.
+        self._held: Counter[int] = Counter()
+
+    def next_request(self) -> Request | None:
+        if len(self._shares) == 1:
+            return self._shares[0].next_request()
+        if self._draining:
+            return next(filter(None, (each.next_request() for each in self._shares)), None)
+        for index in self._held:
+            request = self._shares[index].next_request()
+            if request is not None:
+                self._held[index] -= 1
+                # Drops what is no longer held.
+                self._held = +self._held
+                return request
+        while self._held.total() < _MOST_HELD:
+            index = self._deck.deal()
+            request = None if index in self._held else self._shares[index].next_request()
+            if request is not None:
+                return request
+            self._held[index] += 1
+        return None
+
+    def on_end(self, request: Request) -> None:
+        self._shares[request.workload].on_end(request)
+
+    def set_draining(self, *, draining: bool) -> None:
+        self._draining = draining
+        for each in self._shares:
+            each.set_draining(draining=draining)
+
+    def find_mismatch(self, request: Request, message: bytes, json_bytes: int = 0) -> str:
+        expected = self._expected[request.workload][request.data]
+        return describe_mismatch(self._protocol, expected, message, json_bytes)

@@ -1,0 +1,55 @@
+"""Opens trace files, whichever of the formats they have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from nereid_perf.inputs.errors import InputError
+from nereid_perf.inputs.trace.own_format import read_lines
+from nereid_perf.inputs.trace.record import TraceLimits
+from nereid_perf.inputs.trace.triton_format import read_array
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from nereid_perf.inputs.trace.record import TraceRecord
+
+_LIMITS: Final = TraceLimits()
+_PROBED_CHARS: Final = 4096
+
+
+def read_traces(paths: Iterable[str], limits: TraceLimits = _LIMITS) -> Iterator[TraceRecord]:
+    """The requests of all files, in the files' order.
+
+    Raises:
+        InputError: with the file and the place in it.
+    """
+    count = 0
+    for path in paths:
+        for record in _read(path, limits):
+            count += 1
+            if count > limits.requests:
+                raise InputError(f"{record.place}: more than {limits.requests} requests")
+            yield record
+    if not count:
+        raise InputError(f"--replay: no request in {', '.join(paths)}")
+
+
+def models_in_traces(paths: Iterable[str]) -> list[tuple[str, str]]:
+    """Names and versions of the models that are asked for, in the order of their first requests.
+
+    Raises:
+        InputError: as read_traces.
+    """
+    return [*dict.fromkeys((each.model, each.version) for each in read_traces(paths))]
+
+
+def _read(path: str, limits: TraceLimits) -> Iterator[TraceRecord]:
+    try:
+        # Triton writes strings of models as they are, which need not be UTF-8.
+        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            begin = file.read(_PROBED_CHARS).lstrip()
+            file.seek(0)
+            yield from (read_array if begin[:1] == "[" else read_lines)(path, file, limits)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error

@@ -1,0 +1,227 @@
+"""Trace files as Triton and Nereid write them (--trace-config triton,file=): a JSON array of
+objects, where those of one request share an id.
+
+A request of the trace is one without a parent: what it made an ensemble or a model ask for comes
+again by itself. Inputs are there with level=TENSORS only, and without the bytes of large ones.
+"""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from nereid.core.tensors.datatypes import BYTES, NAMES
+from nereid.core.tensors.shapes import MAX_RANK
+from nereid_perf.inputs.errors import InputError
+from nereid_perf.inputs.trace.record import TraceInput, TraceRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nereid_perf.inputs.trace.record import TraceLimits
+
+# The time of arrival is the first of these that a request has. Not GRPC_WAITREAD_START: from there
+# on Triton waits for the request.
+_ARRIVALS: Final = ("HTTP_RECV_START", "GRPC_WAITREAD_END", "REQUEST_START")
+_INPUT: Final = "TENSOR_QUEUE_INPUT"
+_CHUNK_CHARS: Final = 1 << 16
+_FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
+_SPACE: Final = " \t\r\n"
+
+
+class _Request:
+    __slots__ = ("arrival", "has_parent", "inputs", "model", "moment")
+
+    def __init__(self) -> None:
+        self.model = ""
+        self.has_parent = False
+        self.arrival = 0
+        # Its index in _ARRIVALS.
+        self.moment = len(_ARRIVALS)
+        self.inputs: list[TraceInput] = []
+
+
+def read_array(path: str, file: IO[str], limits: TraceLimits) -> Iterator[TraceRecord]:
+    """The file's requests, once all of it is read, with their times by the host's clock.
+
+    Raises:
+        InputError: with the object's number, and what was expected.
+    """
+    requests: dict[int, _Request] = {}
+    # Equal inputs are kept once: with their numbers.
+    known: dict[TraceInput, tuple[int, TraceInput]] = {}
+    kept_bytes = 0
+    for number, document in enumerate(_objects(path, file, limits), 1):
+        place = f"{path}: object {number}"
+        identity = document.get("id") if isinstance(document, dict) else None
+        if type(identity) is not int:
+            raise InputError(f"{place}: expected an object with a number as its id")
+        if identity not in requests and len(requests) >= limits.requests:
+            raise InputError(f"{place}: the file has more than {limits.requests} requests")
+        request = requests.setdefault(identity, _Request())
+        _add_model(place, request, document)
+        _add_moments(place, request, document.get("timestamps", ()))
+        if document.get("activity") == _INPUT:
+            tensor = _tensor(f"{place}: tensor", document.get("tensor"))
+            if tensor not in known:
+                kept_bytes += len(tensor.raw or b"")
+                if kept_bytes > limits.distinct_bytes:
+                    raise InputError(
+                        f"{place}: different inputs take more than {limits.distinct_bytes} bytes"
+                    )
+            request.inputs.append(known.setdefault(tensor, (len(known), tensor))[1])
+    for identity, request in requests.items():
+        if request.has_parent or not request.model:
+            continue
+        place = f"{path}: request {identity}"
+        if request.moment == len(_ARRIVALS):
+            raise InputError(f"{place}: expected a time {' or '.join(_ARRIVALS)}: level=TIMESTAMPS")
+        key = ",".join(str(known[each][0]) for each in request.inputs)
+        yield TraceRecord(
+            place,
+            request.arrival,
+            request.model,
+            key=f"{path}:{key}" if key else "",
+            inputs=tuple(request.inputs) or None,
+        )
+
+
+def _add_model(place: str, request: _Request, document: dict[str, Any]) -> None:
+    if "parent_id" in document:
+        request.has_parent = True
+    if "model_name" in document:
+        if not isinstance(document["model_name"], str):
+            raise InputError(f"{place}: model_name: expected a string")
+        request.model = document["model_name"]
+
+
+def _add_moments(place: str, request: _Request, moments: Any) -> None:
+    if not isinstance(moments, list | tuple):
+        raise InputError(f"{place}: timestamps: expected an array")
+    for each in moments:
+        name, ns = (each.get("name"), each.get("ns")) if isinstance(each, dict) else (None, None)
+        if not isinstance(name, str) or type(ns) is not int:
+            raise InputError(f"{place}: timestamps: expected objects with name and ns")
+        if name in _ARRIVALS and _ARRIVALS.index(name) < request.moment:
+            request.moment, request.arrival = _ARRIVALS.index(name), ns
+
+
+def _tensor(place: str, document: Any) -> TraceInput:
+    if not isinstance(document, dict):
+        raise InputError(f"{place}: expected an object")
+    name, datatype = document.get("name"), document.get("dtype")
+    shape, data = document.get("shape"), document.get("data", "")
+    if not isinstance(name, str) or not isinstance(data, str):
+        raise InputError(f"{place}: name and data: expected strings")
+    if not isinstance(datatype, str) or datatype not in NAMES:
+        raise InputError(f"{place} '{name}': dtype: expected one of {', '.join(sorted(NAMES))}")
+    try:
+        sizes = tuple(int(each) for each in str(shape).split(",")) if shape else ()
+    except ValueError:
+        sizes = (-1,)
+    if min(sizes, default=0) < 0 or len(sizes) > MAX_RANK:
+        raise InputError(f"{place} '{name}': shape: expected sizes as in '1,16', found {shape!r}")
+    return _with_data(TraceInput(name, sizes, datatype), data, place)
+
+
+def _with_data(tensor: TraceInput, data: str, place: str) -> TraceInput:
+    """Without the data where the file does not show it, or not so that it could be read again."""
+    # Here, as NumPy takes a tenth of a second that other uses of traces need not.
+    from nereid_perf.inputs.tensors import raw_of  # noqa: PLC0415
+
+    count = prod(tensor.shape)
+    if not data:
+        return tensor
+    values: list[Any]
+    if tensor.datatype == BYTES:
+        values = data[1:-1].split('","') if data != '""' else [""]
+        if len(values) != count or len(data) < len('""'):
+            # The texts have quotation marks in them.
+            each = max(0, len(data) // max(count, 1) - len('"",'))
+            return TraceInput(tensor.name, tensor.shape, BYTES, string_bytes=each)
+    else:
+        parse = float if tensor.datatype in _FLOATS else int
+        try:
+            values = [parse(each) for each in data.split(",")]
+        except ValueError:
+            raise InputError(f"{place} '{tensor.name}': data: expected numbers") from None
+        if len(values) != count:
+            raise InputError(
+                f"{place} '{tensor.name}': data: expected {count} elements, found {len(values)}"
+            )
+    try:
+        raw, _ = raw_of(values, tensor.datatype)
+    except ValueError as error:
+        raise InputError(f"{place} '{tensor.name}': data: {error}") from None
+    return TraceInput(tensor.name, tensor.shape, tensor.datatype, raw=raw)
+
+
+def _objects(path: str, file: IO[str], limits: TraceLimits) -> Iterator[Any]:
+    """The elements of the array, of which one at a time is in memory."""
+    text = _Text(file)
+    if text.next_character() != "[":
+        raise InputError(f"{path}: expected a JSON array of objects")
+    text.skip()
+    number = 1
+    while text.next_character() != "]":
+        place = f"{path}: object {number}"
+        if number > 1:
+            if text.next_character() != ",":
+                raise InputError(f"{place}: expected a comma before it, or the array's end")
+            text.skip()
+        yield text.next_object(place, limits.object_chars)
+        number += 1
+    text.skip()
+    if text.next_character():
+        raise InputError(f"{path}: expected nothing after the array's end")
+
+
+class _Text:
+    """A file's text, of which little is in memory."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._decode = json.JSONDecoder().raw_decode
+        self._buffer = ""
+        self._position = 0
+
+    def next_character(self) -> str:
+        """The next one that is no space; "" at the end."""
+        while True:
+            while self._position < len(self._buffer):
+                character = self._buffer[self._position]
+                if character not in _SPACE:
+                    return character
+                self._position += 1
+            if not self._read(_CHUNK_CHARS):
+                return ""
+
+    def skip(self) -> None:
+        """The next character has been used."""
+        self._position += 1
+
+    def next_object(self, place: str, most_chars: int) -> Any:
+        if not self.next_character():
+            raise InputError(f"{place}: expected JSON: the file ends before the array does")
+        chunk_chars = _CHUNK_CHARS
+        while True:
+            try:
+                document, self._position = self._decode(self._buffer, self._position)
+                return document
+            except RecursionError as error:
+                raise InputError(f"{place}: expected JSON: {error}") from None
+            except ValueError as error:
+                # It may go on in what was not read yet.
+                if len(self._buffer) - self._position > most_chars:
+                    raise InputError(f"{place}: more than {most_chars} characters") from None
+                if not self._read(chunk_chars):
+                    raise InputError(f"{place}: expected JSON: {error}") from None
+            # So that a long object is not parsed from its begin too many times.
+            chunk_chars *= 2
+
+    def _read(self, chars: int) -> bool:
+        more = self._file.read(chars)
+        self._buffer = self._buffer[self._position :] + more
+        self._position = 0
+        return bool(more)

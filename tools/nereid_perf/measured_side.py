@@ -1,0 +1,133 @@
+"""One server with all that it takes to measure it: inputs, shared memory, workers. A run has one
+side, a comparison two.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nereid_perf.inputs.errors import InputError
+from nereid_perf.inputs.regions import shared_regions
+from nereid_perf.inputs.resolution import resolve_plan
+from nereid_perf.inputs.source import expects_outputs, make_regions, make_source
+from nereid_perf.output.result import MeasuredServer
+from nereid_perf.plan import Plan, Workload
+from nereid_perf.server import Server
+from nereid_perf.server_stats.server_timing import REQUEST_HEADER
+from nereid_perf.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from nereid_perf.inputs.plan import InputPlan
+    from nereid_perf.measurement import LoadLevel, Measurement
+    from nereid_perf.run_settings import RunSettings
+    from nereid_perf.session import Progress
+
+# What connections and the server need at each level's begin.
+_WARM_UP_S = 1.0
+
+
+@dataclass(frozen=True)
+class MeasuredSide:
+    """A server and its session, which is open."""
+
+    settings: RunSettings
+    session: Session
+    inputs: InputPlan
+    name: str
+    version: str
+
+    def measure_for_a_time(self, level: LoadLevel) -> Measurement:
+        """One window, for those who measure often."""
+        seconds = self.settings.measurement.windows.interval_s
+        return self.session.measure_for(level, seconds, min(_WARM_UP_S, seconds))
+
+    def result(self, measurements: Iterable[Measurement]) -> MeasuredServer:
+        """What was measured of it."""
+        models = self.inputs.models
+        sizes = {each.batch_size for each in models}
+        target = self.settings.target
+        return MeasuredServer(
+            url=target.url or target.endpoint.address,
+            protocol=target.protocol,
+            name=self.name,
+            version=self.version,
+            models=tuple(f"{m.name}:{m.version}" if m.version else m.name for m in models),
+            measurements=tuple(measurements),
+            # Of a mix of several, requests are counted.
+            batch_size=sizes.pop() if len(sizes) == 1 else 1,
+            is_decoupled=_is_decoupled(self.inputs),
+        )
+
+
+@contextmanager
+def open_side(
+    settings: RunSettings, on_progress: Callable[[Progress], None]
+) -> Iterator[MeasuredSide]:
+    """Raises InputError, ServerError, OSError."""
+    target, measurement = settings.target, settings.measurement
+    server = Server(target.endpoint)
+    name, version = server.name_and_version()
+    inputs = resolved_inputs(settings, server)
+    session = Session(
+        plan_of(settings, inputs),
+        measurement.windows,
+        server=server,
+        bls_models=target.bls_models,
+        metrics_url=target.metrics_page,
+        metrics_interval_s=target.metrics_interval / 1000,
+        records=Path(measurement.records) if measurement.records else None,
+        on_progress=on_progress,
+    )
+    with shared_regions(make_regions(inputs), server), session:
+        yield MeasuredSide(settings, session, inputs, name, version)
+
+
+def resolved_inputs(settings: RunSettings, server: Server) -> InputPlan:
+    """Asks the server for what its models are, and makes a first worker's requests, so that what is
+    wrong with them is found before there are workers.
+
+    Raises:
+        InputError: the flags or the data do not fit the models.
+        ServerError: the server does not say what they are.
+    """
+    target = settings.target
+    inputs = resolve_plan(settings.inputs.input_plan(target.endpoint.protocol), server)
+    if _is_decoupled(inputs) and not target.streaming:
+        raise InputError("a decoupled model needs -i grpc --streaming")
+    make_source(inputs, 0, settings.load.workers)
+    return inputs
+
+
+def plan_of(settings: RunSettings, inputs: InputPlan) -> Plan:
+    """What the workers do. inputs: resolved."""
+    target, load = settings.target, settings.load
+    is_decoupled = _is_decoupled(inputs)
+    endpoint = target.endpoint
+    if target.server_timing:
+        endpoint = replace(endpoint, headers=(*endpoint.headers, REQUEST_HEADER))
+    return Plan(
+        endpoint=endpoint,
+        workloads=tuple(Workload(each.name, each.version) for each in inputs.models),
+        make_source=partial(make_source, inputs),
+        workers=load.workers,
+        shape=load.shape,
+        streaming=target.streaming,
+        decoupled=is_decoupled,
+        checks_responses=not is_decoupled and expects_outputs(inputs),
+        compression=target.compression,
+        server_timing=target.server_timing,
+        cancel_percent=load.cancel_percent,
+        max_in_flight=load.max_in_flight,
+        streams_per_connection=target.streams_per_connection,
+        seed=settings.inputs.random_seed,
+    )
+
+
+def _is_decoupled(inputs: InputPlan) -> bool:
+    return any(each.signature is not None and each.signature.is_decoupled for each in inputs.models)

@@ -1,0 +1,133 @@
+"""Shows a run while it goes on: a table that changes on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from nereid_perf.distribution import percentiles_us
+from nereid_perf.output.series import level_label
+from nereid_perf.questions.metrics import attempts, rate_text, time_text
+
+if TYPE_CHECKING:
+    from nereid_perf.measurement import LoadLevel, Measurement
+
+# Finished levels that stay in sight, so that a long search fits the screen.
+_MOST_ROWS = 20
+
+
+class Progress(Protocol):
+    """What the last second or so of a level showed. windows: how many are over."""
+
+    @property
+    def level(self) -> LoadLevel: ...
+    @property
+    def windows(self) -> int: ...
+    @property
+    def is_warm(self) -> bool: ...
+    @property
+    def requests_per_s(self) -> float: ...
+    @property
+    def p50_ns(self) -> int: ...
+    @property
+    def p99_ns(self) -> int: ...
+    @property
+    def failures(self) -> int: ...
+    @property
+    def in_flight(self) -> int: ...
+
+
+class LiveView:
+    """Use it as a context, then print the summary: the table vanishes, lines remain.
+
+    mode: "auto", "plain" or "off".
+    """
+
+    def __init__(self, mode: str, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._is_table = mode == "auto" and self._console.is_terminal
+        self._is_off = mode == "off"
+        self._done: list[tuple[str, ...]] = []
+        self._last: Progress | None = None
+        self._live = Live(
+            console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop"
+        )
+
+    def __enter__(self) -> Self:
+        if self._is_table:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._live.stop()
+
+    def on_progress(self, progress: Progress, side: str = "") -> None:
+        """A line for each window that has ended; the table changes each time."""
+        before, self._last = self._last, progress
+        if self._is_table:
+            self._live.update(self._table(_progress_row(progress, side)), refresh=True)
+            return
+        is_same_level = before is not None and before.level == progress.level
+        if before is not None and is_same_level and progress.windows > before.windows:
+            self._print(_progress_row(progress, side))
+
+    def on_measurement(self, measurement: Measurement, side: str = "") -> None:
+        """A level has been measured. side: A or B, of a comparison."""
+        self._last = None
+        self._done.append(_measured_row(measurement, side))
+        if self._is_table:
+            self._live.update(self._table(None), refresh=True)
+        else:
+            self._print(self._done[-1])
+
+    def _print(self, row: tuple[str, ...]) -> None:
+        if not self._is_off:
+            load, state, rate, p50, p99, failed, client = row
+            line = f"{load}, {state}: {rate}, p50 {p50}, p99 {p99}, {failed} failed, {client}"
+            self._console.print(line, soft_wrap=True, markup=False)
+
+    def _table(self, current: tuple[str, ...] | None) -> Table:
+        table = Table(box=None, header_style="dim", pad_edge=False)
+        for name in ("load", "", "requests", "p50", "p99", "failed", "client"):
+            table.add_column(name, justify="left" if name in ("load", "") else "right")
+        rows = self._done[-_MOST_ROWS:]
+        if len(rows) < len(self._done):
+            table.add_row(f"{len(self._done) - len(rows)} more", style="dim")
+        for row in rows:
+            table.add_row(*row)
+        if current is not None:
+            table.add_row(*current, style="bold")
+        return table
+
+
+def _progress_row(progress: Progress, side: str) -> tuple[str, ...]:
+    return (
+        _load(progress.level, side),
+        f"window {progress.windows + 1}" if progress.is_warm else "warm-up",
+        rate_text(progress.requests_per_s),
+        time_text(progress.p50_ns / 1000),
+        time_text(progress.p99_ns / 1000),
+        str(progress.failures),
+        f"{progress.in_flight} in flight",
+    )
+
+
+def _measured_row(measurement: Measurement, side: str) -> tuple[str, ...]:
+    p50, p99 = percentiles_us(measurement.latencies.response, (50, 99))
+    busy = f"{100 * measurement.client.busy:.0f} % busy"
+    return (
+        _load(measurement.level, side),
+        "measured" if measurement.is_stable else "not stable",
+        rate_text(measurement.requests_per_s),
+        time_text(p50),
+        time_text(p99),
+        str(attempts(measurement) - measurement.requests),
+        f"{busy}, the bottleneck" if measurement.client.is_bottleneck else busy,
+    )
+
+
+def _load(level: LoadLevel, side: str) -> str:
+    return f"{side}: {level_label(level)}" if side else level_label(level)

@@ -1,0 +1,83 @@
+"""All that one run found, as its JSON file keeps it: enough for reports and comparisons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nereid_perf.measurement import Measurement
+    from nereid_perf.questions.comparison import Comparison
+    from nereid_perf.questions.max_rate import MaxRate
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where the load came from. cpus: that it may use."""
+
+    host: str
+    system: str
+    processor: str
+    cpus: int
+    memory_bytes: int
+    python: str
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredServer:
+    """What was measured, and all that was measured of it.
+
+    models: name or name:version, as they were asked for; batch_size: inferences in each request.
+    """
+
+    url: str
+    protocol: str
+    name: str
+    version: str
+    models: tuple[str, ...]
+    measurements: tuple[Measurement, ...]
+    batch_size: int = 1
+    is_decoupled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRate:
+    """MaxRate, without its measurements: they are the server's."""
+
+    slo: str
+    outcome: str
+    rate: float
+    missed_at: float | None
+    goodput: float
+    confirmed_by: int
+
+    @classmethod
+    def of(cls, found: MaxRate) -> FoundRate:
+        return cls(
+            found.slo,
+            found.outcome.value,
+            found.rate,
+            found.missed_at,
+            found.goodput,
+            found.confirmed_by,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """servers: one, or A and B of a comparison; violations: what --fail-if found.
+
+    started: ISO 8601 with its zone; percentile: of the curve's knee; slo: "": none.
+    """
+
+    command: tuple[str, ...]
+    started: str
+    nereid_version: str
+    machine: Machine
+    servers: tuple[MeasuredServer, ...]
+    percentile: float = 99.0
+    slo: str = ""
+    max_rate: FoundRate | None = None
+    comparisons: tuple[Comparison, ...] = ()
+    violations: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

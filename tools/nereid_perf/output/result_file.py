@@ -1,0 +1,172 @@
+"""Results as JSON, and back. Histograms are HdrHistogram's own base64 form (its V2 encoding).
+
+The document is the dataclasses' fields, below "schema". A reader of version N reads all that says
+N: what it does not know it skips, what an older writer left out has the field's default. What
+changes or loses a meaning makes it N + 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import types
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, get_type_hints
+
+from hdrh.histogram import HdrHistogram
+
+from nereid_perf.measurement import LoadLevel, Measurement
+from nereid_perf.output.result import Result
+from nereid_perf.questions.comparison import Comparison
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA: Final = "nereid-perf/1"
+
+# What annotations name that their modules import for types alone.
+_NAMES: Final = {
+    each.__name__: each for each in (Comparison, HdrHistogram, LoadLevel, Mapping, Measurement)
+}
+
+
+class ResultFileError(ValueError):
+    """A file that is no result; the text says where and why."""
+
+
+def write_result(result: Result, path: Path) -> None:
+    """Raises OSError."""
+    path.write_text(result_text(result) + "\n", encoding="utf-8")
+
+
+def read_result(path: Path) -> Result:
+    """Raises ResultFileError."""
+    try:
+        return parse_result(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ResultFileError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ResultFileError(f"{path}: {error}") from error
+
+
+def result_text(result: Result) -> str:
+    """As JSON."""
+    return json.dumps({"schema": SCHEMA, **_plain(result)}, allow_nan=False)
+
+
+def parse_result(text: str) -> Result:
+    """Raises ResultFileError."""
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ResultFileError(f"this is no JSON document: {error}") from error
+    except RecursionError as error:
+        raise ResultFileError("its objects are nested too deeply") from error
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema is None:
+        raise ResultFileError("this is no result of nereid perf: it has no schema")
+    if schema != SCHEMA:
+        raise ResultFileError(f"its schema is {schema}, and this nereid reads {SCHEMA}")
+    try:
+        result: Result = _parsed(document, Result, "")
+    except RecursionError as error:
+        raise ResultFileError("its objects are nested too deeply") from error
+    return result
+
+
+def measurement_document(measurement: Measurement) -> dict[str, Any]:
+    """One measurement alone, for other files."""
+    document: dict[str, Any] = _plain(measurement)
+    return document
+
+
+def parse_measurement(document: Any) -> Measurement:
+    """What measurement_document made. Raises ResultFileError."""
+    measurement: Measurement = _parsed(document, Measurement, "")
+    return measurement
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, HdrHistogram):
+        return value.encode().decode("ascii")
+    if dataclasses.is_dataclass(value):
+        fields = dataclasses.fields(value)
+        return {field.name: _plain(getattr(value, field.name)) for field in fields}
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _parsed(value: Any, kind: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        return _parsed_fields(value, kind, where)
+    if kind is HdrHistogram:
+        return _parsed_histogram(value, where)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if value is None and types.NoneType in arguments:
+            return None
+        return _parsed(value, arguments[0], where)
+    if origin is tuple:
+        _expect(value, list, where)
+        inner = arguments * len(value) if arguments[-1] is not ... else arguments[:1] * len(value)
+        if arguments[-1] is not ... and len(value) != len(arguments):
+            raise ResultFileError(f"{where}: expected {len(arguments)} values")
+        return tuple(
+            _parsed(each, inner[index], f"{where}[{index}]") for index, each in enumerate(value)
+        )
+    if origin is Mapping:
+        _expect(value, dict, where)
+        return {key: _parsed(each, arguments[1], f"{where}.{key}") for key, each in value.items()}
+    _expect(value, kind, where)
+    return value
+
+
+def _parsed_fields(value: Any, kind: Any, where: str) -> Any:
+    _expect(value, dict, where)
+    hints = _hints(kind)
+    found = {}
+    for field in dataclasses.fields(kind):
+        inner = f"{where}.{field.name}".removeprefix(".")
+        if field.name in value:
+            found[field.name] = _parsed(value[field.name], hints[field.name], inner)
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ResultFileError(f"{inner} is missing")
+    return kind(**found)
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, localns=_NAMES)
+
+
+def _parsed_histogram(value: Any, where: str) -> HdrHistogram:
+    _expect(value, str, where)
+    try:
+        return HdrHistogram.decode(value)
+    except RecursionError:
+        raise
+    # The library lets through whatever its decoder meets: zlib.error, struct.error, TypeError, ...
+    except Exception as error:
+        raise ResultFileError(f"{where}: this is no encoded HdrHistogram: {error}") from error
+
+
+_KINDS: Final = {
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+}
+
+
+def _expect(value: Any, kind: type, where: str) -> None:
+    # A bool is an int to Python, not to a reader.
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        raise ResultFileError(f"{where or 'the document'}: expected {_KINDS[kind]}")

@@ -1,0 +1,58 @@
+"""What a run sends and how: the same for all its levels of load, and pickled for its workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from nereid_perf.load.shape import LoadShape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid_perf.endpoint import Endpoint
+    from nereid_perf.request import RequestSource
+
+Compression = Literal["none", "gzip", "deflate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One model that requests are for; Request.workload is its index. version "": the server's
+    choice.
+    """
+
+    model: str
+    version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """make_source: called in each worker process, anew for each level, with the worker's number and
+    how many there are; must be picklable (a function of a module, a partial of one, an instance
+    with __call__).
+
+    streaming: over ModelStreamInfer (gRPC); decoupled: a request has any number of responses there.
+    checks_responses: they go to the source's find_mismatch, which takes the client's time; not of
+    decoupled models. server_timing: of responses, it is read. cancel_percent: of requests,
+    cancelled after they were sent. compression: of requests, and accepted of responses.
+    max_in_flight: of an open loop, over all workers; further requests wait, which their response
+    time shows. streams_per_connection: gRPC calls that share a connection, or requests that share a
+    stream.
+    """
+
+    endpoint: Endpoint
+    workloads: tuple[Workload, ...]
+    make_source: Callable[[int, int], RequestSource]
+    workers: int = 1
+    shape: LoadShape = field(default_factory=LoadShape)
+    streaming: bool = False
+    decoupled: bool = False
+    compression: Compression = "none"
+    server_timing: bool = False
+    checks_responses: bool = False
+    cancel_percent: float = 0.0
+    max_in_flight: int = 1024
+    streams_per_connection: int = 8
+    connect_timeout_s: float = 10.0
+    seed: int = 0

@@ -1,0 +1,178 @@
+"""Whether two servers, or two results, differ: ratios of B to A with their intervals.
+
+Two servers are measured in rounds, A and B beside each other and each in turn first: what drifts
+on the machine touches both alike. Two results come from rounds of their own, unpaired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from nereid_perf.measurement import Measurement
+from nereid_perf.questions.intervals import fewest_pairs, paired_ratio, unpaired_ratio
+from nereid_perf.questions.metrics import parse_metric
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from nereid_perf.measurement import LoadLevel
+    from nereid_perf.questions.intervals import Interval
+    from nereid_perf.questions.metrics import Metric
+
+# Each for itself: of 33 comparisons of equals one finds a difference in one of the three judged.
+CONFIDENCE: Final = 0.99
+# Enough to find 3 % where single measurements scatter by 1 % and one in twenty is disturbed.
+ROUNDS: Final = 20
+COMPARED: Final = ("rate", "p50", "p99", "cpu")
+# Of the load generator. A and B have workers of their own, and of two processes one may have the
+# busier CPU for minutes: 8 % between equals were seen, which no pairing of rounds takes away.
+_OF_CLIENT: Final = "cpu"
+# Of the server, where its /metrics say so: names begin with these.
+_GAUGES: Final = ("nv_cpu_utilization", "nv_gpu_utilization")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """side: 0 for A, 1 for B."""
+
+    side: int
+    level: LoadLevel
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """a, b: medians over the rounds; ratio: of B to A; low, high: None without an interval."""
+
+    metric: str
+    a: float
+    b: float
+    ratio: float
+    low: float | None
+    high: float | None
+
+    @property
+    def is_different(self) -> bool:
+        if self.metric == _OF_CLIENT:
+            return False
+        return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
+
+    @property
+    def interval_text(self) -> str:
+        if self.low is None or self.high is None:
+            return "no interval"
+        return f"{self.low:.3f} to {self.high:.3f}"
+
+    @property
+    def outcome(self) -> str:
+        if self.metric == _OF_CLIENT:
+            return "the client's, not judged"
+        return "different" if self.is_different else "not shown to differ"
+
+    def value_text(self, value: float) -> str:
+        if self.metric.startswith(_GAUGES):
+            return f"{100 * value:.3g} %"
+        return parse_metric(self.metric).text(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Of one level of load."""
+
+    level: LoadLevel
+    rounds: int
+    confidence: float
+    is_paired: bool
+    ratios: tuple[Ratio, ...]
+    note: str = ""
+
+
+Turns: TypeAlias = Generator[Turn, Measurement, tuple[Comparison, ...]]
+
+
+def compare(
+    levels: Iterable[LoadLevel], rounds: int = ROUNDS, confidence: float = CONFIDENCE
+) -> Turns:
+    """Yields whose turn it is; each level is compared for itself."""
+    found = []
+    for level in levels:
+        sides: tuple[list[Measurement], list[Measurement]] = ([], [])
+        for number in range(rounds):
+            for side in (0, 1) if number % 2 == 0 else (1, 0):
+                sides[side].append((yield Turn(side, level)))
+        found.append(_comparison(level, sides, confidence, is_paired=True))
+    return tuple(found)
+
+
+def compare_results(
+    a: Sequence[Measurement], b: Sequence[Measurement], confidence: float = CONFIDENCE
+) -> tuple[Comparison, ...]:
+    """The levels that both have. Raises ValueError where there is none."""
+    levels = {each.level: None for each in a if each.level in {other.level for other in b}}
+    if not levels:
+        raise ValueError("the two results have no level of load in common")
+    return tuple(
+        _comparison(
+            level,
+            ([x for x in a if x.level == level], [x for x in b if x.level == level]),
+            confidence,
+            is_paired=False,
+        )
+        for level in levels
+    )
+
+
+def _comparison(
+    level: LoadLevel,
+    sides: tuple[list[Measurement], list[Measurement]],
+    confidence: float,
+    *,
+    is_paired: bool,
+) -> Comparison:
+    between = paired_ratio if is_paired else unpaired_ratio
+    ratios, notes = [], []
+    for name in (*COMPARED, *_common_gauges((*sides[0], *sides[1]))):
+        values = [[_value(name, each) for each in side] for side in sides]
+        a, b = _known_pairs(values) if is_paired else _known(values)
+        if a and b:
+            ratios.append(_ratio(name, a, b, between(a, b, confidence)))
+        left_out = len(values[0]) + len(values[1]) - len(a) - len(b)
+        if left_out:
+            notes.append(f"{name} without {left_out} measurements that have none")
+    rounds = min(len(sides[0]), len(sides[1]))
+    if any(each.low is None for each in ratios):
+        needed = max(ROUNDS, fewest_pairs(confidence))
+        many = "round allows" if rounds == 1 else "rounds allow"
+        notes.append(f"{rounds} {many} no interval: measure with --rounds {needed}")
+    if any(each.client.is_bottleneck for side in sides for each in side):
+        notes.append("the client was the bottleneck in at least one round")
+    return Comparison(level, rounds, confidence, is_paired, tuple(ratios), "; ".join(notes))
+
+
+def _known_pairs(values: list[list[float | None]]) -> tuple[list[float], list[float]]:
+    """Pairs of rounds of which both have a figure; there is no ratio of what took no time."""
+    pairs = [(a, b) for a, b in zip(*values, strict=True) if a and b]
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def _known(values: list[list[float | None]]) -> tuple[list[float], list[float]]:
+    return [a for a in values[0] if a], [b for b in values[1] if b]
+
+
+def _ratio(name: str, a: list[float], b: list[float], interval: Interval) -> Ratio:
+    return Ratio(name, median(a), median(b), interval.estimate, interval.low, interval.high)
+
+
+def _value(name: str, measurement: Measurement) -> float | None:
+    gauge = measurement.gauges.get(name)
+    return gauge[0] if gauge is not None else _METRICS[name].value(measurement)
+
+
+def _common_gauges(measurements: Sequence[Measurement]) -> list[str]:
+    common = set.intersection(*(set(each.gauges) for each in measurements))
+    return sorted(name for name in common if name.startswith(_GAUGES))
+
+
+_METRICS: Final[dict[str, Metric]] = {name: parse_metric(name) for name in COMPARED}

@@ -1,0 +1,53 @@
+"""Where a curve of rate against latency bends: the level with the most rate per latency.
+
+Kleinrock's power (1979), rate / latency, is largest where a line from the origin touches the curve:
+below it more load costs little latency, above it latency buys little rate. For a server that takes
+a fixed time per request it is exactly where its capacity is first used up. Chosen over Kneedle,
+whose knee moves with the ends of the range that was measured, as it scales both axes by them; and
+which needs a smooth curve, where this one compares levels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from nereid_perf.questions.metrics import error_share
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid_perf.measurement import LoadLevel, Measurement
+    from nereid_perf.questions.metrics import Metric
+
+# A level at which more requests fail is past any knee.
+_MOST_ERRORS: Final = 0.01
+_FEWEST_LEVELS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """is_inside: levels on both sides were measured; else the knee may be beyond this one."""
+
+    level: LoadLevel
+    rate: float
+    latency_us: float
+    is_inside: bool
+
+
+def find_knee(measurements: Sequence[Measurement], latency: Metric) -> Knee | None:
+    """None: fewer than three levels are usable. One measured several times counts by its best."""
+    points = [
+        (found.requests_per_s / us, found, us)
+        for found in measurements
+        if error_share(found) <= _MOST_ERRORS and found.requests
+        if (us := latency.value(found))
+    ]
+    values = {found.level.value for _, found, _ in points}
+    if len(values) < _FEWEST_LEVELS:
+        return None
+    # Of equals the lower level: the same for less.
+    _, best, us = max(points, key=lambda point: (point[0], -point[1].level.value))
+    measured = {found.level.value for found in measurements}
+    is_inside = min(measured) < best.level.value < max(measured)
+    return Knee(best.level, best.requests_per_s, us, is_inside)

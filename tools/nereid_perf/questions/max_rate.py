@@ -1,0 +1,212 @@
+"""The highest rate at which a server keeps an SLO: brackets it, halves the bracket, confirms it.
+
+Load is open-loop, so that a server that falls behind shows it. Measurements are noisy: a level is
+met by k of n, and one measurement alone decides only on the way up, where the level that comes out
+is confirmed in the end. If that fails the search goes on below it.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from nereid_perf.measurement import LoadLevel
+from nereid_perf.questions.levels import RATE
+from nereid_perf.questions.metrics import attempts
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from nereid_perf.measurement import Measurement
+    from nereid_perf.questions.question import Question
+    from nereid_perf.questions.slo import Slo
+
+    Steps = Generator[LoadLevel, Measurement, "bool"]
+
+# Of the rate asked for: with less, the server (or the client) did not keep up, whatever the
+# latencies of those that ended say. Only where windows are short can they say otherwise.
+_KEEPS_UP: Final = 0.9
+# By chance this many standard deviations of a Poisson count may be missing besides.
+_SCATTER: Final = 3.0
+
+
+class RateOutcome(enum.Enum):
+    """Why the search ended."""
+
+    FOUND = "found"
+    NONE = "not even the lowest rate keeps the SLO"
+    CEILING = "the highest rate allowed keeps the SLO"
+    CLIENT = "the client was the bottleneck: the server may keep the SLO at more"
+    UNSETTLED = "not settled within the measurements allowed"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRules:
+    """precision: of the rate, relative. A level is met by `needed` of `votes` measurements."""
+
+    start: float = 100.0
+    least: float = 0.1
+    most: float = 1e6
+    precision: float = 0.02
+    needed: int = 2
+    votes: int = 3
+    most_measurements: int = 60
+
+
+@dataclass(frozen=True, slots=True)
+class MaxRate:
+    """rate: the highest that kept the SLO, 0 where none did; missed_at: the lowest that did not.
+
+    goodput: requests within the SLO per second at that rate, the mean of its measurements.
+    """
+
+    slo: str
+    outcome: RateOutcome
+    rate: float
+    missed_at: float | None
+    goodput: float
+    confirmed_by: int
+    measurements: tuple[Measurement, ...]
+
+    @property
+    def is_limited_by_client(self) -> bool:
+        return self.outcome is RateOutcome.CLIENT
+
+
+def find_max_rate(slo: Slo, rules: SearchRules | None = None) -> Question[MaxRate]:
+    """Yields open-loop levels."""
+    return _Search(slo, rules or SearchRules()).run()
+
+
+class _Ended(Exception):
+    """Raised from any depth of the search."""
+
+    def __init__(self, outcome: RateOutcome) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+
+class _Search:
+    def __init__(self, slo: Slo, rules: SearchRules) -> None:
+        self._slo = slo
+        self._rules = rules
+        self._met: Counter[float] = Counter()
+        self._missed: Counter[float] = Counter()
+        self._missed_by_client: Counter[float] = Counter()
+        self._measurements: list[Measurement] = []
+        # The bracket: the highest rate met, the lowest missed above it.
+        self._low: float | None = None
+        self._high: float | None = None
+
+    def run(self) -> Question[MaxRate]:
+        outcome = RateOutcome.FOUND
+        try:
+            yield from self._bracket()
+            while not (yield from self._settle()):
+                pass
+        except _Ended as end:
+            outcome = end.outcome
+        return self._result(outcome)
+
+    def _bracket(self) -> Generator[LoadLevel, Measurement, None]:
+        """Doubles up to the first that misses, or halves down to the first that is met."""
+        rules = self._rules
+        rate = min(max(rules.start, rules.least), rules.most)
+        if not (yield from self._is_met(rate, 1)):
+            yield from self._descend(rate, 2.0, 1)
+            return
+        while rate < rules.most:
+            rate = min(rate * 2, rules.most)
+            if not (yield from self._is_met(rate, 1)):
+                return
+
+    def _settle(self) -> Steps:
+        """Halves the bracket and confirms its lower end. False: that failed, so go on below."""
+        rules = self._rules
+        low, high = self._low, self._high
+        assert low is not None, "a bracket has a lower end, or the search has ended"
+        while high is not None and high / low > 1 + rules.precision:
+            middle = rounded(math.sqrt(low * high))
+            if not low < middle < high:
+                break
+            yield from self._is_met(middle, rules.needed)
+            low, high = self._low, self._high
+            assert low is not None, "the middle is above it"
+        if not (yield from self._is_met(low, rules.needed)):
+            yield from self._descend(low, 1 + 2 * rules.precision, rules.needed)
+            return False
+        if high is None:
+            raise _Ended(RateOutcome.CEILING)
+        return True
+
+    def _descend(
+        self, rate: float, factor: float, needed: int
+    ) -> Generator[LoadLevel, Measurement, None]:
+        """Ever larger steps down to a rate that is met."""
+        while rate > self._rules.least:
+            rate = max(rounded(rate / factor), self._rules.least)
+            if (yield from self._is_met(rate, needed)):
+                return
+            factor *= factor
+        raise _Ended(RateOutcome.NONE)
+
+    def _is_met(self, rate: float, needed: int) -> Steps:
+        """Measures until so many have met it, or too many have missed it; moves the bracket."""
+        rules = self._rules
+        while self._met[rate] < needed and self._missed[rate] <= rules.votes - rules.needed:
+            if len(self._measurements) == rules.most_measurements:
+                raise _Ended(RateOutcome.UNSETTLED)
+            measurement = yield LoadLevel(RATE, rate)
+            self._measurements.append(measurement)
+            if self._slo.is_met(measurement) and keeps_up(measurement):
+                self._met[rate] += 1
+            else:
+                self._missed[rate] += 1
+                self._missed_by_client[rate] += self._is_by_client(measurement)
+        is_met = self._met[rate] >= needed
+        # Not for a single measurement in which the machine was busy with something else.
+        if not is_met and 2 * self._missed_by_client[rate] > self._missed[rate]:
+            raise _Ended(RateOutcome.CLIENT)
+        if is_met:
+            self._low = rate
+        else:
+            self._high = rate
+            if self._low is not None and self._low >= rate:
+                self._low = None
+        return is_met
+
+    def _is_by_client(self, measurement: Measurement) -> bool:
+        """From their sending on, requests kept the SLO: what did not was the sending."""
+        latencies = replace(measurement.latencies, response=measurement.latencies.service)
+        by_server = replace(measurement, latencies=latencies)
+        return measurement.client.is_bottleneck and self._slo.is_met(by_server)
+
+    def _result(self, outcome: RateOutcome) -> MaxRate:
+        rate = self._low or 0.0
+        at_rate = [each for each in self._measurements if each.level.value == rate]
+        goodput = sum(map(self._slo.goodput, at_rate)) / max(len(at_rate), 1)
+        return MaxRate(
+            self._slo.text,
+            outcome,
+            rate,
+            self._high,
+            goodput,
+            self._met[rate],
+            tuple(self._measurements),
+        )
+
+
+def keeps_up(measurement: Measurement) -> bool:
+    """Whether about as many requests ended as were to be sent."""
+    expected = measurement.level.value * measurement.duration_s
+    return attempts(
+        measurement
+    ) + measurement.cancelled >= _KEEPS_UP * expected - _SCATTER * math.sqrt(expected)
+
+
+def rounded(rate: float) -> float:
+    """To four digits, so that levels read well."""
+    return float(f"{rate:.4g}")

@@ -1,0 +1,87 @@
+"""A service level objective: limits that a server has to keep, and how many requests are within.
+
+A percentile is a promise to requests: p99=20ms says that of all that were sent 99 % ended well
+within 20 ms. A failed request kept no limit, so a server cannot look better by failing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nereid_perf.distribution import count_within
+from nereid_perf.questions.metrics import Unit, attempts, parse_metric, parse_quantity
+
+if TYPE_CHECKING:
+    from nereid_perf.measurement import Measurement
+    from nereid_perf.questions.metrics import Metric
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The most that a metric may be."""
+
+    metric: Metric
+    most: float
+
+    def is_kept(self, measurement: Measurement) -> bool:
+        """No: nothing was measured, except between responses where there was one each."""
+        metric = self.metric
+        if metric.histogram is None or metric.share is None:
+            value = metric.value(measurement)
+            return value is not None and value <= self.most
+        histogram = metric.histogram(measurement.latencies)
+        total = histogram.get_total_count()
+        if not self._is_between(measurement):
+            total = attempts(measurement)
+            if not total:
+                return False
+        needed: float = metric.share * total
+        return count_within(histogram, self.most) >= needed
+
+    def within(self, measurement: Measurement) -> int:
+        """How many requests kept it; all, where it is no limit for single requests."""
+        metric = self.metric
+        if metric.histogram is None or metric.share is None or self._is_between(measurement):
+            return measurement.requests
+        return count_within(metric.histogram(measurement.latencies), self.most)
+
+    def _is_between(self, measurement: Measurement) -> bool:
+        histogram = self.metric.histogram
+        latencies = measurement.latencies
+        return bool(histogram is not None and histogram(latencies) is latencies.between)
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Limits that are to be kept together."""
+
+    text: str
+    limits: tuple[Limit, ...]
+
+    def is_met(self, measurement: Measurement) -> bool:
+        return all(each.is_kept(measurement) for each in self.limits)
+
+    def goodput(self, measurement: Measurement) -> float:
+        """Requests per second within all limits, at least.
+
+        Exact for one limit for requests. Of several the histograms do not say which requests missed
+        both, so each miss counts for another request. A limit of a mean, or of the time between
+        responses, is for no single request.
+        """
+        missed = sum(measurement.requests - each.within(measurement) for each in self.limits)
+        return max(0, measurement.requests - missed) / measurement.duration_s
+
+
+def parse_slo(text: str) -> Slo:
+    """p99=20ms,ttft=50ms,errors=0.1%. Raises ValueError."""
+    limits = []
+    for each in text.split(","):
+        name, equals, limit = each.strip().partition("=")
+        if not equals:
+            raise ValueError(f"'{each}': expected a metric and its limit, such as p99=20ms")
+        metric = parse_metric(name.strip())
+        if metric.unit is Unit.PER_SECOND:
+            raise ValueError(f"'{name}' is what is searched for: limit latencies or errors")
+        limits.append(Limit(metric, parse_quantity(limit, metric.unit)))
+    return Slo(text, tuple(limits))

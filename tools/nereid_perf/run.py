@@ -1,0 +1,175 @@
+"""`nereid perf run`: measures one server, or two in turns, and says what was asked of them."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import ExitStack
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.terminal import print_error, print_lines
+from nereid.version import version
+from nereid_perf.exit_codes import ExitCode, exit_code
+from nereid_perf.inputs.errors import InputError
+from nereid_perf.measured_side import open_side
+from nereid_perf.output.live import LiveView
+from nereid_perf.output.machine import this_machine
+from nereid_perf.output.picture import PictureError
+from nereid_perf.output.report import write_outputs
+from nereid_perf.output.result import FoundRate, Result
+from nereid_perf.output.summary import summary_lines
+from nereid_perf.questions.asked import Findings, ask, ask_comparison
+from nereid_perf.run_settings import read_run_settings, without_secrets
+from nereid_perf.server import ServerError
+from nereid_perf.session import SessionError, failure_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid_perf.measured_side import MeasuredSide
+    from nereid_perf.measurement import LoadLevel, Measurement
+    from nereid_perf.output.result import MeasuredServer
+    from nereid_perf.output.settings import OutputSettings
+    from nereid_perf.questions.comparison import Turn
+    from nereid_perf.questions.settings import QuestionSettings
+    from nereid_perf.run_settings import RunSettings
+
+_PROGRAM: Final = "nereid perf"
+_SIDES: Final = ("A", "B")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit code."""
+    return measure([read_run_settings(argv, _PROGRAM)], ["run", *argv])
+
+
+def measure(settings: Sequence[RunSettings], command: Sequence[str]) -> int:
+    """Of one server, or of two that are compared, which differ in their targets alone. What was
+    measured before an error is kept. Returns the exit code.
+    """
+    # As with Ctrl-C, what was measured is kept, and shared memory is given back.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    run = _Run(settings)
+    started = now_text()
+    findings, failure = None, ""
+    try:
+        findings = run.findings()
+    except InputError as error:
+        print_error(_PROGRAM, error)
+        return ExitCode.USAGE
+    except (OSError, ServerError, SessionError) as error:
+        failure = str(error)
+    except KeyboardInterrupt:
+        failure = "interrupted"
+    if findings is None:
+        findings = Findings(tuple(map(tuple, run.measured)))
+    if any(findings.sides):
+        failure = failure or _all_failed(findings)
+        result = result_of(
+            settings[0].questions,
+            findings,
+            run.servers(findings),
+            command,
+            started=started,
+            notes=(f"Ended early: {failure}",) if failure else (),
+        )
+        failure = write(result, settings[0].output) or failure
+    if failure:
+        print_error(_PROGRAM, failure)
+        return ExitCode.FAILED
+    return exit_code(findings)
+
+
+def result_of(  # noqa: PLR0913 (by keyword)
+    questions: QuestionSettings,
+    findings: Findings,
+    servers: Sequence[MeasuredServer],
+    command: Sequence[str],
+    *,
+    started: str,
+    notes: tuple[str, ...] = (),
+) -> Result:
+    """All that there is to say."""
+    return Result(
+        command=("nereid", "perf", *without_secrets(command)),
+        started=started,
+        nereid_version=version(),
+        machine=this_machine(),
+        servers=tuple(servers),
+        percentile=float(questions.percentile or 99),
+        slo=questions.slo,
+        max_rate=None if findings.max_rate is None else FoundRate.of(findings.max_rate),
+        comparisons=findings.comparisons,
+        violations=findings.violations,
+        notes=notes,
+    )
+
+
+def write(result: Result, settings: OutputSettings) -> str:
+    """Prints the summary, and writes the files. Returns why it could not; empty: it could."""
+    print_lines(summary_lines(result))
+    try:
+        for path in write_outputs(result, settings):
+            print_lines([f"Written: {path}"])
+    except (OSError, PictureError) as error:
+        return str(error)
+    return ""
+
+
+def now_text() -> str:
+    """With its zone."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+class _Run:
+    """measured: so far, of each server."""
+
+    def __init__(self, settings: Sequence[RunSettings]) -> None:
+        self.measured: list[list[Measurement]] = [[] for _ in settings]
+        self._settings = settings
+        self._names = _SIDES if len(settings) > 1 else ("",)
+        self._sides: list[MeasuredSide] = []
+        self._view = LiveView(settings[0].output.view)
+
+    def findings(self) -> Findings:
+        """Raises InputError, ServerError, SessionError, OSError."""
+        with ExitStack() as exits:
+            # The first to be entered, as its table has to be gone before anything is printed.
+            exits.enter_context(self._view)
+            for settings, name in zip(self._settings, self._names, strict=True):
+                on_progress = partial(self._view.on_progress, side=name)
+                self._sides.append(exits.enter_context(open_side(settings, on_progress)))
+            settings = self._settings[0]
+            if len(self._sides) > 1:
+                return ask_comparison(settings.questions, self._measure_turn, settings.levels)
+            return ask(settings.questions, self._measure, settings.levels)
+
+    def servers(self, findings: Findings) -> list[MeasuredServer]:
+        """With what was measured of each."""
+        pairs = zip(self._sides, findings.sides, strict=True)
+        return [side.result(measurements) for side, measurements in pairs]
+
+    def _measure(self, level: LoadLevel) -> Measurement:
+        side = self._sides[0]
+        often = self._settings[0].questions.find_max_rate
+        return self._keep(
+            0, side.measure_for_a_time(level) if often else side.session.measure(level)
+        )
+
+    def _measure_turn(self, turn: Turn) -> Measurement:
+        return self._keep(turn.side, self._sides[turn.side].measure_for_a_time(turn.level))
+
+    def _keep(self, side: int, measurement: Measurement) -> Measurement:
+        self.measured[side].append(measurement)
+        self._view.on_measurement(measurement, self._names[side])
+        return measurement
+
+
+def _all_failed(findings: Findings) -> str:
+    """Of load that is too high alone some requests succeed at some level."""
+    for side in findings.sides:
+        failures = [each.failures for each in side if each.failures]
+        if failures and not any(each.requests for each in side):
+            return failure_text(failures[-1])
+    return ""

@@ -1,0 +1,102 @@
+"""All flags of `nereid perf run` and `compare`, and what one group of them means for another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from nereid.config.settings_reader import exit_on_errors, read_shared_settings
+from nereid_perf import exit_codes
+from nereid_perf.inputs.flags import InputFlags
+from nereid_perf.measurement import LoadLevel
+from nereid_perf.output.settings import OutputSettings
+from nereid_perf.questions.levels import LevelRange
+from nereid_perf.questions.settings import QuestionSettings
+from nereid_perf.settings import LoadSettings, MeasurementSettings, TargetSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_CLASSES: Final = (
+    TargetSettings,
+    InputFlags,
+    LoadSettings,
+    MeasurementSettings,
+    QuestionSettings,
+    OutputSettings,
+)
+_HEADER_FLAGS: Final = ("-H", "--header")
+_COMMON: Final = (
+    *("url", "protocol", "streaming", "header", "ssl_grpc_use_ssl", "collect_metrics"),
+    *("model", "batch_size", "input_data", "shape", "mix", "replay", "sequence_length"),
+    *("shared_memory", "random_seed", "request_distribution", "workers"),
+    *("measurement_interval", "stability_percentage", "max_trials", "request_count", "percentile"),
+    *("concurrency_range", "request_rate_range", "latency_threshold", "find_max_rate", "slo"),
+    *("fail_if", "rounds", "csv", "json", "html", "live"),
+)
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """All flags."""
+
+    target: TargetSettings
+    inputs: InputFlags
+    load: LoadSettings
+    measurement: MeasurementSettings
+    questions: QuestionSettings
+    output: OutputSettings
+
+    def errors(self) -> list[str]:
+        """What one group's flags forbid another's, a line each."""
+        errors = []
+        questions, lone = self.questions, self._lone_level
+        if lone is not None and (questions.concurrency_range or questions.request_rate_range):
+            errors.append("--replay, --request-intervals and periodic loads: give no range")
+        if lone is not None and questions.find_max_rate:
+            errors.append("--find-max-rate chooses its rates: give no load")
+        if self.inputs.replay and self.load.level is not None:
+            errors.append("--replay has its own times: give no other load")
+        if questions.find_max_rate and self.measurement.request_count:
+            errors.append("--find-max-rate measures by --measurement-interval: no --request-count")
+        return errors
+
+    @property
+    def levels(self) -> LevelRange | None:
+        """Of a load that is no range; None: the questions' settings say which."""
+        lone = self._lone_level
+        if lone is None:
+            return None
+        return LevelRange(lone.kind, lone.value, lone.value, 1, listed=(lone.value,))
+
+    @property
+    def _lone_level(self) -> LoadLevel | None:
+        if self.inputs.replay:
+            return LoadLevel("trace", self.load.replay_speed)
+        return self.load.level
+
+
+def read_run_settings(argv: Sequence[str], program: str) -> RunSettings:
+    """On errors, print them all and exit with 2."""
+    settings = RunSettings(
+        # Nothing of the environment: a server's variables would be taken for ours.
+        *read_shared_settings(_CLASSES, argv, {}, program, common=_COMMON, ending=exit_codes.TEXT)
+    )
+    exit_on_errors(settings.errors(), program)
+    return settings
+
+
+def without_secrets(argv: Sequence[str]) -> list[str]:
+    """As it is kept in results: headers often hold tokens."""
+    shown: list[str] = []
+    for text in argv:
+        name, equals, _ = text.partition("=")
+        if shown and shown[-1] in _HEADER_FLAGS:
+            shown.append("...")
+        elif equals and name in _HEADER_FLAGS:
+            shown.append(f"{name}=...")
+        elif text.startswith("-H") and len(text) > 2:
+            shown.append("-H...")
+        else:
+            shown.append(text)
+    return shown

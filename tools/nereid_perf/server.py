@@ -1,0 +1,236 @@
+"""What a load tool asks of a server besides inference: metadata, configuration, statistics, shared
+memory. Over either protocol, with documents as Triton's HTTP front writes them.
+
+Blocks, and uses an event loop of its own for gRPC: not to be called in a running one. Each call has
+a connection of its own, so that no idle one has to be kept alive in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import quote
+
+from nereid.core.files.json_document import MAX_BYTES, error_text, parse_document
+from nereid.model_config.render import message_json
+from nereid.pb import kserve_pb2 as pb
+from nereid.rpc.grpc.channel import ChannelOptions, SocketChannel
+from nereid.rpc.grpc.status import RpcError, Status
+from nereid.rpc.net.address import authority_of
+from nereid.rpc.net.dialing import connect
+from nereid.rpc.net.tls_files import reason
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from nereid_perf.endpoint import Endpoint
+
+_Message = TypeVar("_Message", bound="Message")
+
+_SERVICE: Final = "/inference.GRPCInferenceService/"
+# What servers respond that know no such URL; Triton's "unsupported" is 501 or 400.
+_NO_SUCH_CALL: Final = frozenset({404, 405, 501})
+
+
+class ServerError(Exception):
+    """The server cannot be reached, or refused; the text says why."""
+
+
+class NotSupportedError(ServerError):
+    """The server has no such call."""
+
+
+class Server:
+    """One server, by one of its ports."""
+
+    def __init__(self, endpoint: Endpoint, timeout_s: float = 10.0) -> None:
+        """Raises OSError for TLS files that cannot be used."""
+        self.endpoint = endpoint
+        self._tls = endpoint.client_tls()
+        self._timeout_s = timeout_s
+
+    def is_ready(self) -> bool:
+        """Raises ServerError: it cannot be reached."""
+        if self.endpoint.protocol == "http":
+            status, _ = self._exchange("GET", "/v2/health/ready")
+            return status == http.client.OK
+        return self._unary("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse()).ready
+
+    def name_and_version(self) -> tuple[str, str]:
+        """Such as "triton", "2.60.0". Raises ServerError."""
+        if self.endpoint.protocol == "http":
+            document = self._json("GET", "/v2")
+            return str(document.get("name", "")), str(document.get("version", ""))
+        request, response = pb.ServerMetadataRequest(), pb.ServerMetadataResponse()
+        metadata = self._unary("ServerMetadata", request, response)
+        return metadata.name, metadata.version
+
+    def extensions(self) -> tuple[str, ...]:
+        """Such as "statistics" or "system_shared_memory". Raises ServerError."""
+        if self.endpoint.protocol == "http":
+            return tuple(self._json("GET", "/v2").get("extensions") or ())
+        request, response = pb.ServerMetadataRequest(), pb.ServerMetadataResponse()
+        return tuple(self._unary("ServerMetadata", request, response).extensions)
+
+    def metadata(self, model: str, version: str = "") -> dict[str, Any]:
+        """name, versions, platform, inputs and outputs of name, datatype, shape. Raises ServerError
+        also for a model that is not ready.
+        """
+        if self.endpoint.protocol == "http":
+            document = self._json("GET", _model_path(model, version))
+            for tensor in (*document.get("inputs", ()), *document.get("outputs", ())):
+                # MLServer's and Triton's shapes of strings and numbers alike.
+                tensor["shape"] = [int(each) for each in tensor["shape"]]
+            return document
+        request = pb.ModelMetadataRequest(name=model, version=version)
+        return message_json(self._unary("ModelMetadata", request, pb.ModelMetadataResponse()))
+
+    def config(self, model: str, version: str = "") -> dict[str, Any] | None:
+        """The model's configuration, as Triton's JSON; None: the server has none, as it is not of
+        Triton's kind. Raises ServerError.
+        """
+        try:
+            if self.endpoint.protocol == "http":
+                return self._json("GET", f"{_model_path(model, version)}/config")
+            request = pb.ModelConfigRequest(name=model, version=version)
+            response = self._unary("ModelConfig", request, pb.ModelConfigResponse())
+        except NotSupportedError:
+            return None
+        return message_json(response.config)
+
+    def statistics(self, model: str = "", version: str = "") -> list[dict[str, Any]] | None:
+        """`model_stats`, one entry for each version; without a model, of all. None: the server has
+        no statistics. Raises ServerError.
+        """
+        try:
+            if self.endpoint.protocol == "http":
+                path = _model_path(model, version) if model else "/v2/models"
+                return list(self._json("GET", f"{path}/stats").get("model_stats", ()))
+            request = pb.ModelStatisticsRequest(name=model, version=version)
+            response = self._unary("ModelStatistics", request, pb.ModelStatisticsResponse())
+        except NotSupportedError:
+            return None
+        return [message_json(each) for each in response.model_stats]
+
+    def repository_index(self) -> list[dict[str, Any]]:
+        """An entry for each version: name, version, state, reason; never loaded: name alone. Raises
+        ServerError.
+        """
+        if self.endpoint.protocol == "http":
+            status, content = self._exchange("POST", "/v2/repository/index", {})
+            entries = self._document("/v2/repository/index", status, content)
+            return entries if isinstance(entries, list) else []
+        request, response = pb.RepositoryIndexRequest(), pb.RepositoryIndexResponse()
+        found = self._unary("RepositoryIndex", request, response)
+        return [message_json(each) for each in found.models]
+
+    def load_model(self, model: str, config: str = "") -> None:
+        """Returns when it is loaded. config: JSON that stands in for the repository's; "": that.
+        Raises ServerError also where it cannot be loaded.
+        """
+        if self.endpoint.protocol == "http":
+            body = {"parameters": {"config": config}} if config else {}
+            self._json("POST", f"/v2/repository{_model_path(model, '')[3:]}/load", body)
+            return
+        request = pb.RepositoryModelLoadRequest(model_name=model)
+        if config:
+            request.parameters["config"].string_param = config
+        self._unary("RepositoryModelLoad", request, pb.RepositoryModelLoadResponse())
+
+    def unload_model(self, model: str) -> None:
+        """Raises ServerError."""
+        if self.endpoint.protocol == "http":
+            self._json("POST", f"/v2/repository{_model_path(model, '')[3:]}/unload", {})
+            return
+        request = pb.RepositoryModelUnloadRequest(model_name=model)
+        self._unary("RepositoryModelUnload", request, pb.RepositoryModelUnloadResponse())
+
+    def register_system_shared_memory(
+        self, name: str, key: str, byte_size: int, offset: int = 0
+    ) -> None:
+        """key: as of shm_open(), "/name". Raises ServerError."""
+        if self.endpoint.protocol == "http":
+            path = f"/v2/systemsharedmemory/region/{quote(name, safe='')}/register"
+            self._json("POST", path, {"key": key, "offset": offset, "byte_size": byte_size})
+            return
+        request = pb.SystemSharedMemoryRegisterRequest(
+            name=name, key=key, offset=offset, byte_size=byte_size
+        )
+        self._unary("SystemSharedMemoryRegister", request, pb.SystemSharedMemoryRegisterResponse())
+
+    def unregister_system_shared_memory(self, name: str = "") -> None:
+        """Without a name, all regions, other clients' too. Raises ServerError."""
+        if self.endpoint.protocol == "http":
+            region = f"/region/{quote(name, safe='')}" if name else ""
+            self._json("POST", f"/v2/systemsharedmemory{region}/unregister", {})
+            return
+        request = pb.SystemSharedMemoryUnregisterRequest(name=name)
+        response = pb.SystemSharedMemoryUnregisterResponse()
+        self._unary("SystemSharedMemoryUnregister", request, response)
+
+    # --- HTTP
+
+    def _json(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        document = self._document(path, *self._exchange(method, path, body))
+        if not isinstance(document, dict):
+            raise ServerError(f"{self.endpoint.address}{path} responds with JSON of another form")
+        return document
+
+    def _document(self, path: str, status: int, content: bytes) -> Any:
+        if status != http.client.OK:
+            kind = NotSupportedError if status in _NO_SUCH_CALL else ServerError
+            raise kind(
+                f"{self.endpoint.address}{path} responds with {status}: {error_text(content)}"
+            )
+        try:
+            return parse_document(content or b"{}")
+        except ValueError as error:
+            raise ServerError(
+                f"{self.endpoint.address}{path} responds with no JSON of a server: {error}"
+            ) from error
+
+    def _exchange(
+        self, method: str, path: str, body: dict[str, Any] | None = None
+    ) -> tuple[int, bytes]:
+        endpoint = self.endpoint
+        content = None if body is None else json.dumps(body).encode()
+        connection = http.client.HTTPConnection(authority_of(endpoint.address))
+        try:
+            connection.sock = connect(endpoint.address, self._timeout_s, self._tls)
+            connection.sock.settimeout(self._timeout_s)
+            connection.request(method, path, content, dict(endpoint.headers))
+            response = connection.getresponse()
+            return response.status, response.read(MAX_BYTES + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerError(f"cannot ask {endpoint.address}: {reason(error)}") from error
+        finally:
+            connection.close()
+
+    # --- gRPC
+
+    def _unary(self, method: str, request: Message, response: _Message) -> _Message:
+        try:
+            content = asyncio.run(self._call(method, request.SerializeToString()))
+        except RpcError as error:
+            kind = NotSupportedError if error.status == Status.UNIMPLEMENTED else ServerError
+            raise kind(f"{self.endpoint.address}: {method}: {error}") from error
+        response.ParseFromString(content)
+        return response
+
+    async def _call(self, method: str, message: bytes) -> bytes:
+        endpoint = self.endpoint
+        channel = SocketChannel(endpoint.address, ChannelOptions(tls=self._tls))
+        metadata = [(name.lower(), value) for name, value in endpoint.headers]
+        try:
+            return await channel.unary(
+                _SERVICE + method, message, timeout_s=self._timeout_s, metadata=metadata
+            )
+        finally:
+            await channel.close()
+
+
+def _model_path(model: str, version: str) -> str:
+    path = f"/v2/models/{quote(model, safe='')}"
+    return f"{path}/versions/{quote(version, safe='')}" if version else path

@@ -1,0 +1,511 @@
+"""Measures one server at any number of levels of load: what sweeps, comparisons and the analyzer
+call. Blocks; not to be called in a running event loop.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import dataclass, field
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+import numpy as np
+
+from nereid_perf.load.concurrency import share_of
+from nereid_perf.records import RecordFile
+from nereid_perf.server_stats.gauges import GaugeSampler
+from nereid_perf.server_stats.statistics import (
+    composing_models,
+    server_splits,
+    statistics_by_version,
+)
+from nereid_perf.windows.collected import Collected, latencies_ns, measurement_of
+from nereid_perf.windows.stability import LastThree, StabilityRule, Window
+from nereid_perf.windows.warm_up import warm_up_length
+from nereid_perf.workers.messages import Connect, Connected, Report, Start, Stop
+from nereid_perf.workers.pool import WorkerError, WorkerPool
+from nereid_perf.workers.rows import FAILED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from nereid_perf.measurement import LoadLevel, Measurement
+    from nereid_perf.plan import Plan
+    from nereid_perf.server import Server
+    from nereid_perf.server_stats.statistics import Statistics
+
+_NS: Final = 1_000_000_000
+# For all workers to get ready for the same beginning.
+_START_NS: Final = 50_000_000
+_CONNECT_S: Final = 60.0
+_PROGRESS_NS: Final = _NS // 2
+# A worker that does not report is stopped, or has no CPU.
+_SILENCE_S: Final = 30.0
+_WARM_UP_BIN_NS: Final = _NS // 20
+_LONGEST_WARM_UP_S: Final = 10.0
+# In times of interval_s: a server may have ceased to respond.
+_LONGEST_COUNT_WINDOW: Final = 10
+# So many windows in which no request ends: the server has ceased to respond.
+_SILENT_WINDOWS: Final = 3
+# The last windows, where none were stable.
+_UNSTABLE_WINDOWS: Final = 3
+
+
+class SessionError(Exception):
+    """The measurement cannot go on: no connection, a worker that ended. The text says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowSettings:
+    """How long is measured.
+
+    mode: windows of interval_s, or of request_count requests at least, in ten times interval_s.
+    They go on until the rule says so, max_trials at most. percentile: of the latency that has to be
+    stable; None: the mean. warm_up: "auto" drops what the server's warm-up takes before the first
+    window; a number: so many requests are sent before. total_requests: one window of exactly so
+    many requests; 0: windows. drain_s: how long requests in flight at the end are waited for, or
+    in one window of requests for any of them to end.
+    """
+
+    mode: Literal["time", "count"] = "time"
+    interval_s: float = 5.0
+    request_count: int = 50
+    rule: StabilityRule = field(default_factory=LastThree)
+    max_trials: int = 10
+    percentile: float | None = None
+    warm_up: int | Literal["auto"] = "auto"
+    total_requests: int = 0
+    drain_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the last second or so showed, for a live view. Latencies in ns; 0: no response came.
+
+    windows: how many are over; is_warm: whether windows have begun.
+    """
+
+    level: LoadLevel
+    elapsed_s: float
+    windows: int
+    is_warm: bool
+    requests_per_s: float
+    p50_ns: int
+    p99_ns: int
+    failures: int
+    in_flight: int
+
+
+class Session:
+    """The worker processes of a run. One level at a time:
+
+        with Session(plan, WindowSettings(), server=server) as session:
+            for value in (1, 2, 4):
+                measurement = session.measure(LoadLevel("concurrency", value))
+
+    measure() is windows until stable (is_stable says whether they were); measure_for() is one
+    window of a given time, for those who interleave servers or search. Between calls there is no
+    load; workers and their connections stay. Several sessions may be open at once.
+    """
+
+    def __init__(  # noqa: PLR0913 (by keyword)
+        self,
+        plan: Plan,
+        windows: WindowSettings,
+        *,
+        server: Server | None = None,
+        bls_models: tuple[str, ...] = (),
+        metrics_url: str = "",
+        metrics_interval_s: float = 1.0,
+        records: Path | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        """server: asked for statistics before and after; None: Measurement.server stays empty.
+        bls_models: those that the model calls, beside an ensemble's. metrics_url: of a page in
+        Prometheus' format, read meanwhile; "": there are no gauges. records: a CSV file that gets a
+        row for each request. on_progress: called about twice a second, in measure()'s thread.
+        """
+        self._plan = plan
+        self._windows = windows
+        self._server = server
+        self._bls_models = bls_models
+        self._metrics_url = metrics_url
+        self._metrics_interval_s = metrics_interval_s
+        self._records_path = records
+        self._on_progress = on_progress
+        self._exits = ExitStack()
+        self._records: RecordFile | None = None
+        self._pool: WorkerPool
+        self._models: tuple[str, ...] = ()
+
+    def __enter__(self) -> Self:
+        """Starts the workers. Raises OSError, and ServerError where a server is to be asked."""
+        with ExitStack() as exits:
+            if self._server is not None:
+                self._models = self._measured_models(self._server)
+            if self._records_path is not None:
+                self._records = exits.enter_context(RecordFile(self._records_path))
+            self._pool = WorkerPool(self._plan)
+            exits.callback(self._pool.close)
+            self._exits = exits.pop_all()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._exits.close()
+
+    @property
+    def worker_pids(self) -> list[int]:
+        return self._pool.pids
+
+    def measure(self, level: LoadLevel) -> Measurement:
+        """Windows until they are stable, or too many.
+
+        Raises:
+            SessionError: it cannot go on, or in a closed loop all requests fail, or none of them
+                ends any more. At a rate they may fail as it is too high: the measurement says so.
+        """
+        settings = self._windows
+        if settings.total_requests or (level.kind == "trace" and not self._plan.shape.intervals_ns):
+            return self._measured(level, self._measure_all)
+        return self._measured(level, self._measure_windows)
+
+    def measure_for(self, level: LoadLevel, seconds: float, warm_up_s: float = 0.0) -> Measurement:
+        """One window of so many seconds, after a warm-up. is_stable is True of it.
+
+        Raises:
+            SessionError: as measure().
+        """
+
+        def measure(run: _Run) -> _Span:
+            run.receive_until(lambda: run.elapsed_s >= warm_up_s)
+            before = self._statistics()
+            start_ns = max(monotonic_ns(), run.start_ns)
+            run.is_warm = True
+            end_ns = start_ns + round(seconds * _NS)
+            run.receive_until(lambda: run.collected.watermark_ns >= end_ns)
+            return _Span(start_ns, end_ns, before, self._statistics(), windows=1, is_stable=True)
+
+        return self._measured(level, measure)
+
+    # --- inside
+
+    def _measured(self, level: LoadLevel, measure: Callable[[_Run], _Span]) -> Measurement:
+        run = _Run(self._plan, self._pool, level, self._records, self._on_progress)
+        most_requests = self._windows.total_requests
+        if most_requests and measure == self._measure_all:
+            most_requests += self._first_requests()
+        else:
+            most_requests = 0
+        try:
+            run.begin(most_requests or None)
+            with self._sampled() as gauges:
+                span = measure(run)
+            run.end(self._windows.drain_s)
+        except WorkerError as error:
+            raise SessionError(str(error)) from error
+        except Exception:
+            # Such as a server that gives no statistics any more: the next level begins without
+            # this one's load.
+            with suppress(WorkerError):
+                run.end(0.0)
+            raise
+        measurement = measurement_of(
+            run.collected,
+            level,
+            (span.start_ns, span.end_ns),
+            self._plan.workloads,
+            is_stable=span.is_stable,
+            windows=span.windows,
+            server=server_splits(span.before, span.after),
+            gauges={} if gauges is None else gauges.summary(),
+        )
+        if level.kind == "concurrency":
+            _refuse_failure(measurement.requests, measurement.failures)
+        return measurement
+
+    def _sampled(self) -> AbstractContextManager[GaugeSampler | None]:
+        if not self._metrics_url:
+            return nullcontext()
+        return GaugeSampler(self._metrics_url, self._metrics_interval_s)
+
+    def _measure_all(self, run: _Run) -> _Span:
+        """So many requests, or a trace."""
+        first = self._first_requests()
+        before = self._statistics()
+        if first:
+            run.receive_while_some_end(lambda: run.ended_requests >= first, self._windows.drain_s)
+            before = self._statistics()
+        run.is_warm = True
+        run.receive_while_some_end(lambda: run.collected.ended, self._windows.drain_s)
+        is_all = run.collected.ended
+        rows = run.collected.rows()
+        ends = np.sort(rows["last"])
+        if 0 < first <= len(ends):
+            start_ns = int(ends[first - 1]) + 1
+        else:
+            # An event loop's timer may be early by a part of a millisecond.
+            start_ns = min([run.start_ns, *rows["sent"].tolist()])
+        end_ns = int(ends[-1]) + 1 if is_all else monotonic_ns()
+        return _Span(start_ns, end_ns, before, self._statistics(), windows=1, is_stable=is_all)
+
+    def _measure_windows(self, run: _Run) -> _Span:
+        settings = self._windows
+        self._warm_up(run)
+        run.is_warm = True
+        windows: list[Window] = []
+        spans: list[tuple[int, int]] = []
+        statistics = [self._statistics()]
+        start_ns = max(monotonic_ns(), run.start_ns)
+        stable = 0
+        while not stable and len(windows) < settings.max_trials:
+            end_ns = self._window_end(run, start_ns)
+            rows = run.collected.ended_between(start_ns, end_ns)
+            windows.append(_window(rows, end_ns - start_ns, settings.percentile))
+            spans.append((start_ns, end_ns))
+            statistics.append(self._statistics())
+            run.windows = len(windows)
+            if not windows[-1].rate and (failed := rows[rows["outcome"] >= FAILED]).size:
+                if run.level.kind != "concurrency":
+                    # More load than it can bear, which does not become better.
+                    break
+                text = run.collected.texts[int(failed[-1]["outcome"]) - FAILED]
+                _refuse_failure(0, {text: len(failed)})
+            stable = settings.rule.stable_windows(windows)
+            start_ns = end_ns
+        used = stable or min(len(windows), _UNSTABLE_WINDOWS)
+        return _Span(
+            spans[-used][0],
+            spans[-1][1],
+            statistics[-used - 1],
+            statistics[-1],
+            windows=len(windows),
+            is_stable=stable > 0,
+        )
+
+    def _window_end(self, run: _Run, start_ns: int) -> int:
+        settings = self._windows
+        if settings.mode == "time":
+            end_ns = start_ns + round(settings.interval_s * _NS)
+            self._receive_until(run, lambda: run.collected.watermark_ns >= end_ns)
+            return end_ns
+
+        longest_ns = round(_LONGEST_COUNT_WINDOW * settings.interval_s * _NS)
+
+        def enough() -> bool:
+            until_ns = run.collected.watermark_ns
+            return until_ns - start_ns >= longest_ns or (
+                run.ended_requests - ended_before >= settings.request_count
+                and len(run.collected.ended_between(start_ns, until_ns)) >= settings.request_count
+            )
+
+        ended_before = run.ended_requests
+        self._receive_until(run, enough)
+        return run.collected.watermark_ns
+
+    def _receive_until(self, run: _Run, condition: Callable[[], bool]) -> None:
+        """Of a closed loop, as long as the server responds. At a rate its silence is part of the
+        measurement.
+        """
+        settings = self._windows
+        most_s = max(settings.drain_s, _SILENT_WINDOWS * settings.interval_s)
+        while not condition():
+            run.receive_report()
+            if run.level.kind == "concurrency" and run.silent_s > most_s:
+                raise SessionError(
+                    f"no request has ended for {run.silent_s:.1f} s, though"
+                    f" {run.collected.in_flight} are in flight: the server does not respond;"
+                    " --drain-timeout-secs waits longer"
+                )
+
+    def _warm_up(self, run: _Run) -> None:
+        settings = self._windows
+        if settings.warm_up != "auto":
+            least = settings.warm_up
+            run.receive_while_some_end(lambda: run.ended_requests >= least, settings.drain_s)
+            return
+        shortest_s = min(1.0, settings.interval_s)
+        longest_s = max(shortest_s, min(_LONGEST_WARM_UP_S, 2 * settings.interval_s))
+        run.receive_until(lambda: run.elapsed_s >= shortest_s)
+        while run.elapsed_s < longest_s and not run.is_steady():
+            run.receive_report()
+
+    def _first_requests(self) -> int:
+        return self._windows.warm_up if self._windows.warm_up != "auto" else 0
+
+    def _measured_models(self, server: Server) -> tuple[str, ...]:
+        names: dict[str, None] = {}
+        for workload in self._plan.workloads:
+            names[workload.model] = None
+            names.update(dict.fromkeys(composing_models(workload.model, server.config)))
+        names.update(dict.fromkeys(self._bls_models))
+        return tuple(names)
+
+    def _statistics(self) -> Statistics:
+        """Empty: the server has none."""
+        if self._server is None:
+            return {}
+        entries = []
+        for model in self._models:
+            found = self._server.statistics(model)
+            if found is None:
+                return {}
+            entries += found
+        return statistics_by_version(entries)
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What of a run is the measurement."""
+
+    start_ns: int
+    end_ns: int
+    before: Statistics
+    after: Statistics
+    windows: int
+    is_stable: bool
+
+
+class _Run:
+    """One level while there is load."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        pool: WorkerPool,
+        level: LoadLevel,
+        records: RecordFile | None,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.collected = Collected(plan.workers)
+        self.start_ns = 0
+        self.ended_requests = 0
+        self._last_end_ns = 0
+        self.windows = 0
+        self.is_warm = False
+        self._plan = plan
+        self._pool = pool
+        self.level = level
+        self._records = records
+        self._on_progress = on_progress
+        self._progress_ns = 0
+        self._connected = 0
+
+    @property
+    def elapsed_s(self) -> float:
+        """As far as all workers have reported."""
+        return max(0.0, (self.collected.watermark_ns - self.start_ns) / _NS)
+
+    @property
+    def silent_s(self) -> float:
+        """Since when no request has ended, as far as all workers have reported."""
+        since_ns = max(self.start_ns, self._last_end_ns)
+        return max(0.0, (self.collected.watermark_ns - since_ns) / _NS)
+
+    def begin(self, most_requests: int | None) -> None:
+        pool, workers = self._pool, self._plan.workers
+        pool.send(Connect(self.level))
+        self.receive_until(lambda: self._connected == workers, _CONNECT_S)
+        self.start_ns = self._progress_ns = monotonic_ns() + _START_NS
+        # Others have nothing in flight.
+        senders = (
+            min(workers, int(self.level.value)) if self.level.kind == "concurrency" else workers
+        )
+        shares = [
+            None
+            if most_requests is None
+            else (share_of(most_requests, worker, senders) if worker < senders else 0)
+            for worker in range(workers)
+        ]
+        pool.send(*(Start(self.level, self.start_ns, share) for share in shares))
+
+    def end(self, drain_s: float) -> None:
+        self._pool.send(Stop(drain_s))
+        self.receive_until(lambda: self.collected.complete, drain_s + _SILENCE_S)
+
+    def receive_until(self, condition: Callable[[], bool], silence_s: float = _SILENCE_S) -> None:
+        """Raises WorkerError: a worker cannot go on, or nothing comes any more."""
+        while not condition():
+            self.receive_report(silence_s)
+
+    def receive_while_some_end(self, condition: Callable[[], bool], most_s: float) -> None:
+        """As receive_until, but also until no request has ended for so long, though some are in
+        flight: the server may have ceased to respond.
+        """
+        ended, since_ns = self.ended_requests, monotonic_ns()
+        while not condition():
+            self.receive_report()
+            now_ns = monotonic_ns()
+            if self.ended_requests != ended or not self.collected.in_flight:
+                ended, since_ns = self.ended_requests, now_ns
+            elif now_ns - since_ns > most_s * _NS:
+                return
+
+    def receive_report(self, silence_s: float = _SILENCE_S) -> None:
+        """As receive_until, of whatever comes next."""
+        messages = self._pool.receive(silence_s)
+        if not messages:
+            raise WorkerError(f"no worker has reported for {silence_s:g} s")
+        for worker, message in messages:
+            if isinstance(message, Connected):
+                self._connected += 1
+            elif isinstance(message, Report):
+                rows = self.collected.add(worker, message)
+                self.ended_requests += len(rows)
+                if len(rows):
+                    self._last_end_ns = message.until_ns
+                if self._records is not None:
+                    self._records.write(rows, self.level, self.start_ns, self.collected.texts)
+        now_ns = monotonic_ns()
+        if self._on_progress is not None and now_ns - self._progress_ns >= _PROGRESS_NS:
+            self._on_progress(self._progress(now_ns))
+            self._progress_ns = now_ns
+
+    def is_steady(self) -> bool:
+        """Whether latencies are past their warm-up, and as even as they get."""
+        rows = self.collected.ended_between(self.start_ns, self.collected.watermark_ns)
+        bins = (rows["last"] - self.start_ns) // _WARM_UP_BIN_NS
+        latencies = rows["last"] - rows["intended"]
+        counts = np.bincount(bins)
+        sums = np.bincount(bins, weights=latencies)
+        return warm_up_length((sums[counts > 0] / counts[counts > 0]).tolist()) is not None
+
+    def _progress(self, now_ns: int) -> Progress:
+        end_ns = self.collected.watermark_ns
+        start_ns = end_ns - (now_ns - self._progress_ns)
+        rows = self.collected.ended_between(start_ns, end_ns)
+        latencies = latencies_ns(rows)
+        p50, p99 = np.percentile(latencies, (50, 99)) if len(latencies) else (0, 0)
+        return Progress(
+            level=self.level,
+            elapsed_s=self.elapsed_s,
+            windows=self.windows,
+            is_warm=self.is_warm,
+            requests_per_s=len(latencies) * _NS / max(1, end_ns - start_ns),
+            p50_ns=int(p50),
+            p99_ns=int(p99),
+            failures=int((rows["outcome"] >= FAILED).sum()),
+            in_flight=self.collected.in_flight,
+        )
+
+
+def _window(rows: NDArray[np.void], duration_ns: int, percentile: float | None) -> Window:
+    latencies = latencies_ns(rows)
+    if not len(latencies):
+        return Window(0.0, 0.0)
+    latency = latencies.mean() if percentile is None else np.percentile(latencies, percentile)
+    return Window(len(latencies) * _NS / duration_ns, float(latency))
+
+
+def failure_text(failures: Mapping[str, int]) -> str:
+    """What is said of failures alone."""
+    text = max(failures, key=lambda each: failures[each])
+    return f"all requests failed, most of them with: {text}"
+
+
+def _refuse_failure(requests: int, failures: Mapping[str, int]) -> None:
+    if not requests and failures:
+        raise SessionError(failure_text(failures))

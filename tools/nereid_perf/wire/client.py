@@ -1,0 +1,84 @@
+"""What all wire clients have in common: a request on its way, and what a generator calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from nereid_perf.request import Request
+
+
+class PendingRequest:
+    """One request on its way, with its times in ns of the monotonic clock; 0: not yet.
+
+    between: times from one response to the next. carrier: the connection or stream that has it;
+    None: it waits for one. message: the response, where responses are checked, with the JSON's
+    length in it as HTTP's header says. server_timing: the response's Server-Timing, where the plan
+    wants it.
+    """
+
+    __slots__ = (
+        "between",
+        "carrier",
+        "first_ns",
+        "intended_ns",
+        "json_bytes",
+        "last_ns",
+        "message",
+        "request",
+        "responses",
+        "sent_ns",
+        "server_timing",
+    )
+
+    def __init__(self, request: Request, intended_ns: int) -> None:
+        self.request = request
+        self.intended_ns = intended_ns
+        self.sent_ns = 0
+        self.first_ns = 0
+        self.last_ns = 0
+        self.responses = 0
+        self.between: list[int] | None = None
+        self.carrier: Any = None
+        self.message = b""
+        self.json_bytes = 0
+        self.server_timing = ""
+
+    def on_response(self, now_ns: int) -> None:
+        """A response came."""
+        if not self.responses:
+            self.first_ns = now_ns
+        elif self.between is None:
+            self.between = [now_ns - self.last_ns]
+        else:
+            self.between.append(now_ns - self.last_ns)
+        self.last_ns = now_ns
+        self.responses += 1
+
+
+class OnEnd(Protocol):
+    """Called once for each request, never within send() or cancel(). error: "" for success."""
+
+    def __call__(self, pending: PendingRequest, error: str, /) -> None: ...
+
+
+class WireClient(Protocol):
+    """Connections of one worker to one server."""
+
+    async def open(self, in_flight: int) -> None:
+        """Have connections for so many requests in flight. Raises OSError, in words."""
+        ...
+
+    def send(self, request: Request, intended_ns: int) -> PendingRequest:
+        """At once, or as soon as a connection is free."""
+        ...
+
+    def flush(self) -> None:
+        """Write what send() has left for the end of the event loop's turn."""
+        ...
+
+    def cancel(self, pending: PendingRequest) -> None:
+        """Of one that has not ended: on_end is not called for it any more."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,20 @@
+"""Which client a plan needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nereid_perf.wire.grpc_client import GrpcClient
+from nereid_perf.wire.grpc_stream_client import GrpcStreamClient
+from nereid_perf.wire.http_client import HttpClient
+
+if TYPE_CHECKING:
+    from nereid_perf.plan import Plan
+    from nereid_perf.wire.client import OnEnd, WireClient
+
+
+def new_client(plan: Plan, on_end: OnEnd) -> WireClient:
+    """Raises OSError for TLS files that cannot be used."""
+    if plan.endpoint.protocol == "http":
+        return HttpClient(plan, on_end)
+    return GrpcStreamClient(plan, on_end) if plan.streaming else GrpcClient(plan, on_end)

@@ -1,0 +1,50 @@
+"""A request as the bytes of HTTP/1.1. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from nereid.rpc.grpc.compression import compress
+from nereid.rpc.net.address import authority_of
+
+if TYPE_CHECKING:
+    from nereid_perf.plan import Plan, Workload
+    from nereid_perf.request import Request
+
+
+class HttpRequests:
+    """Puts heads before bodies."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._compression = plan.compression
+        self._heads = [_head(plan, workload) for workload in plan.workloads]
+
+    def wire_bytes(self, request: Request) -> bytes:
+        """Head and body."""
+        body = request.message
+        if self._compression != "none":
+            body = compress(self._compression, (body,))
+        if request.json_bytes:
+            kind = (
+                b"Content-Type: application/octet-stream\r\n"
+                b"Inference-Header-Content-Length: %d\r\n" % request.json_bytes
+            )
+        else:
+            kind = b"Content-Type: application/json\r\n"
+        head = self._heads[request.workload]
+        return b"%s%sContent-Length: %d\r\n\r\n%s" % (head, kind, len(body), body)
+
+
+def _head(plan: Plan, workload: Workload) -> bytes:
+    path = f"/v2/models/{quote(workload.model, safe='')}"
+    if workload.version:
+        path += f"/versions/{quote(workload.version, safe='')}"
+    lines = [f"POST {path}/infer HTTP/1.1", f"Host: {authority_of(plan.endpoint.address)}"]
+    if plan.compression != "none":
+        lines += [
+            f"Content-Encoding: {plan.compression}",
+            f"Accept-Encoding: {plan.compression}",
+        ]
+    lines += [f"{name}: {value}" for name, value in plan.endpoint.headers]
+    return ("\r\n".join(lines) + "\r\n").encode("latin-1")

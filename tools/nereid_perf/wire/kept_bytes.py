@@ -1,0 +1,33 @@
+"""The bytes of requests that are sent again and again, made once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid_perf.request import Request
+
+_MOST: Final = 256
+# Larger ones are made each time: together they would take too much.
+_LARGEST_BYTES: Final = 1 << 16
+
+
+class KeptBytes:
+    """By identity: a request is kept with its bytes, so that no other one gets its id."""
+
+    def __init__(self, make: Callable[[Request], bytes]) -> None:
+        self._make = make
+        self._kept: dict[int, tuple[Request, bytes]] = {}
+
+    def bytes_of(self, request: Request) -> bytes:
+        kept = self._kept.get(id(request))
+        if kept is not None:
+            return kept[1]
+        data = self._make(request)
+        if len(data) <= _LARGEST_BYTES:
+            if len(self._kept) >= _MOST:
+                self._kept.clear()
+            self._kept[id(request)] = request, data
+        return data

@@ -1,0 +1,86 @@
+"""The heads of HTTP responses: nearly all of a run are equal, byte by byte, and are parsed once."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import httptools
+
+from nereid_perf.server_stats.server_timing import HEADER
+
+_OK: Final = 200
+_SERVER_TIMING: Final = HEADER.encode()
+_MOST_HEADS: Final = 64
+
+
+class ResponseParser:
+    """One response of any kind, by httptools. complete: its last byte has come. json_bytes: of a
+    body with tensors behind the JSON. server_timing: the header of that name.
+    """
+
+    def __init__(self) -> None:
+        self.complete = False
+        self.status = 0
+        self.keeps_alive = False
+        self.content_length = -1
+        self.json_bytes = 0
+        self.server_timing = ""
+        self.body: list[bytes] = []
+        self._parser = httptools.HttpResponseParser(self)
+
+    def feed(self, data: bytes) -> None:
+        """Raises httptools.HttpParserError."""
+        self._parser.feed_data(data)
+
+    # --- httptools' side
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        key = name.lower()
+        if key == b"content-length":
+            self.content_length = int(value)
+        elif key == b"inference-header-content-length":
+            self.json_bytes = int(value)
+        elif key == _SERVER_TIMING:
+            # Several are one, with commas between.
+            texts = filter(None, (self.server_timing, value.decode("latin-1")))
+            self.server_timing = ", ".join(texts)
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        # Afterwards it speaks of the next message.
+        self.keeps_alive = self._parser.should_keep_alive()
+
+    def on_body(self, body: bytes) -> None:
+        self.body.append(body)
+
+    def on_message_complete(self) -> None:
+        # After 100 Continue there is another one.
+        if self.status >= _OK:
+            self.complete = True
+
+
+class PlainHeads:
+    """Heads of successful responses with a length, on connections that stay open."""
+
+    def __init__(self) -> None:
+        self._lengths: dict[bytes, int] = {}
+
+    def content_length(self, head: bytes) -> int:
+        """head: up to and with the empty line. -1: it is of another kind."""
+        length = self._lengths.get(head)
+        if length is None:
+            length = _content_length(head)
+            if len(self._lengths) >= _MOST_HEADS:
+                # A date in it makes a new one each second.
+                self._lengths.clear()
+            self._lengths[head] = length
+        return length
+
+
+def _content_length(head: bytes) -> int:
+    parser = ResponseParser()
+    try:
+        parser.feed(head)
+    except httptools.HttpParserError:
+        return -1
+    return parser.content_length if parser.status == _OK and parser.keeps_alive else -1

@@ -1,0 +1,71 @@
+"""What has to be known of a stream's response: whose it is, and whether more will come. Pure.
+
+Found in the message's bytes, as decoding it takes longer than all else that a response costs.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from nereid.pb import kserve_pb2 as pb
+from nereid_perf.server_stats.server_timing import STREAM_PARAMETER
+
+# ModelInferRequest.id and ModelInferResponse.id are both field 3; ours have eight digits.
+_ID_TAG: Final = b"\x1a\x08"
+_ID_BYTES: Final = 8
+# A map's entry: its key, then InferParameter.bool_param.
+_FINAL: Final = b"triton_final_response\x12\x02\x08\x01"
+_ERROR_TAG: Final = 0x0A
+# Before it are lengths and the names of model and version.
+_LAST_ID_PLACE: Final = 1 << 10
+_WANTS_FINAL: Final = pb.ModelInferRequest(
+    parameters={"triton_enable_empty_final_response": pb.InferParameter(bool_param=True)}
+).SerializeToString()
+
+
+class StreamResponse(NamedTuple):
+    """key: b"" if it has no id. is_last: its request gets no more. is_empty: it only says that."""
+
+    key: bytes
+    error: str
+    is_last: bool
+    is_empty: bool
+
+
+def request_suffix(number: int, *, decoupled: bool) -> tuple[bytes, bytes]:
+    """A key, and what gives it to a serialized request: of a field that comes twice, protobuf takes
+    the last.
+    """
+    key = b"%08x" % (number & 0xFFFFFFFF)
+    return key, _ID_TAG + key + (_WANTS_FINAL if decoupled else b"")
+
+
+def read_response(message: bytes, *, decoupled: bool) -> StreamResponse:
+    """Of a response to a request with such a key."""
+    if not message or message[0] == _ERROR_TAG:
+        response = pb.ModelStreamInferResponse.FromString(message)
+        if response.error_message:
+            key = response.infer_response.id.encode()
+            return StreamResponse(key, response.error_message, is_last=True, is_empty=True)
+    at = message.find(_ID_TAG, 0, _LAST_ID_PLACE)
+    key = b"" if at < 0 else message[at + 2 : at + 2 + _ID_BYTES]
+    if not decoupled:
+        return StreamResponse(key, "", is_last=True, is_empty=False)
+    if message.find(_FINAL) < 0:
+        return StreamResponse(key, "", is_last=False, is_empty=False)
+    found = pb.ModelStreamInferResponse.FromString(message).infer_response
+    final = found.parameters.get("triton_final_response")
+    is_last = final is not None and final.bool_param
+    is_empty = is_last and not found.outputs
+    return StreamResponse(key, "", is_last=is_last, is_empty=is_empty)
+
+
+def infer_response(message: bytes) -> bytes:
+    """The ModelInferResponse in it."""
+    return pb.ModelStreamInferResponse.FromString(message).infer_response.SerializeToString()
+
+
+def server_timing(message: bytes) -> str:
+    """Its Server-Timing; "": it has none."""
+    parameters = pb.ModelStreamInferResponse.FromString(message).infer_response.parameters
+    return parameters[STREAM_PARAMETER].string_param if STREAM_PARAMETER in parameters else ""

@@ -1,0 +1,97 @@
+"""What a worker reports of its requests: one row of numbers for each. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from nereid_perf.workers.timing_rows import TimingWriter
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nereid_perf.wire.client import PendingRequest
+
+# Outcomes; a failure has the number of its text, from FAILED on.
+OK: Final = 0
+CANCELLED: Final = 1
+FAILED: Final = 2
+# Texts beyond these count as one.
+_MOST_TEXTS: Final = 100
+_OTHER: Final = "other errors"
+
+# Times in ns of the monotonic clock; 0: it did not come to that.
+ROW: Final = np.dtype(
+    [
+        ("intended", np.int64),
+        ("sent", np.int64),
+        ("first", np.int64),
+        ("last", np.int64),
+        ("workload", np.int64),
+        ("responses", np.int64),
+        ("outcome", np.int64),
+    ]
+)
+# The time from one response of a request to the next, with the end of that time.
+GAP: Final = np.dtype([("last", np.int64), ("workload", np.int64), ("gap", np.int64)])
+
+
+class RowWriter:
+    """Gathers rows until they are taken."""
+
+    def __init__(self) -> None:
+        self.rows = array("q")
+        self.gaps = array("q")
+        self.timings = TimingWriter()
+        self._outcomes: dict[str, int] = {}
+        self._new_texts: list[str] = []
+
+    def add(self, pending: PendingRequest, outcome: int) -> None:
+        workload = pending.request.workload
+        self.rows.extend(
+            (
+                # A closed loop intends nothing else.
+                pending.intended_ns or pending.sent_ns,
+                pending.sent_ns,
+                pending.first_ns,
+                pending.last_ns,
+                workload,
+                pending.responses,
+                outcome,
+            )
+        )
+        if pending.server_timing and outcome == OK:
+            self.timings.add(pending)
+        if pending.between is not None:
+            end = pending.last_ns
+            for gap in reversed(pending.between):
+                self.gaps.extend((end, workload, gap))
+                end -= gap
+
+    def outcome_of(self, error: str) -> int:
+        """The number of a failure's text."""
+        outcome = self._outcomes.get(error)
+        if outcome is None:
+            if len(self._outcomes) >= _MOST_TEXTS and error != _OTHER:
+                return self.outcome_of(_OTHER)
+            outcome = self._outcomes[error] = FAILED + len(self._outcomes)
+            self._new_texts.append(error)
+        return outcome
+
+    def take(self) -> tuple[bytes, bytes, list[str]]:
+        """Rows, gaps, and texts of failures that are new, since the last time."""
+        taken = self.rows.tobytes(), self.gaps.tobytes(), self._new_texts
+        del self.rows[:]
+        del self.gaps[:]
+        self._new_texts = []
+        return taken
+
+
+def rows_of(content: bytes) -> NDArray[np.void]:
+    return np.frombuffer(content, dtype=ROW)
+
+
+def gaps_of(content: bytes) -> NDArray[np.void]:
+    return np.frombuffer(content, dtype=GAP)

@@ -1,0 +1,67 @@
+"""What a worker reports of where servers say that time went: a row for each phase of each request.
+Pure.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from nereid_perf.server_stats.server_timing import TOTAL, parse_server_timing
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nereid_perf.wire.client import PendingRequest
+
+# What of the service time is not the server's. No name of a server's has a space.
+CLIENT_AND_WIRE: Final = "client and wire"
+# Names beyond these are left out.
+_MOST_NAMES: Final = 32
+
+# phase: the number of its name. last: when the request ended.
+TIMING: Final = np.dtype(
+    [("last", np.int64), ("workload", np.int64), ("phase", np.int64), ("ns", np.int64)]
+)
+
+
+class TimingWriter:
+    """Gathers rows until they are taken."""
+
+    def __init__(self) -> None:
+        self._rows = array("q")
+        # This one always has its place, whatever servers say.
+        self._phases = {CLIENT_AND_WIRE: 0}
+        self._new_names = [CLIENT_AND_WIRE]
+
+    def add(self, pending: PendingRequest) -> None:
+        """Of a request that has ended, with its response's Server-Timing."""
+        found = parse_server_timing(pending.server_timing)
+        if not found:
+            return
+        total_ns = found[TOTAL] if TOTAL in found else sum(found.values())
+        found[CLIENT_AND_WIRE] = max(0, pending.last_ns - pending.sent_ns - total_ns)
+        for name, ns in found.items():
+            phase = self._phase_of(name)
+            if phase is not None:
+                self._rows.extend((pending.last_ns, pending.request.workload, phase, ns))
+
+    def take(self) -> tuple[bytes, tuple[str, ...]]:
+        """Rows, and names that are new, since the last time."""
+        taken = self._rows.tobytes(), tuple(self._new_names)
+        del self._rows[:]
+        self._new_names = []
+        return taken
+
+    def _phase_of(self, name: str) -> int | None:
+        phase = self._phases.get(name)
+        if phase is None and len(self._phases) < _MOST_NAMES:
+            phase = self._phases[name] = len(self._phases)
+            self._new_names.append(name)
+        return phase
+
+
+def timings_of(content: bytes) -> NDArray[np.void]:
+    return np.frombuffer(content, dtype=TIMING)

@@ -1,0 +1,254 @@
+"""`nereid timeline`: where the last seconds of a running mesh went, in words and as a trace.
+
+Exit codes: 0 nothing is wrong, 1 there are problems, 2 there is no timeline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+import textwrap
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from nereid.core.files import json_document
+from nereid.core.files.json_document import parse_document
+from nereid.core.terminal import print_error, print_lines
+from nereid.timeline import PATH
+from nereid.timeline.wire import MAX_BYTES, TimelineError, read_timeline
+from nereid_explain.server import CannotAskError, add_server_arguments, server_of
+from nereid_timeline.chrome import chrome
+from nereid_timeline.joined import Joined, joined, latest, model_name
+from nereid_timeline.one_request import within_lifetime
+from nereid_timeline.perfetto import perfetto
+from nereid_timeline.summary import SlowRequest, Summary, request_summary, summarized
+from nereid_timeline.tracks import laid_out
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from nereid_explain.server import Server
+    from nereid_timeline.joined import Model
+
+# Fields are only ever added to it.
+FORMAT: Final = "nereid.timeline/1"
+_PROGRAM = "nereid timeline"
+_DESCRIPTION = """\
+Say where the time of a running mesh's requests went in the last seconds: what instances were idle
+for, how full batches were, where p99 comes from, the slowest requests step by step, and what is
+wrong. With -o also write all of it as a trace, for ui.perfetto.dev.
+"""
+_EPILOG = """\
+exit codes: 0: nothing is wrong; 1: there are problems; 2: there is no timeline. With --json the
+output is one document, which docs/operators/timeline.md describes.
+"""
+_WIDTH: Final = 100
+_SECONDS: Final = 5.0
+# Whose configurations are asked for.
+_MOST_MODELS: Final = 50
+# More than any service keeps.
+_ALL_SECONDS: Final = 100_000.0
+_UNKNOWN: Final = (
+    "no request {number} among the {seconds:.1f} s that were recorded: numbers are those of the"
+    " slowest requests; if it is older, ask sooner, or start the mesh with a longer"
+    " --timeline-seconds; if it has only just ended, ask again"
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Ask or read, print and write, and return the exit code."""
+    parser = _parser()
+    given = parser.parse_args(argv)
+    server = None if given.file else server_of(parser, given)
+    try:
+        if server is None:
+            data = _read(Path(given.file))
+        else:
+            last = given.last
+            if given.request is not None and given.seconds is None:
+                last = last or _ALL_SECONDS
+            data = _recorded(server, given.seconds, last)
+        timeline = read_timeline(data)
+        if given.file and given.last:
+            latest(timeline, int(given.last * 1e9))
+        whole, summary = _understood(joined(timeline), given.request, server)
+    except (CannotAskError, TimelineError, OSError) as error:
+        print_error(_PROGRAM, error)
+        return 2
+    try:
+        if given.raw:
+            _write(Path(given.raw), [data])
+        if given.output:
+            _write(Path(given.output), _trace(whole, given.format))
+    except OSError as error:
+        print_error(_PROGRAM, error)
+        return 2
+    if given.json:
+        print(json.dumps(_document(whole, summary), indent=1))
+    else:
+        title = "the slowest requests" if given.request is None else f"request {given.request}"
+        print_lines(_lines(summary, title))
+    return 1 if summary.problems else 0
+
+
+def _understood(whole: Joined, number: int | None, server: Server | None) -> tuple[Joined, Summary]:
+    """What is to be written, and to be said. number: of the one request that is asked for."""
+    if number is None:
+        sizes = {} if server is None else _max_batch_sizes(server, whole)
+        return whole, summarized(whole, sizes)
+    try:
+        part = within_lifetime(whole, number)
+    except KeyError:
+        start, end = whole.span
+        text = _UNKNOWN.format(number=number, seconds=(end - start) / 1e9)
+        raise TimelineError(text) from None
+    return part, request_summary(part, number)
+
+
+def _recorded(server: Server, seconds: float | None, last: float | None) -> bytes:
+    if last is None:
+        last = _SECONDS if seconds is None else seconds
+        time.sleep(last)
+    return server.read(f"{PATH}?last={last:g}", MAX_BYTES)
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        # If it is longer, read_timeline() refuses it.
+        return file.read(MAX_BYTES + 1)
+
+
+def _write(path: Path, pieces: Iterable[bytes]) -> None:
+    with path.open("wb", buffering=1 << 20) as file:
+        file.writelines(pieces)
+
+
+def _trace(whole: Joined, form: str) -> Iterator[bytes]:
+    if form == "chrome":
+        return chrome(laid_out(whole))
+    return perfetto(laid_out(whole), whole.epoch_ns, whole.span[0])
+
+
+def _max_batch_sizes(server: Server, whole: Joined) -> dict[Model, int]:
+    """As the mesh has it now, as far as it says."""
+    models = sorted({each.model for each in whole.batches})
+    sizes = {}
+    for name, version in models[:_MOST_MODELS]:
+        path = f"/v2/models/{quote(name, safe='')}/versions/{version}/config"
+        with contextlib.suppress(CannotAskError, ValueError, AttributeError, TypeError):
+            sizes[name, version] = int(
+                parse_document(server.read(path, json_document.MAX_BYTES)).get("max_batch_size", 0)
+            )
+    return sizes
+
+
+def _document(whole: Joined, summary: Summary) -> dict[str, Any]:
+    start, end = whole.span
+    return {
+        "format": FORMAT,
+        "problems": summary.problems,
+        "seconds": (end - start) / 1e9,
+        # UNIX time.
+        "from": (start + whole.epoch_ns) / 1e9,
+        "missing": whole.missing,
+        "services": [
+            {
+                "kind": each.kind,
+                "name": each.name,
+                "records": len(each.records),
+                "clock_error_ms": each.error_ns / 1e6,
+            }
+            for each in whole.services
+        ],
+        "statements": [asdict(each) for each in summary.statements],
+        "slowest": [
+            {
+                "number": each.number,
+                "request_id": each.request_id,
+                "trace_id": each.trace_id,
+                "model": each.model,
+                "version": each.version,
+                "ms": each.total_ns / 1e6,
+                "attempts": each.attempts,
+                "steps": [{"step": name, "ms": part / 1e6} for name, part in each.steps],
+            }
+            for each in summary.slowest
+        ],
+    }
+
+
+def _lines(summary: Summary, title: str) -> Iterator[str]:
+    for each in summary.statements:
+        text = f"{'problem: ' if each.problem else ''}{each.text} [{each.code}]"
+        yield from _wrapped(text, "", "    ")
+        if each.advice:
+            yield from _wrapped(each.advice, "    ", "    ")
+    if summary.slowest:
+        yield f"{title}:"
+    for slow in summary.slowest:
+        yield from _wrapped(_slow(slow), "  ", "      ")
+
+
+def _slow(slow: SlowRequest) -> str:
+    names = [
+        f"number {slow.number}",
+        slow.request_id and f"request {slow.request_id}",
+        slow.trace_id and f"trace {slow.trace_id}",
+        slow.attempts > 1 and f"{slow.attempts} executions",
+    ]
+    about = ", ".join(each for each in names if each)
+    steps = ", ".join(f"{name} {part / 1e6:.2f}" for name, part in slow.steps)
+    model = model_name((slow.model, slow.version))
+    return f"{slow.total_ns / 1e6:.2f} ms {model} ({about}): {steps}"
+
+
+def _wrapped(text: str, first: str, rest: str) -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|)", text)
+    seconds = float(match[1]) * {"ms": 0.001, "m": 60.0}.get(match[2], 1.0) if match else 0.0
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"'{text}': expected a time such as 30s or 2m")
+    return seconds
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=_PROGRAM, description=_DESCRIPTION, epilog=_EPILOG, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add(
+        "file", nargs="?", default="", metavar="FILE",
+        help="read this one, which --raw has written, instead of asking a mesh",
+    )  # fmt: skip
+    add_server_arguments(parser, timeout_s=30)
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument(
+        "--seconds", type=_seconds, metavar="S",
+        help=f"record from now on, for so long (default: {_SECONDS:g})",
+    )  # fmt: skip
+    when.add_argument(
+        "--last", type=_seconds, metavar="S", help="what has just happened, such as 30s"
+    )
+    add(
+        "--request", type=int, metavar="NUMBER",
+        help="only this request, and what happened in its lifetime (without --seconds or --last: of"
+        " all that is kept); the slowest requests, here and in the console, have their numbers",
+    )  # fmt: skip
+    add("-o", "--output", default="", metavar="PATH", help="write a trace")
+    add(
+        "--format", choices=("perfetto", "chrome"), default="perfetto",
+        help="of the trace (default: perfetto)",
+    )  # fmt: skip
+    add("--raw", default="", metavar="PATH", help="write what was recorded, to be read again")
+    add("--json", action="store_true", help="print one JSON document")
+    return parser

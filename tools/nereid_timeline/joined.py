@@ -1,0 +1,533 @@
+"""Puts together what the services of a mesh recorded: each request with its batches, each batch
+with its execution, each instance with all that it did. Pure.
+
+A service may be missing, and records are cut off where its ring began: what is not known is None,
+empty or zero, and what has no other half is kept alone. Linear in the number of records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from nereid.timeline.records import (
+    DELAY,
+    LOADING,
+    MEMORY,
+    RATE_LIMITER,
+    BatchRecord,
+    EndedRequest,
+    Event,
+    ExecutionRecord,
+    GatewayRequest,
+    Member,
+    Wait,
+)
+from nereid_timeline.intervals import Intervals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nereid.timeline.records import Record, ServiceTimeline, Timeline
+
+# The steps of a request, in their order; what was waited for is a step of its own.
+AT_GATEWAY: Final = "gateway"
+ADMISSION: Final = "admission"
+QUEUE: Final = "queue"
+BEHIND: Final = "behind a batch"
+FAILED: Final = "failed execution"
+BETWEEN: Final = "between steps"
+TO_EXECUTOR: Final = "to executor"
+INPUT: Final = "input copy"
+COMPUTE: Final = "compute"
+OUTPUT: Final = "output copy"
+EXECUTOR_REPLY: Final = "executor reply"
+FROM_EXECUTOR: Final = "from executor"
+# All of its time at the scheduler, where that has recorded nothing of it.
+AT_SCHEDULER: Final = "scheduler"
+GATEWAY_REPLY: Final = "gateway reply"
+# Of Wait.reason.
+_WAITS: Final = {
+    DELAY: "wait for delay",
+    RATE_LIMITER: "wait for rate limiter",
+    MEMORY: "wait for memory",
+    LOADING: "wait for loading",
+}
+# Requests wait for these before they are queued, too; the queue's other waits are not theirs yet.
+_BEFORE_QUEUE: Final = (MEMORY, LOADING)
+
+# Of ServiceTimeline.kind.
+EXECUTOR: Final = "executor"
+# Of Event.what.
+LOST_EXECUTOR: Final = "executor lost"
+LOST_INSTANCE: Final = "instance lost"
+JOINED_EXECUTOR: Final = "executor joined"
+
+# Its name and version.
+Model: TypeAlias = tuple[str, str]
+
+# Of BatchRecord.
+_DURATIONS: Final = ("input_ns", "infer_ns", "output_ns")
+
+
+@dataclass(slots=True)
+class Batch:
+    """An execution: as its scheduler saw it, and as its executor did."""
+
+    record: BatchRecord
+    scheduler: str
+    execution: ExecutionRecord | None = None
+    # It had not ended when the timeline did, which counts as its end.
+    executing: bool = False
+
+    @property
+    def model(self) -> Model:
+        return self.record.model, self.record.version
+
+    @property
+    def name(self) -> str:
+        """Its model's name and version."""
+        return model_name(self.model)
+
+    @property
+    def began_ns(self) -> int:
+        """The instance began it."""
+        return max(self.record.started_ns, self.record.sent_ns)
+
+    @property
+    def phases(self) -> tuple[int, int, int]:
+        """Its inputs', inference's and outputs' time."""
+        done = self.execution
+        if done is None:
+            return self.record.input_ns, self.record.infer_ns, self.record.output_ns
+        return (
+            max(done.input_ns - done.received_ns, 0),
+            max(done.infer_ns - done.input_ns, 0),
+            max(done.output_ns - done.infer_ns, 0),
+        )
+
+
+class Attempt(NamedTuple):
+    """A request's part in an execution."""
+
+    batch: Batch
+    member: Member
+
+
+@dataclass(slots=True)
+class Request:
+    """A request: at its gateway, and at its scheduler, in executions or without any."""
+
+    # In the whole mesh.
+    number: int
+    gateway: GatewayRequest | None = None
+    ended: EndedRequest | None = None
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def model(self) -> Model:
+        # A client may leave the version to the scheduler; an ensemble's attempts are its steps'.
+        if self.ended is not None:
+            return self.ended.model, self.ended.version
+        if self.attempts:
+            return self.attempts[-1].batch.model
+        known = self.gateway
+        return ("", "") if known is None else (known.model, known.version)
+
+    @property
+    def total_ns(self) -> int:
+        """From its first byte to its last, at the gateway."""
+        return 0 if self.gateway is None else self.gateway.ended_ns - self.gateway.received_ns
+
+
+@dataclass(slots=True)
+class Instance:
+    """An instance of a model, and what it did from one time to another."""
+
+    model: Model
+    name: str
+    executor: str
+    batches: list[Batch] = field(default_factory=list)
+    from_ns: int = 0
+    to_ns: int = 0
+
+    @property
+    def busy(self) -> Intervals:
+        """When it had a batch."""
+        return Intervals((each.record.sent_ns, each.record.finished_ns) for each in self.batches)
+
+    @property
+    def idle(self) -> Intervals:
+        """When it had none."""
+        return self.busy.gaps(self.from_ns, self.to_ns)
+
+
+@dataclass(slots=True)
+class Joined:
+    """What a mesh did, on one clock: that of the service that was asked.
+
+    Services are named by label(). requests: by number; by_gateway: those of each one. alone:
+    executions whose batches are not known, by executor.
+    """
+
+    epoch_ns: int = 0
+    missing: list[str] = field(default_factory=list)
+    services: list[ServiceTimeline] = field(default_factory=list)
+    requests: dict[int, Request] = field(default_factory=dict)
+    by_gateway: dict[str, list[Request]] = field(default_factory=dict)
+    batches: list[Batch] = field(default_factory=list)
+    instances: list[Instance] = field(default_factory=list)
+    alone: dict[str, list[ExecutionRecord]] = field(default_factory=dict)
+    waits: list[tuple[str, Wait]] = field(default_factory=list)
+    ended: list[tuple[str, EndedRequest]] = field(default_factory=list)
+    # Of each model, by reason.
+    waited: dict[Model, dict[str, Intervals]] = field(default_factory=dict)
+    events: list[tuple[str, Event]] = field(default_factory=list)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """From when the records of gateways and schedulers are complete, and until when."""
+        known = [each for each in self.services if each.to_ns > each.from_ns]
+        # An executor that has come meanwhile had nothing to record before.
+        known = [each for each in known if each.kind != EXECUTOR] or known
+        if not known:
+            return 0, 0
+        return max(each.from_ns for each in known), max(each.to_ns for each in known)
+
+    def timed(self) -> Iterator[Request]:
+        """Requests with all that is known of their time: not those that the rings' edge cuts."""
+        start = self.span[0]
+        for request in self.requests.values():
+            gateway = request.gateway
+            if gateway is None or not 0 < gateway.received_ns <= gateway.ended_ns:
+                continue
+            if request.attempts or request.ended or gateway.received_ns >= start:
+                yield request
+
+    def lost_instances(self) -> dict[tuple[str, str], list[Event]]:
+        """By executor and instance: what the executor, or else the scheduler, says of it."""
+        lost: dict[tuple[str, str], list[Event]] = {}
+        for service, event in self.events:
+            if event.what != LOST_INSTANCE:
+                continue
+            kind, _, name = service.partition(" ")
+            if kind == EXECUTOR:
+                lost.setdefault((name, event.subject), []).insert(0, event)
+            else:
+                # The scheduler names the executor.
+                lost.setdefault((event.detail, event.subject), []).append(event)
+        return lost
+
+    def queue_waits(self, model: Model, start: int, end: int) -> dict[str, int]:
+        """What requests waited for in a span in which they were queued: times by reason."""
+        return _waits_within(self.waited.get(model, {}), start, end)
+
+    def early_waits(self, request: Request) -> dict[str, int]:
+        """What a request waited for before it was queued, while its model was not loaded."""
+        gateway = request.gateway
+        if gateway is None:
+            return {}
+        if request.attempts:
+            end = request.attempts[0].member.received_ns
+        else:
+            end = gateway.ended_ns if request.ended is None else request.ended.received_ns
+        known = self.waited.get(request.model, {})
+        early = {reason: spans for reason, spans in known.items() if reason in _BEFORE_QUEUE}
+        return _waits_within(early, gateway.received_ns, end)
+
+    def steps(self, request: Request) -> list[tuple[str, int]]:
+        """Where a request's time went, in nanoseconds: the steps that took any, in order."""
+        steps: list[tuple[str, int]] = []
+        cursor = 0
+        for name, end, batch in _ends(request):
+            if not end:
+                continue
+            if not cursor:
+                cursor = end
+            elif end > cursor:
+                waits: dict[str, int] = {}
+                if name == QUEUE:
+                    model = request.model if batch is None else batch.model
+                    waits = self.queue_waits(model, cursor, end)
+                elif name in {AT_GATEWAY, AT_SCHEDULER}:
+                    waits = self.early_waits(request)
+                steps.append((name, end - cursor - sum(waits.values())))
+                steps += [(wait_name(reason), part) for reason, part in waits.items()]
+                cursor = end
+        return [step for step in steps if step[1]]
+
+
+def label(kind: str, name: str) -> str:
+    """A service: those of several kinds may have one name, such as their host's."""
+    return f"{kind} {name}"
+
+
+def model_name(model: Model) -> str:
+    """Its name and version, if there is one."""
+    return ":".join(each for each in model if each)
+
+
+def wait_name(reason: str) -> str:
+    """The step in which requests waited for this."""
+    return _WAITS.get(reason, f"wait for {reason}")
+
+
+def joined(timeline: Timeline) -> Joined:
+    """Align the clocks, and join what belongs together by its ids."""
+    whole = Joined(timeline.epoch_ns, list(timeline.missing), timeline.services)
+    executions: dict[tuple[str, str, int], list[ExecutionRecord]] = {}
+    for service in whole.services:
+        shift = service.offset_ns
+        if shift:
+            service.from_ns, service.to_ns = service.from_ns + shift, service.to_ns + shift
+            service.records = [_aligned(each, shift) for each in service.records]
+            service.offset_ns = 0
+        _sort_in(whole, service, executions)
+    whole.batches.sort(key=lambda each: each.record.sent_ns)
+    for batch in whole.batches:
+        batch.execution = _execution_of(batch.record, executions)
+        for member in batch.record.members:
+            if not member.number:
+                # The scheduler's own.
+                continue
+            request = _request(whole, member.number)
+            request.attempts = (*request.attempts, Attempt(batch, member))
+    for (executor, _, _), left in executions.items():
+        if left:
+            whole.alone.setdefault(executor, []).extend(left)
+    whole.waited = _waited(whole)
+    whole.events.sort(key=lambda each: each[1].from_ns)
+    whole.instances = _instances(whole)
+    return whole
+
+
+def _sort_in(
+    whole: Joined,
+    service: ServiceTimeline,
+    executions: dict[tuple[str, str, int], list[ExecutionRecord]],
+) -> None:
+    own = label(service.kind, service.name)
+    for record in service.records:
+        match record:
+            case GatewayRequest():
+                request = _request(whole, record.number)
+                request.gateway = record
+                whole.by_gateway.setdefault(own, []).append(request)
+            case BatchRecord(finished_ns=0):
+                begun = record._replace(finished_ns=service.to_ns)
+                whole.batches.append(Batch(begun, own, executing=True))
+            case BatchRecord():
+                whole.batches.append(Batch(record, own))
+            case EndedRequest():
+                _request(whole, record.number).ended = record
+                whole.ended.append((own, record))
+            case ExecutionRecord():
+                # Numbers begin again with a new stream.
+                key = own, record.instance, record.number
+                executions.setdefault(key, []).append(record)
+            case Wait():
+                whole.waits.append((own, record))
+            case Event():
+                whole.events.append((own, record))
+
+
+def _request(whole: Joined, number: int) -> Request:
+    found = whole.requests.get(number)
+    if found is None:
+        found = whole.requests[number] = Request(number)
+    return found
+
+
+def _execution_of(
+    batch: BatchRecord, executions: dict[tuple[str, str, int], list[ExecutionRecord]]
+) -> ExecutionRecord | None:
+    found = executions.get((label(EXECUTOR, batch.executor), batch.instance, batch.number), [])
+    for at, each in enumerate(found):
+        # Of several with one number, the one in the batch's time; clocks may be a little off.
+        near = len(found) == 1 or batch.sent_ns <= each.received_ns <= batch.finished_ns
+        if near and (each.model, each.version) == (batch.model, batch.version):
+            return found.pop(at)
+    return None
+
+
+def _waited(whole: Joined) -> dict[Model, dict[str, Intervals]]:
+    """The waits of each model and version, with those that are of any version."""
+    spans: dict[Model, dict[str, list[tuple[int, int]]]] = {}
+    for _, wait in whole.waits:
+        reasons = spans.setdefault((wait.model, wait.version), {})
+        reasons.setdefault(wait.reason, []).append((wait.from_ns, wait.to_ns))
+    models = {
+        *spans,
+        *(each.model for each in whole.batches),
+        *((each.model, each.version) for _, each in whole.ended),
+    }
+    waited: dict[Model, dict[str, Intervals]] = {}
+    for name, version in models:
+        own, of_any = spans.get((name, version), {}), spans.get((name, ""), {})
+        by_reason = waited[name, version] = {
+            reason: Intervals([*own.get(reason, ()), *of_any.get(reason, ())])
+            for reason in sorted({*own, *of_any})
+        }
+        loading, memory = by_reason.get(LOADING), by_reason.get(MEMORY)
+        if loading and memory:
+            # A load waits for memory first, which says more.
+            rest = memory.gaps(loading.starts[0], loading.ends[-1])
+            by_reason[LOADING] = loading.common(rest)
+    return waited
+
+
+def _waits_within(waits: dict[str, Intervals], start: int, end: int) -> dict[str, int]:
+    """How much of a span was waited, by reason; no time counts twice."""
+    rest, parts = max(end - start, 0), {}
+    for reason, spans in waits.items():
+        part = min(spans.within(start, end), rest)
+        if part:
+            rest -= part
+            parts[reason] = part
+    return parts
+
+
+def _instances(whole: Joined) -> list[Instance]:
+    spans = {label(each.kind, each.name): (each.from_ns, each.to_ns) for each in whole.services}
+    found: dict[tuple[Model, str, str], Instance] = {}
+    for batch in whole.batches:
+        record = batch.record
+        key = batch.model, record.executor, record.instance
+        instance = found.get(key)
+        if instance is None:
+            instance = found[key] = Instance(batch.model, record.instance, record.executor)
+            instance.from_ns, instance.to_ns = spans[batch.scheduler]
+        # It may have had several schedulers.
+        instance.from_ns = min(instance.from_ns or record.sent_ns, record.sent_ns)
+        instance.to_ns = max(instance.to_ns, spans[batch.scheduler][1], record.finished_ns)
+        instance.batches.append(batch)
+    joins: dict[str, list[int]] = {}
+    ends: dict[str, list[int]] = {}
+    for _, event in whole.events:
+        if event.what == JOINED_EXECUTOR:
+            joins.setdefault(event.subject, []).append(event.from_ns)
+        elif event.what == LOST_EXECUTOR:
+            ends.setdefault(event.subject, []).append(event.from_ns)
+    lost = whole.lost_instances()
+    for (_, executor, name), instance in found.items():
+        # One that was lost is idle no more; before its executor came it was not idle either.
+        last = max(each.record.finished_ns for each in instance.batches)
+        losses = [
+            *ends.get(executor, ()),
+            *(each.from_ns for each in lost.get((executor, name), ())),
+        ]
+        instance.to_ns = min([instance.to_ns, *(each for each in losses if each >= last)])
+        first = instance.batches[0].record.sent_ns
+        begins = [each for each in joins.get(executor, ()) if each <= first]
+        instance.from_ns = max([instance.from_ns, *begins])
+    return sorted(found.values(), key=lambda each: (each.model, each.executor, each.name))
+
+
+# A step's name, its end, and the batch whose queue it is, if it is one.
+_End: TypeAlias = "tuple[str, int, Batch | None]"
+
+
+def _ends(request: Request) -> Iterator[_End]:
+    """Each step's end; the first is where all begins."""
+    gateway, ended = request.gateway, request.ended
+    if gateway is not None:
+        yield "", gateway.received_ns, None
+    if request.attempts:
+        yield AT_GATEWAY, request.attempts[0].member.received_ns, None
+        arrival = ADMISSION
+        for batch, member in request.attempts:
+            yield arrival, member.enqueued_ns, None
+            yield QUEUE, batch.record.sent_ns, batch
+            for name, end in _execution_ends(batch):
+                yield name, end, None
+            # Of an ensemble, or of a request that is executed again.
+            arrival = BETWEEN
+    elif ended is not None:
+        yield AT_GATEWAY, ended.received_ns, None
+        yield ADMISSION, ended.enqueued_ns, None
+        yield QUEUE, ended.ended_ns, None
+    if gateway is not None:
+        known = request.attempts or ended
+        yield GATEWAY_REPLY if known else AT_SCHEDULER, gateway.ended_ns, None
+
+
+def _execution_ends(batch: Batch) -> Iterator[tuple[str, int]]:
+    record, done = batch.record, batch.execution
+    began = batch.began_ns
+    yield BEHIND, began
+    if record.error:
+        yield FAILED, record.finished_ns
+        return
+    if done is None:
+        parts = reported_parts(batch)
+        yield TO_EXECUTOR, parts[0][1]
+        for name, _, end in parts:
+            yield name, end
+    else:
+        yield TO_EXECUTOR, done.received_ns
+        yield INPUT, done.input_ns
+        yield COMPUTE, done.infer_ns
+        yield OUTPUT, done.output_ns
+        yield EXECUTOR_REPLY, done.written_ns
+    yield FROM_EXECUTOR, record.finished_ns
+
+
+def reported_parts(batch: Batch) -> tuple[tuple[str, int, int], ...]:
+    """What an instance reports of a batch, where it must have been: at its end."""
+    record, parts = batch.record, []
+    phases = record.input_ns, record.infer_ns, record.output_ns
+    since = max(record.finished_ns - sum(phases), batch.began_ns)
+    for name, duration in zip((INPUT, COMPUTE, OUTPUT), phases, strict=True):
+        end = max(min(since + duration, record.finished_ns), since)
+        parts.append((name, since, end))
+        since = end
+    return tuple(parts)
+
+
+# What of a record is a time, and not a duration.
+_TIMES: Final = {
+    each: tuple(
+        name
+        for name in each._fields
+        if name.endswith("_ns") and not (each is BatchRecord and name in _DURATIONS)
+    )
+    for each in (GatewayRequest, BatchRecord, EndedRequest, Wait, ExecutionRecord, Event)
+}
+
+
+def _aligned(record: Record, shift: int) -> Record:
+    changed = {}
+    for name in _TIMES[type(record)]:
+        time = getattr(record, name)
+        if time:
+            changed[name] = time + shift
+    if isinstance(record, BatchRecord):
+        members = tuple(
+            each._replace(
+                received_ns=each.received_ns and each.received_ns + shift,
+                enqueued_ns=each.enqueued_ns and each.enqueued_ns + shift,
+            )
+            for each in record.members
+        )
+        return record._replace(members=members, **changed)
+    return record._replace(**changed)
+
+
+def latest(timeline: Timeline, duration_ns: int) -> None:
+    """Leave only what had not ended before the last of this time, in place."""
+    for service in timeline.services:
+        since = max(service.to_ns - duration_ns, service.from_ns)
+        service.records = [each for each in service.records if _end(each) >= since]
+        service.from_ns = since
+
+
+def _end(record: Record) -> int:
+    match record:
+        case GatewayRequest() | EndedRequest():
+            return record.ended_ns
+        case BatchRecord():
+            return record.finished_ns
+        case ExecutionRecord():
+            return record.written_ns
+        case _:
+            return record.to_ns or record.from_ns

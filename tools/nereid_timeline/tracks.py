@@ -1,0 +1,347 @@
+"""Lays a timeline out as trace viewers show it: processes with tracks, on them slices, counters and
+marks. Pure; knows no format.
+
+Items come one by one, so that nobody holds them all. Slices of one track never overlap, but for
+their children; what happens at the same time has lanes, which are tracks of one name.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from nereid_timeline.joined import (
+    BEHIND,
+    COMPUTE,
+    EXECUTOR,
+    EXECUTOR_REPLY,
+    INPUT,
+    OUTPUT,
+    QUEUE,
+    label,
+    model_name,
+    reported_parts,
+    wait_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from nereid.timeline.records import ExecutionRecord
+    from nereid_timeline.joined import Joined, Request
+
+Arguments: TypeAlias = tuple[tuple[str, "str | int"], ...]
+
+REQUEST: Final = "request"
+BATCH: Final = "batch"
+EXECUTION: Final = "execution"
+IN_FLIGHT: Final = "in flight"
+# A counter has no more points than one in so much time.
+_COUNTER_NS: Final = 100_000
+# Of flows from batches to executions; requests' numbers are theirs.
+_BATCH_FLOWS: Final = 1 << 63
+_ALL_BITS: Final = (1 << 64) - 1
+
+
+class Process(NamedTuple):
+    """A service."""
+
+    id: int
+    name: str
+
+
+class Track(NamedTuple):
+    """A line of a process; lane: of several with one name."""
+
+    id: int
+    process: int
+    name: str
+    lane: int = 0
+    counter: bool = False
+
+
+class Flow(NamedTuple):
+    """Joins slices with the same id, in the order of their times."""
+
+    id: int
+    begins: bool
+
+
+class Slice(NamedTuple):
+    """Something with a duration; children lie within it, one after the other."""
+
+    track: int
+    name: str
+    start: int
+    end: int
+    arguments: Arguments = ()
+    flows: tuple[Flow, ...] = ()
+    children: tuple[tuple[str, int, int], ...] = ()
+
+
+class Mark(NamedTuple):
+    """Something without a duration."""
+
+    track: int
+    name: str
+    time: int
+    arguments: Arguments = ()
+
+
+class Count(NamedTuple):
+    """A counter's value from a time on."""
+
+    track: int
+    time: int
+    value: int
+
+
+Item: TypeAlias = Process | Track | Slice | Mark | Count
+
+
+def laid_out(whole: Joined) -> Iterator[Item]:
+    """All of a timeline: processes and tracks come before what is on them."""
+    layout = _Layout()
+    for item in _items(layout, whole):
+        yield from layout.new_lanes
+        layout.new_lanes.clear()
+        yield item
+
+
+def _items(layout: _Layout, whole: Joined) -> Iterator[Item]:
+    for service in whole.services:
+        yield layout.process(label(service.kind, service.name))
+    for gateway, requests in whole.by_gateway.items():
+        yield from _gateway(layout, gateway, requests)
+    yield from _queues(layout, whole)
+    yield from _batches(layout, whole)
+    yield from _waits(layout, whole)
+    yield from _executions(layout, whole)
+    yield from _events(layout, whole)
+
+
+@dataclass(slots=True)
+class _Lanes:
+    """Gives each slice the lowest lane that is free; slices come in the order of their starts."""
+
+    tracks: list[int] = field(default_factory=list)
+    free: list[int] = field(default_factory=list)
+    # Ends and lanes.
+    taken: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Layout:
+    processes: dict[str, int] = field(default_factory=dict)
+    lanes: defaultdict[tuple[int, str], _Lanes] = field(default_factory=lambda: defaultdict(_Lanes))
+    # Those of the next item: they come before it.
+    new_lanes: list[Track] = field(default_factory=list)
+    tracks: int = 0
+
+    def process(self, service: str) -> Process:
+        return Process(self.processes.setdefault(service, len(self.processes) + 1), service)
+
+    def lane(self, service: str, name: str, start: int, end: int) -> int:
+        """The track for a slice or mark, which is the next item."""
+        process = self.processes[service]
+        lanes = self.lanes[process, name]
+        while lanes.taken and lanes.taken[0][0] <= start:
+            heappush(lanes.free, heappop(lanes.taken)[1])
+        if lanes.free:
+            lane = heappop(lanes.free)
+        else:
+            lane = len(lanes.tracks)
+            track = self.track(process, name, lane=lane)
+            lanes.tracks.append(track.id)
+            self.new_lanes.append(track)
+        heappush(lanes.taken, (end, lane))
+        return lanes.tracks[lane]
+
+    def track(self, process: int, name: str, *, lane: int = 0, counter: bool = False) -> Track:
+        self.tracks += 1
+        return Track(self.tracks, process, name, lane, counter)
+
+    def counter(
+        self, service: str, name: str, changes: Iterable[tuple[int, int]]
+    ) -> Iterator[Item]:
+        """A counter's track and values; of values that are close together the last one."""
+        track = self.track(self.processes[service], name, counter=True)
+        yield track
+        since, last = 0, None
+        for time, value in changes:
+            if last is not None and time - since >= _COUNTER_NS:
+                yield Count(track.id, *last)
+                since = time
+            last = time, value
+        if last is not None:
+            yield Count(track.id, *last)
+
+
+def _gateway(layout: _Layout, gateway: str, requests: list[Request]) -> Iterator[Item]:
+    known = [
+        each.gateway
+        for each in requests
+        if each.gateway and 0 < each.gateway.received_ns <= each.gateway.ended_ns
+    ]
+    known.sort(key=lambda each: each.received_ns)
+    for record in known:
+        start, end = record.received_ns, record.ended_ns
+        track = layout.lane(gateway, REQUEST, start, end)
+        arguments: list[tuple[str, str | int]] = [
+            ("model", record.model),
+            ("protocol", record.protocol),
+        ]
+        for name, value in (
+            ("version", record.version),
+            ("request_id", record.request_id),
+            ("trace_id", record.trace_id),
+            ("status", record.status),
+        ):
+            if value:
+                arguments.append((name, value))
+        flows = (Flow(record.number & _ALL_BITS, begins=True),)
+        yield Slice(track, REQUEST, start, end, tuple(arguments), flows)
+    yield from layout.counter(
+        gateway,
+        IN_FLIGHT,
+        _levels([each.received_ns for each in known], [each.ended_ns for each in known]),
+    )
+
+
+def _queues(layout: _Layout, whole: Joined) -> Iterator[Item]:
+    """Of each model at each scheduler: a slice for each request, and how many there were."""
+    queues: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
+    for batch in whole.batches:
+        sent = batch.record.sent_ns
+        queue = queues.setdefault((batch.scheduler, batch.name), [])
+        queue.extend((each.enqueued_ns, sent, each.number) for each in batch.record.members)
+    for scheduler, ended in whole.ended:
+        if ended.enqueued_ns and not whole.requests[ended.number].attempts:
+            name = model_name((ended.model, ended.version))
+            queue = queues.setdefault((scheduler, name), [])
+            queue.append((ended.enqueued_ns, ended.ended_ns, ended.number))
+    for (scheduler, name), queue in queues.items():
+        queue[:] = sorted(each for each in queue if 0 < each[0] <= each[1])
+        for start, end, number in queue:
+            track = layout.lane(scheduler, f"{name} queue", start, end)
+            request = whole.requests.get(number)
+            begins = request is None or request.gateway is None
+            flows = (Flow(number & _ALL_BITS, begins),) if number else ()
+            yield Slice(track, QUEUE, start, end, (), flows)
+        levels = _levels([each[0] for each in queue], [each[1] for each in queue])
+        yield from layout.counter(scheduler, f"{name} queue length", levels)
+
+
+def _batches(layout: _Layout, whole: Joined) -> Iterator[Item]:
+    sizes: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for number, batch in enumerate(whole.batches):
+        record = batch.record
+        start, end = record.sent_ns, max(record.finished_ns, record.sent_ns)
+        name = f"{record.instance} of {record.executor}"
+        track = layout.lane(batch.scheduler, name, start, end)
+        arguments: Arguments = (
+            ("model", batch.name),
+            ("size", record.size),
+            ("number", record.number),
+        )
+        if record.error:
+            arguments = (*arguments, ("error", record.error))
+        flows = [Flow(each.number & _ALL_BITS, begins=False) for each in record.members]
+        if batch.execution is not None:
+            flows.append(Flow(_BATCH_FLOWS + number, begins=True))
+        parts = [(BEHIND, start, batch.began_ns)]
+        if batch.execution is None and not record.error:
+            parts += reported_parts(batch)
+        children = _parts(start, end, *parts)
+        yield Slice(track, BATCH, start, end, arguments, tuple(flows), children)
+        sizes.setdefault((batch.scheduler, batch.name), []).append((start, record.size))
+    for (scheduler, name), changes in sizes.items():
+        yield from layout.counter(scheduler, f"{name} batch size", changes)
+
+
+def _waits(layout: _Layout, whole: Joined) -> Iterator[Item]:
+    for scheduler, wait in sorted(whole.waits, key=lambda each: each[1].from_ns):
+        if wait.to_ns < wait.from_ns:
+            continue
+        name = f"{model_name((wait.model, wait.version))} waits"
+        track = layout.lane(scheduler, name, wait.from_ns, wait.to_ns)
+        arguments = (("requests", wait.requests),)
+        yield Slice(track, wait_name(wait.reason), wait.from_ns, wait.to_ns, arguments)
+
+
+def _executions(layout: _Layout, whole: Joined) -> Iterator[Item]:
+    done: dict[tuple[str, str], list[tuple[ExecutionRecord, int]]] = {}
+    for number, batch in enumerate(whole.batches):
+        if batch.execution is not None:
+            record = batch.execution
+            key = label(EXECUTOR, batch.record.executor), record.instance
+            done.setdefault(key, []).append((record, number))
+    for executor, records in whole.alone.items():
+        for record in records:
+            done.setdefault((executor, record.instance), []).append((record, -1))
+    for (executor, instance), some in done.items():
+        some.sort(key=lambda each: each[0].received_ns)
+        before = 0
+        for record, number in some:
+            # It may have been read while the instance was busy with the one before.
+            start = max(record.received_ns, before)
+            end = before = max(record.written_ns, start)
+            track = layout.lane(executor, instance, start, end)
+            children = _parts(
+                start, end,
+                (INPUT, start, record.input_ns),
+                (COMPUTE, record.input_ns, record.infer_ns),
+                (OUTPUT, record.infer_ns, record.output_ns),
+                (EXECUTOR_REPLY, record.output_ns, record.written_ns),
+            )  # fmt: skip
+            arguments = (
+                ("model", model_name((record.model, record.version))),
+                ("size", record.size),
+                ("number", record.number),
+                ("bytes_in", record.bytes_in),
+                ("bytes_out", record.bytes_out),
+            )
+            flows = (Flow(_BATCH_FLOWS + number, begins=False),) if number >= 0 else ()
+            yield Slice(track, EXECUTION, start, end, arguments, flows, children)
+
+
+def _events(layout: _Layout, whole: Joined) -> Iterator[Item]:
+    for service, event in whole.events:
+        name = f"{event.what}: {event.subject}"
+        arguments: Arguments = (("detail", event.detail),) if event.detail else ()
+        end = max(event.to_ns, event.from_ns)
+        track = layout.lane(service, "events", event.from_ns, end)
+        if event.to_ns:
+            yield Slice(track, name, event.from_ns, end, arguments)
+        else:
+            yield Mark(track, name, event.from_ns, arguments)
+
+
+def _parts(start: int, end: int, *parts: tuple[str, int, int]) -> tuple[tuple[str, int, int], ...]:
+    """Those of the parts that have a duration, within the whole and not over each other."""
+    kept = []
+    for name, begin, stop in parts:
+        begin_within, stop_within = max(begin, start), min(stop, end)
+        if begin and stop_within > begin_within:
+            kept.append((name, begin_within, stop_within))
+            start = stop_within
+    return tuple(kept)
+
+
+def _levels(starts: list[int], ends: list[int]) -> Iterator[tuple[int, int]]:
+    """How many have begun and not ended, at each change."""
+    starts, ends = sorted(starts), sorted(ends)
+    at = level = 0
+    for start in starts:
+        # What has no duration begins before it ends.
+        while at < len(ends) and ends[at] < start:
+            level -= 1
+            yield ends[at], level
+            at += 1
+        level += 1
+        yield start, level
+    for end in ends[at:]:
+        level -= 1
+        yield end, level
