@@ -1,4 +1,7 @@
-"""What pyproject.toml cannot say: mypyc compiles the modules that it lists, where that can be done.
+"""What pyproject.toml cannot say: mypyc compiles the modules of marked folders, where that can be done.
+
+A folder's marks stand in its `__init__.py`, in a line such as ``# layout: compiled, pure``; they hold
+for its modules, not for folders in it. docs/decisions/layout.md has what each mark asks of them.
 
 NEREID_COMPILE=1 fails where it cannot, 0 leaves all in pure Python. Not set: compiled if there are
 a C compiler, Python's headers and mypyc, and pure otherwise and for editable installs.
@@ -7,6 +10,7 @@ a C compiler, Python's headers and mypyc, and pure otherwise and for editable in
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import sysconfig
@@ -15,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError
 from setuptools.modified import newer_group
@@ -25,24 +29,40 @@ METADATA_COMMANDS = {"dist_info", "egg_info", "sdist"}
 # Contributors change what they have installed.
 PURE_COMMANDS = {*METADATA_COMMANDS, "develop", "editable_wheel"}
 ASKED = os.environ.get("NEREID_COMPILE", "")
+MARKS = re.compile(r"^# layout: (.+)$", re.MULTILINE)
 # What decides how C is made and compiled.
 BUILT_BY = ("setup.py", "requirements/build.txt")
 # Types come from this repository alone, so that the same is compiled whatever else is installed.
 MYPY_FLAGS = (
     "--config-file=",
-    "--explicit-package-bases",
     "--follow-imports=silent",
     "--ignore-missing-imports",
     "--no-site-packages",
 )
 
 
-def listed_modules() -> list[str]:
-    """Paths of the modules to compile. An image has the folders of its own service only."""
-    with Path("pyproject.toml").open("rb") as file:
-        folders = tomllib.load(file)["tool"]["nereid"]["compiled"]
-    paths = [f"{folder}/{name}.py" for folder, names in folders.items() for name in names]
-    return [path for path in paths if Path(path).exists()]
+def source_directories(root: Path) -> list[str]:
+    """Return the directories below the root that packages are looked for in."""
+    with (root / "pyproject.toml").open("rb") as file:
+        where: list[str] = tomllib.load(file)["tool"]["setuptools"]["packages"]["find"]["where"]
+    return where
+
+
+def marked_modules(mark: str, root: Path) -> dict[str, Path]:
+    """Return the modules of all folders that have the mark: names and paths, without `__init__`.
+
+    An image has the folders of its own service only.
+    """
+    found = {}
+    for directory in source_directories(root):
+        for package in find_packages(str(root / directory), include=["nereid*"]):
+            folder = root.joinpath(directory, *package.split("."))
+            marks = MARKS.search((folder / "__init__.py").read_text())
+            if marks and mark in marks[1].split(", "):
+                for path in sorted(folder.glob("*.py")):
+                    if path.name != "__init__.py":
+                        found[f"{package}.{path.stem}"] = path.relative_to(root)
+    return found
 
 
 def compiles() -> bool:
@@ -62,7 +82,7 @@ def extensions() -> list[Extension]:
     except ImportError:
         sys.exit("NEREID_COMPILE=1 needs mypyc: requirements/build.txt has the version")
     made = mypycify(
-        [*MYPY_FLAGS, *listed_modules()],
+        [*MYPY_FLAGS, *map(str, marked_modules("compiled", Path()).values())],
         opt_level="1",
         debug_level="0",
         multi_file=True,
@@ -111,7 +131,8 @@ class ParallelBuild(build_ext):
         super().build_extension(ext)
 
 
-if compiles():
-    setup(ext_modules=extensions(), cmdclass={"build_ext": ParallelBuild})
-else:
-    setup()
+if __name__ == "__main__":
+    if compiles():
+        setup(ext_modules=extensions(), cmdclass={"build_ext": ParallelBuild})
+    else:
+        setup()

@@ -154,9 +154,7 @@ def start(stack: ExitStack, work: Path, models: Path, store: str, gateways: int)
 def _line(label: str, samples: Sequence[Sample]) -> str:
     mid = middle(samples)
     rates = [each.infer_per_s for each in samples]
-    cpu = "  ".join(
-        f"{name.removeprefix('nereid.services.')} {us:.1f}" for name, us in mid.cpu_us.items()
-    )
+    cpu = "  ".join(f"{name.removeprefix('nereid_')} {us:.1f}" for name, us in mid.cpu_us.items())
     return (
         f"{label:34}{mid.infer_per_s:9,.0f}{min(rates):9,.0f}{max(rates):9,.0f}{mid.p50_us:9,.0f}"
         f"{mid.client_cpu_us:8.1f}  {sum(mid.cpu_us.values()):.1f} = {cpu}"
@@ -194,8 +192,7 @@ def by_process(mesh: Mesh, store: str, arguments: argparse.Namespace) -> None:
         cpu_us = middle(samples).cpu_us
         gateway_us = cpu_us["nereid_gateway"]
         feeds = [
-            f"one {name} keeps up with"
-            f" {gateway_us / cpu_us[f'nereid.services.{name}']:.1f} gateways"
+            f"one {name} keeps up with {gateway_us / cpu_us[f'nereid_{name}']:.1f} gateways"
             for name in ("scheduler", "cache")
         ]
         print(f"  {'; '.join(feeds)}", flush=True)

@@ -11,5 +11,5 @@ import os
 import sys
 
 _spec = sys.modules["__main__"].__spec__
-if not sys.flags.safe_path and _spec is not None and _spec.name.startswith("nereid."):
+if not sys.flags.safe_path and _spec is not None and _spec.name.startswith(("nereid.", "nereid_")):
     os.execv(sys.executable, [sys.executable, "-P", *sys.orig_argv[1:]])  # noqa: S606 - the command line that it has

@@ -57,7 +57,16 @@ _FORMS = {
     )
 }
 _PHRASES = ("under way", "is gone", "nobody's", "no taker", "in passing", "hears of")
-_ROOTS = ("nereid", "services", "tests", "benchmarks", "examples", "scripts")
+_ROOTS = (
+    "nereid",
+    "services",
+    "plugins",
+    "tools",
+    "tests",
+    "benchmarks",
+    "examples",
+    "scripts",
+)
 _PAGES = ("docs", "README.md", "CONTRIBUTING.md")
 # What is generated is as long as what it lists.
 _GENERATED = "<!-- Written by "

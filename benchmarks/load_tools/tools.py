@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.failure import BenchError
 from benchmarks.load_tools.settings import Setting, Target, flags
 from benchmarks.process import Command, ServerProcess
+from benchmarks.source_tree import source_path
 
 PERF_ANALYZER = "perf_analyzer"
 NEREID = "nereid perf"
@@ -64,7 +65,7 @@ class Tools:
 def nereid_command(tree: Path, arguments: list[str], log: Path) -> Command:
     """`nereid` of a tree of the project."""
     program = Path(sys.executable).with_name("nereid")
-    return Command([str(program), *arguments], log, {"PYTHONPATH": str(tree)}, tree)
+    return Command([str(program), *arguments], log, {"PYTHONPATH": source_path(tree)}, tree)
 
 
 def _measured(

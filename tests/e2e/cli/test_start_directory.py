@@ -82,7 +82,7 @@ def test_a_mesh_imports_nothing_from_it(
 def test_a_service_that_is_started_without_p_imports_nothing_from_it(
     trapped: Path, tmp_path: Path, service: str
 ) -> None:
-    argv = [sys.executable, "-m", f"nereid.services.{service}", "--help"]
+    argv = [sys.executable, "-m", f"nereid_{service}", "--help"]
     done = subprocess.run(argv, cwd=trapped, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / "imports").exists(), (tmp_path / "imports").read_text()

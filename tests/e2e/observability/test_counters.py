@@ -96,7 +96,7 @@ def test_counters_do_not_fall_with_what_is_killed(tmp_path: Path) -> None:
         stats = mesh.counts("counting")
         shown = counters(mesh)
         for what in ("worker", "executor", "gateway", "cache"):
-            module = f"nereid.services.{'executor' if what == 'worker' else what}"
+            module = f"nereid_{'executor' if what == 'worker' else what}"
             kill(mesh, module, of_worker=what == "worker")
             until(lambda: ask_model(mesh, 1000.0) == 200, "a response")
             await_series(mesh, shown)

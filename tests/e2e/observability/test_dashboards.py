@@ -91,7 +91,7 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         "executor": ("--gpus=none", "--metrics-interval-ms=100", join),
     }
     commands = [
-        [sys.executable, "-m", f"nereid.services.{name}", f"--metrics-port={ports[name]}", *given]
+        [sys.executable, "-m", f"nereid_{name}", f"--metrics-port={ports[name]}", *given]
         for name, given in services.items()
     ]
     with contextlib.ExitStack() as stack:

@@ -191,7 +191,7 @@ def _processes(root: int) -> dict[int, str]:
     found = {root}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
-    return {pid: names[pid].removeprefix("nereid.services.") + f" {pid}" for pid in sorted(found)}
+    return {pid: names[pid].removeprefix("nereid_") + f" {pid}" for pid in sorted(found)}
 
 
 def _memory_mib(pid: int, name: str) -> float:

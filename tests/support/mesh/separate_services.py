@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.source_tree import service_module, source_path
 from tests.support.mesh.mesh import ask
 from tests.support.mesh.poison import poisoned
 
@@ -18,10 +19,12 @@ def service(
     name: str, log: Path, *flags: str, tree: Path | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """tree: of the source of another release; None: this one's."""
-    environ = poisoned(os.environ) if tree is None else os.environ | {"PYTHONPATH": str(tree)}
+    environ = (
+        poisoned(os.environ) if tree is None else os.environ | {"PYTHONPATH": source_path(tree)}
+    )
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", f"nereid.services.{name}", *flags],
+            [sys.executable, "-m", service_module(name, tree), *flags],
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environ,

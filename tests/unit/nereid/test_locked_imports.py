@@ -51,7 +51,7 @@ def _locked(service: str) -> list[str]:
 
 @pytest.mark.parametrize("service", ["cache", "executor", "gateway", "scheduler"])
 def test_a_service_imports_only_what_its_image_installs(service: str) -> None:
-    command = [sys.executable, "-c", _PROGRAM, f"nereid.services.{service}", *_locked(service)]
+    command = [sys.executable, "-c", _PROGRAM, f"nereid_{service}", *_locked(service)]
     done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=True)
     missing = [line.split() for line in done.stdout.splitlines()]
     assert [each for each in missing if each[0] not in _NOT_IN_IMAGES] == []

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-import nereid
 from nereid.pb.model_config_pb2 import ModelConfig
 from nereid_mesh.check.parameters import KNOWN_PARAMETERS, misspelled
 
-_PACKAGES = {"onnxruntime": "onnx", "openvino": "openvino.py"}
+_SOURCES = {
+    "onnxruntime": "nereid_executor.backends.onnx",
+    "openvino": "nereid_executor.backends.openvino",
+    "python": "nereid_executor.backends.python",
+    "pytorch": "nereid_pytorch",
+    "tensorrt": "nereid_tensorrt",
+}
 
 
 def parameters(backend: str, *names: str) -> ModelConfig:
@@ -43,8 +49,10 @@ def test_a_model_that_has_the_known_one_as_well_knows_what_it_does() -> None:
 
 @pytest.mark.parametrize("backend", sorted(KNOWN_PARAMETERS))
 def test_backends_read_what_is_known_of_them(backend: str) -> None:
-    place = Path(nereid.__file__).parent / "services/executor/nereid_executor/backends"
-    place /= _PACKAGES.get(backend, backend)
-    files = [place] if place.is_file() else [*place.rglob("*.py")]
+    spec = find_spec(_SOURCES[backend])
+    assert spec is not None
+    assert spec.origin is not None
+    place = Path(spec.origin)
+    files = [*place.parent.rglob("*.py")] if place.name == "__init__.py" else [place]
     source = "".join(each.read_text() for each in files)
     assert [name for name in KNOWN_PARAMETERS[backend] if f'"{name}"' not in source] == []

@@ -31,7 +31,9 @@ def handlers(services: Sequence[str]) -> dict[str, StreamHandler]:
 
     @functools.cache
     def servicer() -> Reflect:
-        from nereid_gateway.fronts.grpc import reflection_servicer
+        from nereid_gateway.fronts.grpc import (  # noqa: PLC0415 - see the module's docstring
+            reflection_servicer,
+        )
 
         return reflection_servicer.servicer((*services, *_SERVICES))
 

@@ -20,6 +20,7 @@ from struct import Struct, unpack_from
 from typing import TYPE_CHECKING, Any, Final
 
 import nereid
+import nereid_executor
 from nereid.backends import ModelLostError
 from nereid.config.inherited_secrets import public_environ
 from nereid.core.errors import Internal
@@ -38,8 +39,10 @@ if TYPE_CHECKING:
 # What Python runs: a worker in any Python, or one in Nereid's that can serve a stream itself.
 _WORKER: Final = str(Path(worker_site.__path__[0]).resolve() / "nereid_worker")
 _DIRECT_WORKER: Final = direct.__path__[0]
-# The directory of the package `nereid`.
-_ROOT: Final = str(Path(nereid.__file__).parents[1])
+# The directories that a direct worker imports Nereid from.
+_SOURCES: Final = os.pathsep.join(
+    dict.fromkeys(str(Path(each.__path__[0]).parent) for each in (nereid, nereid_executor))
+)
 
 # What a worker leaves in the memory that it shares: its last batch, and the requests that it runs.
 _LAST_BATCH: Final = Struct("<Q")
@@ -92,7 +95,7 @@ class WorkerProcess:
             descriptors = (theirs.fileno(), memory)
             arguments = [*map(str, descriptors), str(os.getpid())]
             program = (
-                [_DIRECT_WORKER, *arguments, _ROOT] if serves_stream else [_WORKER, *arguments]
+                [_DIRECT_WORKER, *arguments, _SOURCES] if serves_stream else [_WORKER, *arguments]
             )
             # In its own session: a terminal's signals to the foreground are for the executor.
             self._process = subprocess.Popen(

@@ -1,23 +1,27 @@
 """The modules of a worker in Nereid's own Python: each loaded once, and what a model finds."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import nereid
+import nereid_executor
 from nereid_executor.backends.python import direct, worker_site
 
 SITE = worker_site.__path__[0]
-ROOT = str(Path(nereid.__file__).parents[1])
+SOURCES = os.pathsep.join(
+    dict.fromkeys(str(Path(each.__path__[0]).parent) for each in (nereid, nereid_executor))
+)
 # Runs in the place of nereid_worker.runtime.process.main, once everything is imported.
 PROGRAM = """
-import runpy, sys
+import os, runpy, sys
 from importlib import import_module
 
 def main(stream_server):
     workers = [name for name in sys.modules if "nereid_worker" in name]
-    assert all(name.startswith("nereid.services.") for name in workers), workers
-    assert ROOT not in sys.path and sys.path[0] == SITE, sys.path
+    assert all(name.startswith("nereid_") for name in workers), workers
+    assert not {*SOURCES} & {*sys.path} and sys.path[0] == SITE, sys.path
     package = workers[0].partition("nereid_worker")[0] + "nereid_worker"
     import_module(package + ".pb_utils.modules").register()
     # A model's own folder comes last on its path.
@@ -29,14 +33,15 @@ def main(stream_server):
     import helper
     print(stream_server.__name__, helper.WHOSE)
 
-SITE, ROOT, DIRECT, MODEL = sys.argv[1:]
-sys.path.insert(0, ROOT)
+SITE, JOINED, DIRECT, MODEL = sys.argv[1:]
+SOURCES = JOINED.split(os.pathsep)
+sys.path[:0] = SOURCES
 process = import_module(
     "nereid_executor.backends.python.worker_site.nereid_worker.runtime.process"
 )
 process.main = main
-sys.path.remove(ROOT)
-sys.argv = [DIRECT, ROOT]
+del sys.path[: len(SOURCES)]
+sys.argv = [DIRECT, JOINED]
 runpy.run_path(DIRECT, run_name="__main__")
 """
 
@@ -45,7 +50,7 @@ def test_a_model_finds_nereids_package_and_its_own_modules(tmp_path: Path) -> No
     (tmp_path / "nereid").mkdir()
     (tmp_path / "nereid" / "__init__.py").write_text('WHOSE = "the model\'s"')
     (tmp_path / "helper.py").write_text('WHOSE = "the model\'s"')
-    command = [sys.executable, "-c", PROGRAM, SITE, ROOT, direct.__path__[0], str(tmp_path)]
+    command = [sys.executable, "-c", PROGRAM, SITE, SOURCES, direct.__path__[0], str(tmp_path)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=tmp_path, env={"PYTHONPATH": ""}
     )

@@ -8,7 +8,7 @@ from nereid_executor.backends.python.worker_site.nereid_worker.protocol import w
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol.channel import (
     Channel,
 )
-from nereid_executor.backends.python.worker_site.nereid_worker.runtime.frame_reader import (  # noqa: E501
+from nereid_executor.backends.python.worker_site.nereid_worker.runtime.frame_reader import (
     FrameReader,
 )
 

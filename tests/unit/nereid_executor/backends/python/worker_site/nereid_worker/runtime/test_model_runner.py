@@ -14,10 +14,10 @@ from nereid_executor.backends.python.worker_site.nereid_worker.protocol import w
 from nereid_executor.backends.python.worker_site.nereid_worker.runtime.execution import (
     BatchExecution,
 )
-from nereid_executor.backends.python.worker_site.nereid_worker.runtime.model_runner import (  # noqa: E501
+from nereid_executor.backends.python.worker_site.nereid_worker.runtime.model_runner import (
     ModelRunner,
 )
-from nereid_executor.backends.python.worker_site.nereid_worker.runtime.received_requests import (  # noqa: E501
+from nereid_executor.backends.python.worker_site.nereid_worker.runtime.received_requests import (
     Form,
 )
 from tests.support.executor.reply_sink import ReplySink
