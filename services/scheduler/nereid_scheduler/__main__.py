@@ -1,8 +1,11 @@
-"""`python -m nereid_scheduler`: the scheduler as a process of its own."""
+"""`python -m nereid_scheduler`: the scheduler as a process of its own.
+
+Reads settings and signals; knows nothing of requests.
+"""
 
 from __future__ import annotations
 
-# Before anything that may lie in the folder of the start.
+# This comes before any import that may be found in the folder of the start.
 import nereid.safe_path  # isort: split
 
 import logging
@@ -32,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 async def serve(settings: Settings, shutdown: Shutdown) -> int:
-    """Serve until shutdown is requested or the start failed; the exit code."""
+    """Serve until shutdown is requested or the start failed; return the exit code."""
     service = SchedulerService(settings, on_failed_start=shutdown.request)
     with listening_for("--scheduler-address"):
         await shutdown.await_start(service.start())
@@ -50,7 +53,7 @@ async def serve(settings: Settings, shutdown: Shutdown) -> int:
 
 
 def main() -> int:
-    """Run the process."""
+    """Run the process; return its exit code."""
     stand_by(os.environ)
     settings = read_settings(Settings, sys.argv[1:], read_environ(), _PROGRAM)
     return run_service(settings, serve, name="scheduler", program=_PROGRAM)

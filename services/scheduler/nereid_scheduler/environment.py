@@ -1,4 +1,7 @@
-"""What the parts of a scheduler share, and are made of."""
+"""Environment: the settings, clients and recorders that a scheduler's parts share.
+
+Opens them at the start and decides nothing afterwards. Knows no model and no request.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Environment:
-    """traces: None: no request is traced into a file."""
+    """Shared parts of a scheduler. traces: `None` if no request is traced into a file."""
 
     settings: Settings
     ports: MeshPorts
@@ -51,13 +54,13 @@ class Environment:
     segment_owners: SegmentOwners
     traces: Traces | None
     metrics_config: MetricsConfig
-    # None: no timeline is recorded.
+    # `None` if no timeline is recorded.
     timeline: SchedulerTimeline | None
 
     def load_rules(
         self, membership: Membership | None, free_memory: Callable[[str], Mapping[str, int]]
     ) -> LoadRules:
-        """free_memory: of an executor, by device."""
+        """Return the rules for loads. free_memory: returns an executor's, in bytes by device."""
         settings = self.settings
         return LoadRules(
             CompletionRules(settings.disable_auto_complete_config, settings.backend_settings),
@@ -85,7 +88,7 @@ def open_environment(  # noqa: PLR0913 - as SchedulerService()
     *,
     cache_in_memory: bool,
 ) -> Environment:
-    """As SchedulerService's constructor. Raises StartError."""
+    """Open what SchedulerService's arguments and the settings ask for. Raises StartError."""
     ports = SocketPorts(settings) if ports is None else ports
     channel = None if open_cache_link else ports.open_cache()
     return Environment(
@@ -101,7 +104,7 @@ def open_environment(  # noqa: PLR0913 - as SchedulerService()
 
 
 def _queue_limits(settings: Settings) -> QueueLimits:
-    """Of every model version."""
+    """Return the limits of every model version's queue."""
     return QueueLimits(
         max_queue_size=settings.max_queue_size,
         max_retries=settings.max_retries,
@@ -114,7 +117,10 @@ def _queue_limits(settings: Settings) -> QueueLimits:
 
 
 def _open_state(settings: Settings, cache: Channel | None) -> SchedulerState:
-    """cache: where the cache's calls go; None: there is none. Raises StartError."""
+    """Open the scheduler's state. Raises StartError.
+
+    cache: channel for the cache's calls; `None` if there is no cache.
+    """
     name = settings.state_name
     if not name:
         directory = settings.state_directory
@@ -122,7 +128,7 @@ def _open_state(settings: Settings, cache: Channel | None) -> SchedulerState:
         return SchedulerState(store, start_s=settings.recovery.state_s)
     if cache is None:
         raise StartError("--state-name requires --cache-address, of a cache in Redis")
-    # Others may write to Redis.
+    # The secret authenticates records, since others may write to Redis.
     secret = settings.mesh_secret(f"state of {name}")
     if not secret:
         raise StartError("--state-name requires the mesh's own token (--mesh-token-file)")
@@ -138,7 +144,7 @@ def _open_timeline(settings: Settings) -> SchedulerTimeline | None:
 
 
 def _rate_limiter(settings: Settings) -> RateLimiter[RemoteInstance] | None:
-    """None: instances execute as soon as they are free."""
+    """Return the limiter; `None` means that instances execute as soon as they are free."""
     if settings.rate_limit != BY_EXECUTIONS:
         return None
     resources = Resources(settings.rate_limit_resource)

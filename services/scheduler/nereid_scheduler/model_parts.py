@@ -1,4 +1,7 @@
-"""What decides which models one scheduler serves, and has them served: the parts, put together."""
+"""Parts that decide which models one scheduler serves, and have them served.
+
+Creates and connects them, and decides nothing. Knows nothing of how a request is served.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +46,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelParts:
-    """moves and shard: None: this is the mesh's only scheduler. on_demand: None: no model is loaded
-    on demand.
+    """Parts of one scheduler that concern its models.
+
+    moves and shard are `None` if this is the mesh's only scheduler; on_demand, if no model is
+    loaded on demand.
     """
 
     repositories: Repositories
@@ -68,8 +73,10 @@ def open_models(  # noqa: PLR0913 (one by keyword)
     *,
     on_handed_over: Callable[[ServedVersion, QueuedRequests], None],
 ) -> ModelParts:
-    """on_change: called when a version's state has changed. first_commands: for an executor that
-    joins. send_notice: to all gateways. count_links: of gateways. on_handed_over: as in Loader.
+    """Create the parts. on_change: called when a version's state has changed.
+
+    first_commands: for an executor that joins. send_notice: sends to all gateways. count_links:
+    returns the number of gateways' links. on_handed_over: see Loader.
     """
     settings, state = environment.settings, environment.state
 
@@ -133,7 +140,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
             residency=residency,
             popularity=Popularity(settings.model_popularity_half_life),
             timeout_s=settings.no_executor_limit_s,
-            held_models=lambda: (each.name for each in load_queue),
+            held_models=lambda: (held.name for held in load_queue),
             record_sizes=partial(state.settings.record, SIZES),
             timeline=environment.timeline,
         )
@@ -158,7 +165,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
 
 
 def _membership(settings: Settings) -> Membership | None:
-    """None: this is the mesh's only scheduler."""
+    """Return the membership; `None` if this is the mesh's only scheduler."""
     if settings.scheduler_peers is None:
         return None
     incarnation = int.from_bytes(os.urandom(8), "little") or 1
@@ -172,7 +179,7 @@ def _open_repositories(settings: Settings) -> Repositories:
 
 
 def _control_rules(settings: Settings) -> ModelControlRules:
-    """Of model control."""
+    """Return the rules of model control."""
     return ModelControlRules(
         settings.model_control_mode,
         settings.load_model,

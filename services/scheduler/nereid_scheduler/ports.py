@@ -1,6 +1,6 @@
-"""How a scheduler is reached, and how it reaches other schedulers and the cache: over sockets.
+"""Ports of a scheduler: how it is reached, and how it reaches other schedulers and the cache.
 
-All that the scheduler has of the network is in here.
+All that the scheduler knows of sockets is in this module. Knows nothing of models and requests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nereid.rpc import Channel, Handlers
     from nereid_scheduler.settings import Settings
 
-# A peer that starts is found soon.
+# The back-off is short, so that a peer that starts is found soon.
 _PEER_BACKOFF: Final = BackoffOptions(first_s=0.02, largest_s=0.5)
 
 
@@ -23,33 +23,33 @@ class MeshPorts(Protocol):
     """The network, as a scheduler needs it."""
 
     def open_peer(self, address: str) -> Channel:
-        """To another scheduler."""
+        """Return a channel to another scheduler."""
 
     def open_cache(self) -> Channel | None:
-        """To the cache; None: there is none elsewhere."""
+        """Return a channel to the cache; `None` if there is none in another process."""
 
     async def listen(self, handlers: Handlers) -> list[str]:
-        """Serve; where. Raises OSError."""
+        """Serve these handlers; return the addresses. Raises OSError."""
 
     async def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
 
 
 class SocketPorts:
-    """Where the settings say."""
+    """MeshPorts over sockets, at the addresses of the settings."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._server: Server | None = None
 
     def open_peer(self, address: str) -> SocketChannel:
-        """As MeshPorts."""
+        """Return a channel to another scheduler."""
         settings = self._settings
         options = settings.with_keepalive(ChannelOptions(backoff=_PEER_BACKOFF), replaceable=True)
         return SocketChannel(address, settings.mesh_channel(address, Role.SCHEDULER, options))
 
     def open_cache(self) -> SocketChannel | None:
-        """As MeshPorts."""
+        """Return a channel to the cache; `None` if there is none in another process."""
         settings, address = self._settings, self._settings.cache_address
         if address is None:
             return None
@@ -57,7 +57,7 @@ class SocketPorts:
         return SocketChannel(address, settings.mesh_channel(address, Role.SCHEDULER, options))
 
     async def listen(self, handlers: Handlers) -> list[str]:
-        """As MeshPorts; port 0 is replaced by the one that the system chose."""
+        """Serve these handlers; return the addresses, with the system's port in place of port 0."""
         settings = self._settings
         rules = settings.mesh_guard(executor_control=settings.allow_executor_control)
         options = settings.with_keepalive(ServerOptions())
@@ -70,6 +70,6 @@ class SocketPorts:
         ]
 
     async def close(self) -> None:
-        """As MeshPorts."""
+        """Stop serving."""
         if self._server is not None:
             await self._server.close()

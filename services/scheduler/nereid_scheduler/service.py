@@ -1,7 +1,7 @@
-"""The scheduler as a service: its table of RPCs, its start and its drain.
+"""Scheduler as a service: its table of RPCs, its start and its drain.
 
 Wires the other modules together and decides nothing. A gateway's link is the same over a socket and
-in memory (nereid_mesh.serve.joined).
+in memory (nereid_mesh.serve.joined). States: created, started (`start`), stopping (`drain`).
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# For the responses that are still in write buffers at the end of a drain.
+# Time for the responses that are still in write buffers at the end of a drain.
 _LAST_WRITES_S: Final = 1.0
-# The exit code after --exit-on-error: the process should not be restarted.
+# Exit code after --exit-on-error: the process should not be restarted.
 FAILED_START_CODE: Final = 3
 
 
 class SchedulerService:
-    """One scheduler. Create it inside the event loop that it shall run in."""
+    """One scheduler. Create it inside the event loop in which it runs."""
 
     def __init__(  # noqa: PLR0913 - by keyword
         self,
@@ -81,11 +81,12 @@ class SchedulerService:
         state: SchedulerState | None = None,
         ports: MeshPorts | None = None,
     ) -> None:
-        """open_cache_link: to a cache in this process; else settings say where one is, if any.
-        cache_in_memory: that cache keeps its values in this process' memory, not in Redis.
-        on_failed_start: with --exit-on-error, a model could not be loaded at start.
-        cache_channel: for calls of a cache in this process. state: in place of the one that the
-        settings ask for. ports: in place of sockets.
+        """on_failed_start: called with --exit-on-error if a model could not be loaded at start.
+
+        open_cache_link: opens a link to a cache in this process; without it the settings say where
+        one is, if any. cache_in_memory: that cache keeps its values in this process's memory, not
+        in Redis. cache_channel: for calls of a cache in this process. state: replaces the one that
+        the settings ask for. ports: replace sockets.
         """
         environment = open_environment(
             settings, open_cache_link, cache_channel, state, ports, cache_in_memory=cache_in_memory
@@ -103,7 +104,7 @@ class SchedulerService:
             on_handed_over=self._on_handed_over,
         )
         moves, on_demand = models.moves, models.on_demand
-        # The first loads have, so that records found after that come after them.
+        # Set when the first loads have begun, so that records that are found later come after them.
         self._models_begun = asyncio.Event()
         # ---- requests
         self._admission = Admission(
@@ -118,7 +119,7 @@ class SchedulerService:
             timeline=environment.timeline,
         )
         self._gateways = GatewayLinks(self._admission, environment.segment_owners, self._notices)
-        # The cached models that gateways know of: those whose requests want a digest.
+        # Cached models that gateways know of: requests for these carry a digest.
         self._announced: tuple[str, ...] = ()
         # ---- control calls
         self._timelines = Timelines(environment.timeline, lambda: models.loader.sessions)
@@ -167,13 +168,13 @@ class SchedulerService:
             self._remote_control = RemoteControl(
                 models.shard, moves, self._own_handlers, settings.recovery.forwarded_call_s
             )
-        # ---- its life
+        # ---- its states
         self._started = False
-        # With --exit-on-error: whether a model to begin with could not be loaded.
+        # With --exit-on-error: a model of the start could not be loaded.
         self.failed_start = False
         self._on_failed_start = on_failed_start
         self._first_loads: asyncio.Task[None] | None = None
-        # Where it listens, once started: port 0 is replaced by the one that the system chose.
+        # Addresses that it listens at, once started; port 0 is replaced by the system's choice.
         self.addresses: list[str] = []
 
     async def _mesh_facts(self) -> pb.FactsResponse:
@@ -183,7 +184,7 @@ class SchedulerService:
         return await self._remote_control.read_facts()
 
     def handlers(self) -> Handlers:
-        """All RPCs of the scheduler, for a server or a LocalChannel."""
+        """Return all RPCs of the scheduler, for a server or a LocalChannel."""
         executors = ExecutorStreams(self._models.loader, self._timelines, self._drains)
         streams = {
             TIMELINE_PATH: TimelineStreams(self._timelines.collect).accept,
@@ -251,11 +252,11 @@ class SchedulerService:
 
     @property
     def ready(self) -> bool:
-        """Whether gateways and executors may rely on it; what models it has does not matter."""
+        """True if gateways and executors may rely on it; its models do not matter."""
         return self._started and not self._control.stopping
 
     def exposure(self) -> str:
-        """What its ports are open for, and to whom."""
+        """Return what its ports are open for, and to whom."""
         settings = self._settings
         return "; ".join(
             f"to {settings.mesh_users(address)} at {address}: the mesh"
@@ -268,7 +269,7 @@ class SchedulerService:
         return {} if models is None or not explicit else models.parse(documents)
 
     async def _restore(self, documents: Documents) -> None:
-        """The state could be read only after the start."""
+        """Restore the state, which could be read only after the start."""
         await self._models_begun.wait()
         self._mesh_settings.restore(documents)
         await self._models.control.restore(self._model_records(documents))
@@ -281,11 +282,13 @@ class SchedulerService:
             self._on_failed_start()
 
     async def drain(self, timeout_s: float) -> None:
-        """Leave new requests, and what cannot run, to the next scheduler; finish the others, fail
-        what takes longer; then end.
+        """End the scheduler.
+
+        New requests, and those that cannot run, are left to the next scheduler. The others are
+        finished; those that take longer than the timeout fail.
         """
         self._control.stopping = True
-        # First: requests that come from now on belong to another scheduler.
+        # This comes first: requests that come from now on belong to another scheduler.
         handed_over = False
         if self._models.shard is not None:
             handed_over = self._models.shard.leave()
@@ -301,7 +304,9 @@ class SchedulerService:
         if self._models.on_demand is not None:
             await self._models.on_demand.close()
         await self._environment.state.close()
-        models = [each.runtime for each in self._models.loader.versions if each.runtime is not None]
+        models = [
+            served.runtime for served in self._models.loader.versions if served.runtime is not None
+        ]
         waits = [asyncio.ensure_future(self._models.load_queue.idle())]
         waits += [asyncio.ensure_future(model.idle()) for model in models]
         _, unfinished = await asyncio.wait(waits, timeout=timeout_s)
@@ -320,12 +325,13 @@ class SchedulerService:
         await self._flush()
 
     def _return_entries(self, is_chosen: Callable[[Entry], bool]) -> None:
-        """Return those requests of clients, of the chosen ones, that have not begun."""
+        """Return the chosen requests of clients to their gateways, if they have not begun."""
         entries = [
             entry for session in self._gateways.sessions for entry in session.client_entries()
         ]
-        # First all are chosen: one that goes may change what the others of its sequence wait for.
-        for entry in [each for each in entries if is_chosen(each)]:
+        # Choose before any is returned: a returned entry may change what others of its sequence
+        # wait for.
+        for entry in [entry for entry in entries if is_chosen(entry)]:
             entry.owner.return_entry(entry, stopping_response(entry.request))
 
     async def _flush(self) -> None:
@@ -346,7 +352,7 @@ class SchedulerService:
             yield self._models.shard.notice()
 
     def _cached_models(self, shares: bool) -> CachedModels:
-        # Of a gateway that shares no memory the requests must be inline.
+        # Requests of a gateway that shares no memory must be inline.
         domain = self._environment.segment_owners.domain if shares else ""
         if self._environment.cache.responses is None:
             return CachedModels((), domain)

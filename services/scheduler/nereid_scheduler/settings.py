@@ -1,6 +1,6 @@
-"""What the scheduler can be told at its start: the only reader of its flags and environment.
+"""Settings of the scheduler: the only reader of its flags and environment.
 
-Knows names, defaults and what is refused before anything starts; nothing is acted on here.
+Knows names, defaults and what is refused before anything starts; acts on nothing.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from nereid_scheduler.core.resources import ResourceLimit
 
 _CONTROL_MODES: Final = ("none", "poll", "explicit")
 _ALL_INTERFACES: Final = ("", "0.0.0.0", "::")
-# The value of --rate-limit that limits anything.
+# The only value of --rate-limit with which instances wait for resources.
 BY_EXECUTIONS: Final = "execution_count"
 
 
 def _backend_setting(text: str) -> str:
-    """'backend,key=value', or 'key=value' for all backends."""
+    """Check 'backend,key=value', or 'key=value' for all backends."""
     backend_and_key, equals, _ = text.partition("=")
     if not (equals and backend_and_key.rpartition(",")[2].strip()):
         raise ValueError("expected backend,key=value or key=value")
@@ -60,7 +60,7 @@ def _rate_limit(text: str) -> str:
 
 
 def _store_url_error(text: str) -> str:
-    """Why a repository in an object store cannot be read; empty: it may be possible."""
+    """Return why a repository in an object store cannot be read; empty if it may be possible."""
     try:
         return missing_package(parse_store_url(text))
     except ValueError as error:
@@ -74,7 +74,7 @@ def _state_name(text: str) -> str:
 
 
 def _plain_name(text: str) -> str:
-    """A file's name, not a path."""
+    """Check that a text is a file's name, not a path."""
     if "/" in text or "\0" in text:
         raise ValueError("expected a name without slashes")
     return text
@@ -82,7 +82,7 @@ def _plain_name(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RepositorySettings:
-    """The flags of model repositories and of what loads their models."""
+    """Flags of model repositories and of the backends that load their models."""
 
     TOPIC: ClassVar = Topic.MODELS
 
@@ -99,7 +99,7 @@ class RepositorySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueSettings:
-    """The flags of waiting and repeated requests."""
+    """Flags of waiting and repeated requests."""
 
     TOPIC: ClassVar = Topic.QUEUES
 
@@ -150,7 +150,7 @@ class QueueSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheClientSettings:
-    """The flags of the response cache's client."""
+    """Flags of the response cache's client."""
 
     TOPIC: ClassVar = Topic.CACHE
 
@@ -164,7 +164,7 @@ class CacheClientSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsSettings:
-    """The flags of metrics."""
+    """Flags of metrics."""
 
     TOPIC: ClassVar = Topic.METRICS
 
@@ -183,7 +183,7 @@ class MetricsSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelControlSettings:
-    """The flags of which models are loaded, when and how."""
+    """Flags that choose which models are loaded, when and how."""
 
     TOPIC: ClassVar = Topic.MODELS
 
@@ -297,11 +297,11 @@ class Settings(
 
     @property
     def no_executor_limit_s(self) -> float:
-        """How long requests wait while no executor has their model."""
+        """Seconds that requests wait while no executor has their model."""
         return self.or_restart(self.no_executor_timeout_secs)
 
     def errors(self) -> list[str]:
-        """What is wrong with these settings, a line each."""
+        """Return what is wrong with these settings, a line for each fault."""
         errors = [
             f"--model-repository: '{path}': there is no such directory, or it may not be read"
             for path in self.model_repository
@@ -328,7 +328,7 @@ class Settings(
         return errors + self.mesh_errors(self.scheduler_address)
 
     def shard_name(self) -> str:
-        """The scheduler's name in a mesh with several."""
+        """Return the scheduler's name in a mesh with several."""
         address = self.scheduler_address[0]
         if self.scheduler_name or unix_path(address) is not None:
             return self.scheduler_name or address
@@ -336,7 +336,7 @@ class Settings(
         return f"{socket.gethostname()}:{port}" if host in _ALL_INTERFACES else address
 
     def backend_settings(self, backend: str) -> dict[str, str]:
-        """What --backend-config says for this backend; its own settings win over those for all."""
+        """Return the --backend-config of a backend; its own settings win over those for all."""
         for_all: dict[str, str] = {}
         for_it: dict[str, str] = {}
         for text in self.backend_config:

@@ -1,7 +1,9 @@
-"""From a request to the model version that serves it.
+"""Admission: the way from a gateway's request to the model version that serves it.
 
-One dictionary lookup by the head's bytes on the hot path. Requests for a model whose first load is
-in progress wait in the load queue. Knows no model's queue and no transport.
+A request is submitted to a ready model; refused; held while its model's first load is in progress;
+returned as moved if another scheduler owns its model or this one stops; or, if it was sent again,
+it waits for its first run. On the hot path the model is found with one dictionary lookup by the
+head's bytes. Knows no model's queue and no transport.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ _MAX_HEAD_BYTES: Final = 4096
 
 
 class Admission:
-    """Finds the model version of each request."""
+    """Find the model version of each request."""
 
     def __init__(  # noqa: PLR0913 (most by keyword)
         self,
@@ -73,12 +75,13 @@ class Admission:
         orphan_limit_s: float = DEFAULT_TIMES.orphan_s,
         timeline: SchedulerTimeline | None = None,
     ) -> None:
-        """Without traces no request is traced; without nested_calls models make no requests;
-        without first_runs resent requests run again at once. has_moved: whether another scheduler
-        has a model that is not here; None: there is no other. loads: whether a request for a model,
-        and a version of it or -1, begins a load that it can wait for; None: none does.
-        orphan_limit_s: how long what runs goes on whose gateway is disconnected. timeline: None:
-        none is recorded.
+        """traces: without it nothing is traced. nested_calls: without it models make no requests.
+
+        first_runs: without it resent requests run again at once. has_moved: returns whether another
+        scheduler has a model that is not here; `None` if there is no other. loads: returns whether
+        a request for a model and a version (or -1) begins a load that it can wait for; `None` if no
+        request does. orphan_limit_s: how long requests go on whose gateway is disconnected.
+        timeline: without it no waits are recorded.
         """
         self._timeline = timeline
         self._loads = loads
@@ -88,9 +91,9 @@ class Admission:
         self._traces = traces
         self._nested_calls = nested_calls
         self._first_runs = first_runs
-        # Those of gateways' links that are up.
+        # Sessions of the gateways' links that are up.
         self.sessions: dict[GatewaySession, None] = {}
-        # What ran when its gateway was lost.
+        # Requests that ran when their gateway was lost.
         self.orphans = OrphanedRequests(orphan_limit_s)
         self._by_head = BoundedCache[bytes, "QueuedRequests"](max_heads, _MAX_HEAD_BYTES)
         self._stopping = False
@@ -122,11 +125,11 @@ class Admission:
         return model.submit(request, on_response, at_once=at_once)
 
     def trace_refusal(self, request: InferRequest, error: NereidError, since_ns: int = 0) -> None:
-        """Trace a request that no model accepted. since_ns 0: it came just now."""
+        """Trace a request that no model accepted. since_ns: when it came; 0 means now."""
         if self._traces is None or not is_sampled(request.trace_context):
             return
         if isinstance(error, MovedError):
-            return  # it has no outcome yet
+            return  # the request has no outcome yet
         try:
             name, version = _model_and_version(request.head)
         except NereidError:
@@ -135,16 +138,18 @@ class Admission:
         self._traces.refused(RefusedRequest(request, name, version, since_ns, error.message))
 
     def end_older_link(self, request_id: int, newer: GatewaySession) -> None:
-        """A request was sent again over another link than that over which it is pending: its
-        gateway has given that one up, before this scheduler sees it end.
+        """End another link over which a request is pending that was sent again.
+
+        Its gateway has given that link up before this scheduler sees it end.
         """
         for session in list(self.sessions):
             if session is not newer and session.has_pending(request_id):
                 session.on_down()
 
     def stop(self) -> None:
-        """Return new requests and held ones, but for those that models make to serve accepted
-        ones, which may still reach their model.
+        """Return new requests and held ones to their gateways.
+
+        Requests that models make to serve accepted ones may still reach their model.
         """
         self._stopping = True
         for held in self._load_queue:
@@ -156,7 +161,7 @@ class Admission:
             self._first_runs.end_waits()
 
     def models_changed(self) -> None:
-        """Some version's state changed: forget what was found, retry what is held."""
+        """Forget found models and retry held requests, as some version's state has changed."""
         self._by_head.clear()
         if len(self._load_queue) and not self._retry_due:
             self._retry_due = True
@@ -169,7 +174,7 @@ class Admission:
             self._nested_calls.set_depth(request)
         name, version = _model_and_version(request.head)
         if self._stopping and not request.caller:
-            # To another scheduler, or to the one that comes after this one.
+            # The request belongs to another scheduler, or to the one that comes after this one.
             self._check_moved(name)
             raise _stopping()
         try:
@@ -195,7 +200,9 @@ class Admission:
     def _await_first_run(
         self, request: InferRequest, on_response: OnResponse, on_queued: OnQueued
     ) -> PendingRequest | None:
-        """A request that was sent before; None: it can be submitted as any other.
+        """Let a request that was sent before wait for its first run, if there may be one.
+
+        Returns `None` if it can be submitted like any other.
 
         Raises:
             Aborted: it must not run again.
@@ -210,7 +217,7 @@ class Admission:
             refusal = may_have_run(name, "the connection to an executor or a scheduler was lost")
 
         def on_unknown() -> None:
-            # A scheduler that ends returns it: the next one may find the first run.
+            # A scheduler that ends returns the request: the next one may find the first run.
             if refusal is None or (self._stopping and not request.caller):
                 self._submit_later(request, on_response, on_queued)
             else:
@@ -227,7 +234,7 @@ class Admission:
     def _submit_later(
         self, request: InferRequest, on_response: OnResponse, on_queued: OnQueued
     ) -> None:
-        """Submit a request whose sender has been given something else for it."""
+        """Submit a request for which its sender already has another PendingRequest."""
         try:
             on_queued(request.id, self._submit_slowly(request, on_response, on_queued))
         except Exception as error:
@@ -274,7 +281,7 @@ class Admission:
 
     def _retry_held(self) -> None:
         self._retry_due = False
-        # What comes after it is time in the model's queue.
+        # Later time counts as time in the model's queue.
         now_ns = time.monotonic_ns()
         released: dict[tuple[str, str], list[HeldRequest]] = {}
         for held in self._load_queue:
@@ -289,20 +296,21 @@ class Admission:
         self._record_hold((held.name, held.version), [held], time.monotonic_ns())
 
     def _record_hold(self, named: tuple[str, str], waited: list[HeldRequest], now_ns: int) -> None:
-        """Requests of a model and version have waited for its load, the first one the longest."""
+        """Record the wait of requests for a version's load; the first one waited the longest."""
         if self._timeline is not None:
             wait = Wait(*named, LOADING, waited[0].since_ns, now_ns, len(waited))
             self._timeline.record_wait(wait)
 
     def _submit_held(self, held: HeldRequest) -> tuple[str, str]:
-        """Submit a request again; returns the name and version of its model, or else those that it
-        asks for.
+        """Submit a held request again.
+
+        Returns the name and version of its model; if it has none, those that the request names.
         """
         named = held.name, held.version
         request, on_response, on_queued = held.request, held.on_response, held.on_queued
         try:
             if request.resent:
-                # An executor may have joined, and named it, since there was nobody to ask.
+                # An executor may have joined and named the request since there was nobody to ask.
                 resent = self._await_first_run(request, on_response, on_queued)
                 if resent is not None:
                     on_queued(request.id, resent)
@@ -324,23 +332,23 @@ def _stopping() -> MovedError:
 
 
 def stopping_response(request: InferRequest) -> InferResponse:
-    """What a request gets that is left to the next scheduler."""
+    """Return the response of a request that is left to the next scheduler."""
     return refusal_response(request, _stopping())
 
 
 def refusal_response(request: InferRequest, refusal: NereidError) -> InferResponse:
-    """What a request that was not accepted gets."""
+    """Return the response of a request that was not accepted."""
     if isinstance(refusal, MovedError):
         return MovedResponse(request.id, error=error_status_of(refusal))
     return InferResponse(request.id, error=error_status_of(refusal))
 
 
 def client_error(error: Exception, request: InferRequest) -> NereidError:
-    """The error to send for an exception; a bug is logged, and sent without its text."""
+    """Return the error to send for an exception; a bug is logged, and sent without its text."""
     if isinstance(error, NereidError):
         return error
-    known = request_log_extra(request.request_id, request.trace_context)
-    _log.error("a request could not be admitted", exc_info=error, extra=known)
+    extra = request_log_extra(request.request_id, request.trace_context)
+    _log.error("a request could not be admitted", exc_info=error, extra=extra)
     return Internal(INTERNAL_MESSAGE)
 
 

@@ -1,4 +1,4 @@
-"""The scheduler's ends of gateways' links: responses out, requests in."""
+"""Codecs at the scheduler's ends of gateways' links: responses out, requests in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class GatewayCodec:
-    """Of a gateway that shares memory with this host."""
+    """Codec for a gateway that shares memory with this host."""
 
     def __init__(self) -> None:
         out = ResponseCodec()
@@ -22,7 +22,7 @@ class GatewayCodec:
 
 
 class RemoteGatewayCodec(GatewayCodec):
-    """Of a gateway that shares no memory with us."""
+    """Codec for a gateway that shares no memory with this host."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,8 +32,9 @@ class RemoteGatewayCodec(GatewayCodec):
             items = decode(frame)
             for item in items:
                 payloads = item.payloads if isinstance(item, InferRequest) else ()
-                if any(isinstance(each, SharedMemory) for each in payloads):
-                    # Of some other process of this host: a model would read it for the gateway.
+                if any(isinstance(payload, SharedMemory) for payload in payloads):
+                    # The segment belongs to another process of this host: a model would read it for
+                    # the gateway.
                     raise ValueError("a reference to memory that the gateway does not share")
             return items
 

@@ -1,8 +1,8 @@
-"""The links of all gateways, and of models that make calls: a session for each, greeted with the
-notices that are in force.
+"""Links of all gateways, and of models that make calls, with a session for each.
 
-Who connects before the scheduler has started waits. One that shuts down says so on each link before
-it returns a request over it, also where a gateway connects while it finishes what it has.
+A new link is greeted with the notices that are in force. A gateway that connects before the
+scheduler has started waits. A scheduler that shuts down announces it on each link before it returns
+a request over it, also to a gateway that connects while it finishes what it has. Knows no request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.admission.admission import Admission
     from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 
-# Of a mesh's only scheduler; one of several announces what it owns as well.
+# Notice of a mesh's only scheduler; one of several announces what it owns as well.
 _LEAVING: Final = Ownership("", 0, (), leaving=True)
 
 
@@ -38,27 +38,27 @@ class GatewayLinks:
         segment_owners: SegmentOwners,
         notices: Callable[[bool], Iterable[Notice]],
     ) -> None:
-        """notices: those in force, for a gateway that shares memory with this process or not."""
+        """notices: those in force; its argument is whether the gateway shares memory with us."""
         self._admission = admission
         self._segment_owners = segment_owners
         self._notices = notices
         self._links: dict[GatewaySession, Link[FromScheduler]] = {}
-        # Gateways that have connected before the scheduler has started.
+        # Calls of gateways that connected before the scheduler has started.
         self._early_calls: list[Call] = []
         self._started = False
         self._leaving = False
 
     @property
     def sessions(self) -> Collection[GatewaySession]:
-        """Of those that are accepted; a view."""
+        """Sessions of the accepted gateways, as a view."""
         return self._links.keys()
 
     def __len__(self) -> int:
-        """How many are connected, accepted or not."""
+        """Return how many gateways are connected, accepted or not."""
         return len(self._links) + sum(not call.done for call in self._early_calls)
 
     def start(self) -> None:
-        """Accept those that wait, and from now on each at once."""
+        """Accept the gateways that wait, and from now on each one at once."""
         self._started = True
         early, self._early_calls = self._early_calls, []
         for call in early:
@@ -66,9 +66,9 @@ class GatewayLinks:
                 self.accept_call(call)
 
     def accept_call(self, call: Call) -> None:
-        """A gateway connects, over a socket."""
+        """Accept a gateway that connects over a socket."""
         if not self._started:
-            # Its link is up once it is accepted.
+            # The link is up once the call is accepted.
             self._early_calls.append(call)
             return
         domain = call.get(SHM_NAMESPACE_KEY) if call.peer_is_local else None
@@ -90,22 +90,22 @@ class GatewayLinks:
         self._add(session, link)
 
     def send_notice(self, notice: Notice) -> None:
-        """To all that are accepted."""
+        """Send a notice to all accepted gateways."""
         for link in self._links.values():
             link.send(notice)
 
     def send_to_each(self, notice: Callable[[bool], Notice]) -> None:
-        """As send_notice, what depends on whether the gateway shares memory with this process."""
+        """Send a notice that depends on whether the gateway shares memory with this process."""
         for session, link in self._links.items():
             link.send(notice(session.shares))
 
     def greet_again(self) -> None:
-        """Send all that are accepted what is in force."""
+        """Send all accepted gateways the notices in force."""
         for session, link in self._links.items():
             self._greet(session, link)
 
     def announce_leaving(self) -> None:
-        """The mesh's only scheduler shuts down: new requests are for the next one."""
+        """Announce that the mesh's only scheduler shuts down: new requests are for the next one."""
         self._leaving = True
         for link in self._links.values():
             link.send_now(_LEAVING)

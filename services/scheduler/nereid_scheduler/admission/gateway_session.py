@@ -1,6 +1,6 @@
-"""One gateway's link: requests and cancellations in, responses out.
+"""Session of one gateway's link: requests and cancellations in, responses out.
 
-Knows who is connected and which of the gateway's requests are pending; nothing of models or queues.
+Knows which gateway is connected and which of its requests are pending; nothing of models or queues.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GatewayLink(Protocol):
 
 
 class GatewaySession:
-    """The pending requests of one gateway. Set link before items come."""
+    """The pending requests of one gateway. Set `link` before items come."""
 
     link: GatewayLink
     _numbers: ClassVar = count(1)
@@ -46,40 +46,44 @@ class GatewaySession:
         *,
         for_models: bool = False,
     ) -> None:
-        """domain: the shared-memory domain of the gateway; empty: it has none. for_models: it is
-        no gateway's: models make calls over it, which nobody sends again.
+        """domain: the shared-memory domain of the gateway; empty if it has none.
+
+        for_models: the link is not a gateway's: models make calls over it, which nobody sends
+        again.
         """
         self._admission = admission
         self.for_models = for_models
         self._segment_owners = segment_owners or SegmentOwners()
         self.shares = self._segment_owners.shares_domain(domain)
-        # Segments that responses lie in, until the gateway releases them.
+        # Segments that hold responses, until the gateway releases them.
         self._lent: set[str] = set()
-        # Tells this link from the others in metrics.
+        # Distinguishes this link from others in metrics.
         self.number = next(self._numbers)
         self._pending: dict[int, PendingRequest] = {}
         admission.sessions[self] = None
-        # Bound once, not once for each request.
+        # Methods are bound once here, not once for each request.
         self._on_response: OnResponse = self._send_response
         self._on_queued: OnQueued = self._pending.__setitem__
 
     @property
     def pending(self) -> int:
-        """How many of its requests have no last response yet."""
+        """Number of its requests without a last response."""
         return len(self._pending)
 
     def client_entries(self) -> list[Entry]:
-        """Its requests in models' queues and instances, but for those that models make: whoever
-        made one waits for it here.
+        """Return its requests that are in models' queues and instances.
+
+        Requests that models make are left out, because the model that made one waits for it.
         """
         pending = self._pending.values()
-        return [each for each in pending if isinstance(each, Entry) and not each.request.caller]
+        return [entry for entry in pending if isinstance(entry, Entry) and not entry.request.caller]
 
     def on_items(self, items: list[ToScheduler]) -> None:
-        """Requests and cancellations of one frame."""
+        """Handle the requests, cancellations and releases of one frame."""
         if self not in self._admission.sessions:
-            return  # its gateway has sent them again
-        # No request of this frame waits for another turn of the event loop at an idle model.
+            return  # the gateway has sent these again over another link
+        # The frame's last request is dispatched at once, so that at an idle model no request of the
+        # frame waits for another turn of the event loop.
         last = items[-1] if items else None
         for item in items:
             if isinstance(item, InferRequest):
@@ -96,8 +100,10 @@ class GatewaySession:
                 self._segment_owners.return_segments(released)
 
     def on_down(self) -> None:
-        """The link broke, or its gateway has given it up. A gateway that is still alive sends its
-        requests again on a new one: those that run go on for a while.
+        """End the session: the link broke, or its gateway has given it up.
+
+        A gateway that is still alive sends its requests again on a new link, so requests that run
+        go on for a while.
         """
         if self not in self._admission.sessions:
             return
@@ -109,13 +115,13 @@ class GatewaySession:
                 orphans.adopt(number, pending)
             else:
                 self._cancel(number)
-        # Their responses need no segments of this gateway's session.
+        # Responses need no segments of this gateway's session any more.
         self.link, self.shares = orphans, False
         self._segment_owners.return_segments(self._lent, discard=True)
         self._lent.clear()
 
     def has_pending(self, request_id: int) -> bool:
-        """Whether it is a request of this gateway's without a last response."""
+        """Return whether a request of this gateway has no last response yet."""
         return request_id in self._pending
 
     def _submit(self, request: InferRequest, at_once: bool) -> None:
@@ -129,8 +135,8 @@ class GatewaySession:
             self._refuse(request, client_error(error, request))
 
     def _refuse(self, request: InferRequest, error: NereidError) -> None:
-        # Not in the except block: a frame that holds its own error would keep the request, and its
-        # memory, until the next garbage collection.
+        # Called outside of the except block: a frame that holds its own error would keep the
+        # request, and its memory, until the next garbage collection.
         self._admission.trace_refusal(request, error)
         self.link.send(refusal_response(request, error))
 
@@ -142,7 +148,7 @@ class GatewaySession:
     def _send_response(self, response: InferResponse) -> None:
         pending = self._pending
         if response.id not in pending:
-            # Cancelled meanwhile.
+            # The request was cancelled meanwhile.
             self._segment_owners.drop_response(response)
             return
         if response.segment_name:

@@ -1,7 +1,8 @@
-"""Requests that run while their gateway's link is down: if it sends them again, they need not.
+"""Requests that still run while their gateway's link is down.
 
-Each goes on for a limited time, and its response is kept for as long. A gateway that is back claims
-it; what nobody claims is cancelled. Knows no link.
+An orphan runs, has its response, or is claimed. It goes on for a limited time, and its response is
+kept for as long. A gateway that is back and sends the request again claims the orphan, so that it
+does not run twice; an orphan that nobody claims is cancelled. Knows no link.
 """
 
 from __future__ import annotations
@@ -16,20 +17,21 @@ if TYPE_CHECKING:
 
 
 class OrphanedRequest:
-    """One of them. For the gateway that claims it, a PendingRequest."""
+    """One orphaned request; a PendingRequest of the gateway that claims it."""
 
     def __init__(self, request_id: int, pending: PendingRequest, owner: OrphanedRequests) -> None:
         self.request_id = request_id
         self.pending = pending
         self._owner = owner
-        # It has run.
+        # Set once the request has run.
         self.response: InferResponse | None = None
-        # Whoever has claimed it.
+        # Callback of the gateway that has claimed it.
         self.on_response: OnResponse | None = None
-        # Until it is claimed.
+        # Limits its time until it is claimed.
         self.timer: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
+        """Remove the request here and cancel it at its model."""
         self._owner.remove(self)
         self.pending.cancel()
 
@@ -38,7 +40,7 @@ class OrphanedRequest:
 
 
 class OrphanedRequests:
-    """All of a scheduler, by id. A GatewayLink for those sessions whose link is down."""
+    """All orphans of a scheduler, by id. A GatewayLink of sessions whose link is down."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -48,8 +50,9 @@ class OrphanedRequests:
         return len(self._requests)
 
     def adopt(self, request_id: int, pending: PendingRequest) -> None:
-        """A request runs whose gateway is disconnected. Its response comes by send(). It may be one
-        that was claimed, and whose gateway is disconnected again.
+        """Keep a request that runs while its gateway is disconnected; its response comes by send().
+
+        It may be an orphan that was claimed by a gateway that is disconnected again.
         """
         if isinstance(pending, OrphanedRequest):
             orphan = pending
@@ -60,8 +63,9 @@ class OrphanedRequests:
         orphan.timer = loop.call_later(self._limit_s, orphan.cancel)
 
     def claim(self, request_id: int, on_response: OnResponse) -> OrphanedRequest | None:
-        """The gateway is back: have the response given to on_response, later. None: the request is
-        not here, or was claimed.
+        """Give a gateway that is back its request; on_response gets the response later.
+
+        Returns `None` if the request is not here, or was claimed.
         """
         orphan = self._requests.get(request_id)
         if orphan is None or orphan.on_response is not None:
@@ -75,11 +79,12 @@ class OrphanedRequests:
         return orphan
 
     def remove(self, orphan: OrphanedRequest) -> None:
-        """It has its response, or needs none."""
+        """Forget an orphan that has its response, or needs none."""
         self._stop_timer(orphan)
         self._requests.pop(orphan.request_id, None)
 
     def send(self, response: InferResponse) -> None:
+        """Keep the response of an orphan, or send it to the gateway that has claimed it."""
         orphan = self._requests.get(response.id)
         if orphan is None:
             return
@@ -90,6 +95,7 @@ class OrphanedRequests:
             orphan.on_response(response)
 
     def send_now(self, response: InferResponse) -> None:
+        """Do the same as send()."""
         self.send(response)
 
     def _stop_timer(self, orphan: OrphanedRequest) -> None:

@@ -1,4 +1,5 @@
-"""Which queued requests run together, and when: pure state machines.
+"""Batchers: they decide which queued requests run together, and when.
 
-No clock, socket or metric: the time and the events are arguments.
+Pure state machines: events and the present time are arguments, batches are the result. Nothing here
+knows a clock, a socket or a metric.
 """

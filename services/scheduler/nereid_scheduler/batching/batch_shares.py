@@ -1,10 +1,10 @@
-"""How many of the requests of many clients go into one batch of a short execution.
+"""Bound on the requests in one batch when many clients share a model with short executions.
 
 Clients that wait for their responses send their next requests together, when a batch is done. With
 all of them in one batch, the gateway's process and the executor take turns: one converts the
-requests while the other one has none. Batches of a part of them let both work at the same time.
+requests while the other is idle. With smaller batches both work at the same time.
 
-Pure: numbers in, a bound for the batcher out.
+Pure: numbers in, a bound for the batcher out. Measures nothing itself.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from nereid.model_config import DynamicBatching
     from nereid_scheduler.batching.dynamic_batcher import DynamicBatcher
 
-# With fewer, smaller batches cost more than what they overlap with.
+# With fewer open requests, smaller batches cost more than the overlap saves.
 _FEWEST_OPEN: Final = 32
-# About what a request costs outside of the executor: with a longer execution for each of them the
-# executor is busy anyway, and its batches should be large.
+# Rough cost of a request outside of the executor. If executing one takes longer, the executor is
+# busy anyway, and its batches should be large.
 _OVERHEAD_NS: Final = 20_000
 
 
 def can_share(batching: DynamicBatching, max_batch_size: int) -> bool:
-    """Whether nothing in the configuration asks for larger batches, or for certain ones."""
+    """Return whether nothing in the configuration asks for larger batches or for certain sizes."""
     return not batching.max_queue_delay_us and batching.preferred_batch_sizes in (
         (),
         (max_batch_size,),
@@ -33,23 +33,26 @@ def can_share(batching: DynamicBatching, max_batch_size: int) -> bool:
 
 
 class BatchShares:
-    """Bounds the requests in a batch of one DynamicBatcher."""
+    """Bound the requests in a batch of one DynamicBatcher."""
 
     __slots__ = ("_batcher", "execution_ns")
 
     def __init__(self, batcher: DynamicBatcher) -> None:
         self._batcher = batcher
-        # The moving average of what batches take; 0: not measured.
+        # Moving average of a batch's execution time; 0 means not measured.
         self.execution_ns = 0.0
 
     def update(self, open_requests: int, instances: int) -> None:
-        """open_requests: those without a response, wherever they are."""
+        """Set the batcher's bound.
+
+        open_requests: requests without a response, wherever they are.
+        """
         most = UNLIMITED
         if (
             open_requests >= _FEWEST_OPEN
             and instances
             and 0 < self.execution_ns <= open_requests * _OVERHEAD_NS
         ):
-            # One share for each instance, and one that gathers meanwhile.
+            # One share for each instance, and one that is gathered meanwhile.
             most = -(-open_requests // (instances + 1))
         self._batcher.most_requests = most

@@ -1,11 +1,11 @@
-"""How many requests of one shape a batch has at most, by what batches have cost on CPUs.
+"""Bounds on the requests of one shape in a batch, by what batches have cost on CPUs.
 
 More rows in a batch make each one cheaper until its tensors no longer fit the processor's caches:
 16 sentences of 128 tokens cost MiniLM 9% more each than 4 do. So where a lone request costs
 little more, batches of half the size, of a quarter and so on are tried now and then, as long as
-they are no dearer, and the cheapest is kept.
+they are no dearer, and the cheapest size is kept.
 
-Pure: what batches took in, bounds for the batcher out.
+Pure: measured durations in, bounds for the batcher out.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from nereid_scheduler.batching.size_cost import SizeCost
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-# Requests that cost less are not worth it: their batches should spread what each one costs anyway.
+# Cheaper requests are left alone: large batches should spread the fixed cost of each of them.
 _LEAST_NS: Final = 500_000
-# Sizes whose costs differ by less are taken for equally good; the larger one is kept.
+# Sizes whose costs differ by less than this factor count as equally good; the larger one is kept.
 _EQUAL: Final = 1.02
 # Where a lone request costs this many times one in the largest batches, smaller ones are not tried.
 _PAYS: Final = 1.25
-# Of one model: clients may send any number of shapes.
+# Bound on the shapes of one model, since clients may send any number of them.
 _MOST_SHAPES: Final = 64
 
 
 class _Shape:
-    """Batches of one shape."""
+    """Measured costs of batches of one shape."""
 
     __slots__ = ("batches", "bound", "sizes")
 
     def __init__(self) -> None:
         self.batches = 0
         self.bound = UNLIMITED
-        # By n: of batches of 2**n requests and more, up to twice as many. The last one is of the
+        # `sizes[n]` has batches of 2**n requests or more, up to twice as many. The last one has the
         # largest batches that there have been.
         self.sizes: list[SizeCost] = []
 
@@ -56,30 +56,30 @@ class _Shape:
             return UNLIMITED
         if alone.cost_ns > _PAYS * sizes[last].cost_ns:
             return UNLIMITED
-        kept = last
+        cheapest = last
         for index in range(last - 1, -1, -1):
-            # From the largest on, as long as they become no dearer.
+            # Go from the largest size down, as long as batches become no dearer.
             if sizes[index].is_due(self.batches):
                 return 1 << index
             if sizes[index].cost_ns > sizes[index + 1].cost_ns * _EQUAL:
                 break
-            if sizes[index].cost_ns * _EQUAL < sizes[kept].cost_ns:
-                kept = index
-        return UNLIMITED if kept == last else 1 << kept
+            if sizes[index].cost_ns * _EQUAL < sizes[cheapest].cost_ns:
+                cheapest = index
+        return UNLIMITED if cheapest == last else 1 << cheapest
 
 
 class BatchSizes:
-    """Of one model."""
+    """Bounds on the batches of one model, by shape."""
 
     __slots__ = ("_shapes", "bounds")
 
     def __init__(self) -> None:
         self._shapes: dict[Hashable, _Shape] = {}
-        # The most requests in a batch, by shape; those without a bound are not here.
+        # Largest number of requests in a batch, by shape. Shapes without a bound are not in it.
         self.bounds: dict[Hashable, int] = {}
 
     def record(self, key: Hashable, requests: int, taken_ns: int) -> None:
-        """A batch of requests of one row each took so long on a CPU, its way there included."""
+        """Record how long a batch of one-row requests took on a CPU, the way there included."""
         cost_ns = taken_ns / requests
         if cost_ns < _LEAST_NS:
             return

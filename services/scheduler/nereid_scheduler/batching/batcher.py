@@ -1,8 +1,9 @@
-"""Which queued requests run together, and when: the interface of batchers, and the simplest one.
+"""Interface of batchers, the simplest batcher, and the choice of a batcher for a configuration.
 
-Pure: events and the time in, batches out; no clock, socket or instance. Once per turn of its event
-loop the owner enqueues what came, asks for a batch for each free instance, lets batches form, and
-asks when to call again.
+A batcher decides which queued requests run together, and when. Pure: events and the time in,
+batches out; it must not know a clock, a socket or an instance. Once per turn of its event loop the
+owner enqueues the entries that came, asks for a batch for each free instance, lets batches form,
+and asks when to call again.
 """
 
 from __future__ import annotations
@@ -55,39 +56,41 @@ class Batcher(Protocol):
 
     @property
     def pending(self) -> int:
-        """How many entries wait here, whether or not they are in a batch already."""
+        """Number of entries that wait here, whether or not they are in a batch already."""
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
-        """Queue an entry; raises Unavailable when its queue is full."""
+        """Queue an entry; raise Unavailable if the queue is full."""
 
     def requeue(self, entries: Sequence[Entry]) -> None:
-        """Put entries of a lost instance to the front, in order; ignores bounds and timeouts."""
+        """Put entries of a lost instance to the front, in order; ignore bounds and timeouts."""
 
     def remove_entry(self, entry: Entry) -> bool:
-        """Remove an entry that no instance has; False if it is not here."""
+        """Remove an entry that no instance has; return False if it is not here."""
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """The batch for an instance that is free, its entries EXECUTING; None: wait."""
+        """Return a batch for a free instance, its entries EXECUTING; `None` means wait."""
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
-        """The batch of an entry that came alone while nothing waits and an instance is free: what
-        enqueue() and next_batch() would make of it. None: it must be enqueued.
+        """Return the batch of an entry that came alone while an instance is free.
+
+        Nothing else may wait. The batch is what enqueue() and next_batch() would make of the entry;
+        `None` means that the entry must be enqueued.
         """
 
     def form_batches(self, now_ns: int, instances: int) -> None:
-        """Form or grow the batches that wait for an instance. instances: how many are ready."""
+        """Form or grow the batches that wait for an instance; `instances` are ready."""
 
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
-        """Remove the entries whose queue timeout or deadline has passed."""
+        """Remove the entries whose queue timeout or deadline has passed; return their errors."""
 
     def closes_ns(self, now_ns: int) -> int | None:
-        """When the queue delay ends of what is to be a batch; None: nothing waits for that."""
+        """Return when the queue delay of a batch to be formed ends; `None` if none is delayed."""
 
     def wake_at_ns(self, now_ns: int) -> int | None:
-        """When to expire entries and ask for batches again, though nothing else happens."""
+        """Return when to expire entries and ask for batches again though nothing else happens."""
 
 
-# By whether sequences are iterative, and whether the strategy is "oldest".
+# Keys: whether sequences are iterative, and whether the strategy is "oldest".
 _STRATEGIES: Final[dict[tuple[bool, bool], Callable[..., SequenceBatcher]]] = {
     (False, False): DirectBatcher,
     (False, True): OldestBatcher,
@@ -104,11 +107,12 @@ def make_batcher(
     admission: AdmissionTarget | None = None,
     client_share: float = 1.0,
 ) -> Batcher:
-    """The batcher that a configuration asks for; max_pending bounds it (0: no bound).
+    """Return the batcher that a configuration asks for.
 
-    router: where sequences have their instances. admission: of queues without sequences, of which
-    none may lose a request; None: only max_pending and the queue policy bound them, or the model's
-    own target. client_share: of the slots for sequences, that one client may have.
+    router: knows which instance has a sequence's slot. max_pending: bound on its entries; 0 means
+    no bound. admission: target of a queue without sequences (no request of a sequence may be lost);
+    with `None` such a queue is bounded by max_pending, the queue policy and the model's own target.
+    client_share: fraction of the slots for sequences that one client may have.
     """
     if config.sequences is not None:
         kind = config.sequences.iterative, config.sequences.oldest is not None
@@ -139,14 +143,16 @@ def make_batcher(
 
 
 def target_of(batcher: Batcher) -> LatencyTarget | None:
-    """The target that a batcher of make_batcher() holds; None: none."""
+    """Return the latency target that a batcher of make_batcher() holds, if it holds one."""
     control = batcher.control if isinstance(batcher, AdaptiveBatcher) else None
     return control if isinstance(control, LatencyTarget) else None
 
 
 def holds_target(config: ModelConfig) -> bool:
-    """Whether a target for the p99 applies: to models that give one response to each request,
-    whichever comes before it. An ensemble's requests are batched at its steps.
+    """Return whether a target for the p99 applies to a model.
+
+    It applies to models that give one response to each request, whichever request comes before it.
+    An ensemble's requests are batched at its steps.
     """
     return (
         config.target_p99_us > 0
@@ -160,8 +166,9 @@ class WaitingBatcher(Batcher, Protocol):
     """A Batcher whose batches may wait at instances that still execute others."""
 
     def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """Like next_batch(), for an instance that is not free yet; None also if the batch could
-        still grow until an instance is free.
+        """Return a batch as next_batch() does, for an instance that is not free yet.
+
+        `None` also means that the batch could still grow until an instance is free.
         """
 
 
@@ -176,6 +183,7 @@ class FifoBatcher:
         self._expiries = Expiries()
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
+        """Queue an entry; raise Unavailable if the queue is full."""
         if self._max_pending and self.pending >= self._max_pending:
             raise queue_full(entry)
         entry.enqueued_ns = now_ns
@@ -185,14 +193,15 @@ class FifoBatcher:
         self._expiries.push(entry, self.pending)
 
     def pending_ahead(self, level: int) -> int:  # noqa: ARG002 (there are no levels)
-        """How many entries are executed before one that would be queued now."""
+        """Return how many entries would be executed before a new one."""
         return self.pending
 
     def last_entries(self, count: int) -> list[Entry]:
-        """At most so many of those that would be executed last."""
+        """Return up to `count` of the entries that would be executed last, the last one first."""
         return list(islice(self._queue.newest(), max(0, count)))
 
     def requeue(self, entries: Sequence[Entry]) -> None:
+        """Put entries of a lost instance to the front, in order."""
         self._queue.prepend(entries)
         self.pending += len(entries)
         for entry in entries:
@@ -200,6 +209,7 @@ class FifoBatcher:
             self._expiries.push(entry, self.pending)
 
     def remove_entry(self, entry: Entry) -> bool:
+        """Remove an entry that no instance has; return False if it is not here."""
         if entry.holder is not self._queue:
             return False
         self._queue.discard(entry)
@@ -207,6 +217,7 @@ class FifoBatcher:
         return True
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (no batch is formed)
+        """Return a batch of the oldest entry; `None` if nothing is queued."""
         entries = self._queue.pop(1)
         if not entries:
             return None
@@ -214,9 +225,11 @@ class FifoBatcher:
         return executing_batch(entries, entries[0].valid.batch_size, "single")
 
     def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
+        """Return the same as next_batch(): a batch of one entry cannot grow."""
         return self.next_batch(now_ns, instances)
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
+        """Return the batch of an entry that came alone while an instance is free."""
         entry.enqueued_ns = now_ns
         entry.state = EXECUTING
         return Batch([entry], entry.valid.batch_size, "single")
@@ -225,6 +238,7 @@ class FifoBatcher:
         """Do nothing: every entry runs alone."""
 
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
+        """Remove the entries whose deadline has passed; return them with their errors."""
         expired: list[tuple[Entry, NereidError]] = []
         for entry in self._expiries.due(now_ns):
             self.remove_entry(entry)
@@ -232,7 +246,9 @@ class FifoBatcher:
         return expired
 
     def closes_ns(self, now_ns: int) -> int | None:  # noqa: ARG002 (nothing is delayed)
+        """Return `None`: no batch is delayed."""
         return None
 
     def wake_at_ns(self, now_ns: int) -> int | None:  # noqa: ARG002 (nothing is delayed)
+        """Return the next deadline, or an earlier time."""
         return self._expiries.next_ns()

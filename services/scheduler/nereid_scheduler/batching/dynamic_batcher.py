@@ -1,8 +1,14 @@
-"""Triton's dynamic batcher: which queued requests run together, and when.
+"""Triton's dynamic batcher: it decides which queued requests run together, and when.
 
-Pure: events and the time in, batches out. As on Triton, batches are formed ahead of time and grow
-until an instance is free. Where queue timeouts, queue bounds or priorities are configured, a batch
-is formed only when an instance is free.
+Pure: events and the time in, batches out; it must not know a clock, a socket or an instance.
+
+Entries are QUEUED in order of their levels, then BATCHED in a formed batch, then EXECUTING. As on
+Triton, batches are formed ahead of time and grow until an instance is free. Where queue timeouts,
+queue bounds or priorities are configured, a batch is formed only when an instance is free.
+
+A formed batch is *growing* (only the last one can be), complete, or *sealed*, so that nothing may
+be merged with it. A scan moves over the queued entries and collects the candidates for the next
+cut; the delay, a full batch or an entry of another shape closes the batch.
 """
 
 from __future__ import annotations
@@ -36,14 +42,14 @@ if TYPE_CHECKING:
     from nereid_scheduler.batching.gathering import Gathering
     from nereid_scheduler.core.requests.entry import Entry
 
-# Triton's: how many formed batches may wait per instance.
+# Number of formed batches that may wait for each instance, as on Triton.
 _FORMED_PER_INSTANCE: Final = 2
 # More requests than a batch can have.
 UNLIMITED: Final = 1 << 62
 
 
 def forms_ahead(batching: DynamicBatching) -> bool:
-    """Whether batches may be formed before there is an instance for them."""
+    """Return whether batches may be formed before there is an instance for them."""
     policy = batching.default_queue_policy
     return not (
         batching.priority_levels
@@ -84,7 +90,7 @@ class _Scan(Cursor):
 
 
 class _ScanResult:
-    """The best place to cut, and why the scan ended."""
+    """The best place to cut, and the reason why the scan ended."""
 
     __slots__ = ("best_count", "best_reason", "best_size", "ended_by")
 
@@ -92,29 +98,33 @@ class _ScanResult:
         self.best_count = 0
         self.best_size = 0
         self.best_reason = ""
-        # full, shape, shared: the next entry does not fit; empty: all entries were scanned.
+        # Values: full, shape or shared if the next entry does not fit; empty if all were scanned.
         self.ended_by = ""
 
     def cut(self, count: int, size: int, reason: str) -> None:
+        """Set the best place to cut."""
         self.best_count = count
         self.best_size = size
         self.best_reason = reason
 
 
 class DynamicBatcher:
-    """See Batcher. The last of the batches in _formed may be _growing, that is, not saturated."""
+    """A WaitingBatcher for requests that do not belong to sequences.
+
+    `_growing` is the last of the batches in `_formed`, if entries may still join it.
+    """
 
     def __init__(
         self, model_name: str, max_batch_size: int, batching: DynamicBatching, max_pending: int = 0
     ) -> None:
         self.pending = 0
-        # A batch that has so many requests is closed, though more would fit; see BatchShares.
+        # A batch with this many requests is closed, though more would fit; see BatchShares.
         self.most_requests = UNLIMITED
-        # As most_requests, of batches with one key; see BatchSizes.
+        # The same bound for batches with one key; see BatchSizes.
         self.bounds: dict[Hashable, int] = {}
-        # None: an instance never waits for the clients of its last batch.
+        # `None` means that an instance never waits for the clients of its last batch.
         self.gathering: Gathering | None = None
-        # A LatencyTarget changes them.
+        # A LatencyTarget changes these two.
         self.max_size = max(1, max_batch_size)
         self.delay_ns = batching.max_queue_delay_us * 1000
         self._model_name = model_name
@@ -132,6 +142,7 @@ class DynamicBatcher:
         self._expiries = Expiries()
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
+        """Queue an entry; raise Unavailable if its queue is full."""
         if self._max_pending and self.pending >= self._max_pending:
             raise queue_full(entry)
         if not self._forms_ahead:
@@ -147,14 +158,15 @@ class DynamicBatcher:
             self._expiries.push(entry, self.pending)
 
     def pending_ahead(self, level: int) -> int:
-        """How many entries are executed before one of this level that would be queued now."""
+        """Return how many entries would be executed before a new one of this level."""
         return self._queues.count_ahead(level) if self._has_levels else self.pending
 
     def last_entries(self, count: int) -> list[Entry]:
-        """At most so many of those that would be executed last, and are not in a batch yet."""
+        """Return up to `count` of the entries that would be executed last and are in no batch."""
         return list(islice(self._queues.last(), max(0, count)))
 
     def requeue(self, entries: Sequence[Entry]) -> None:
+        """Put entries of a lost instance to the front, in order; ignore bounds and timeouts."""
         # Formed batches come after these entries and must be formed anew.
         undone = [entry for formed in self._formed for entry in formed.entries]
         self._formed.clear()
@@ -162,13 +174,14 @@ class DynamicBatcher:
         self._scan = _Scan()
         self.pending += len(entries)
         for entry in entries:
-            entry.timeout_ns = None  # it was met: the entry has been executing
+            entry.timeout_ns = None  # the timeout was met: the entry has been executing
             self._expiries.push(entry, self.pending)
         self._queues.prepend([*entries, *undone])
         for entry in (*entries, *undone):
             entry.state = QUEUED
 
     def remove_entry(self, entry: Entry) -> bool:
+        """Remove an entry that no instance has; return False if it is not here."""
         holder = entry.holder
         if isinstance(holder, Fifo):
             holder.discard(entry)
@@ -182,13 +195,14 @@ class DynamicBatcher:
         return True
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
+        """Return a batch for a free instance, its entries EXECUTING; `None` means wait."""
         gathering = self.gathering
         if gathering is not None and gathering.should_wait(self.pending, now_ns):
             return None
         if self._formed:
             self.form_batches(now_ns, instances)
         else:
-            # The batch leaves as soon as it is formed: it need not grow.
+            # The batch leaves as soon as it is formed, so it need not grow.
             self._form(now_ns)
         if not self._formed:
             return None
@@ -198,7 +212,7 @@ class DynamicBatcher:
         if batch.sealed and not self._has_levels:
             self._join_alike(batch)
         if self._growing is not None and not self._formed:
-            # The growing batch has just left, and the candidates were to join it.
+            # The growing batch has just left; the candidates were meant to join it.
             self._growing = None
             self._scan = _Scan()
         self.pending -= len(batch.entries)
@@ -207,17 +221,21 @@ class DynamicBatcher:
         return executing_batch(batch.entries, batch.size, batch.reason)
 
     def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:  # noqa: ARG002 (as OldestBatcher)
-        """The only instance has executed a batch, so long after it was sent, and has no other."""
+        """Record that the only instance has executed a batch and has no other.
+
+        taken_ns: since the batch was sent.
+        """
         if self.gathering is None:
             return
         first, requests = batch.entries[0], len(batch.entries)
-        # Not of an entry that must be alone, nor of requests with several rows.
+        # Costs are comparable only if no entry must be alone and each request has one row.
         alike = first.key is first.valid.shape_key and batch.size == requests
         key = first.key if alike else None
         most = min(self.max_size, self._most(key))
         self.gathering.batch_ended(key, requests, taken_ns, self.pending, most, now_ns)
 
     def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
+        """Return a batch for an instance that is not free yet, if the batch could not grow."""
         if self.delay_ns:
             self.form_batches(now_ns, instances)
             first = self._formed[0] if self._formed else None
@@ -228,6 +246,7 @@ class DynamicBatcher:
         return self.next_batch(now_ns, instances)
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
+        """Return the batch of an entry that came alone while an instance is free."""
         gathering = self.gathering
         if self.delay_ns or (gathering is not None and gathering.should_wait(1, now_ns)):
             return None
@@ -246,6 +265,7 @@ class DynamicBatcher:
         return Batch(entries, size, reason)
 
     def form_batches(self, now_ns: int, instances: int) -> None:
+        """Form or grow the batches that wait for an instance, a few for each instance."""
         if not self._forms_ahead:
             return
         limit = _FORMED_PER_INSTANCE * instances
@@ -254,6 +274,10 @@ class DynamicBatcher:
                 break
 
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
+        """Remove the entries that are past their deadline or timeout; return their errors.
+
+        An entry whose timeout action is DELAY stays, behind the fresh entries of its level.
+        """
         expired: list[tuple[Entry, NereidError]] = []
         for entry in self._expiries.due(now_ns):
             if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
@@ -270,6 +294,7 @@ class DynamicBatcher:
         return expired
 
     def wake_at_ns(self, now_ns: int) -> int | None:
+        """Return when an entry expires or a batch closes, whichever is first."""
         at_ns = self._expiries.next_ns()
         closes_ns = self.closes_ns(now_ns)
         if closes_ns is not None and (at_ns is None or closes_ns < at_ns):
@@ -277,8 +302,9 @@ class DynamicBatcher:
         return at_ns
 
     def closes_ns(self, now_ns: int) -> int | None:
-        """When the queue delay ends of what is to be a batch, or the wait for more requests; None:
-        nothing waits for that.
+        """Return when a queue delay ends, or the wait for more requests.
+
+        `None` means that nothing waits for a time to pass.
         """
         if self.gathering is not None and self.gathering.expected and self.pending:
             until_ns = self.gathering.until_ns
@@ -286,39 +312,39 @@ class DynamicBatcher:
         if not self.delay_ns or not self._scan.count:
             return None
         closes_ns = self._scan.oldest_ns + self.delay_ns
-        # Past: only a free instance is missing, and the owner knows when there is one.
+        # A past time means that only a free instance is missing, and the owner knows of free ones.
         return closes_ns if closes_ns > now_ns else None
 
     def _form(self, now_ns: int) -> bool:
-        """Close a batch, or grow or end the growing one; False: nothing can be done yet."""
+        """Close a batch, or grow or end the growing one; return whether this was possible."""
         growing, scan = self._growing, self._scan
         base = 0 if growing is None else growing.size
-        found = self._examine(base)
+        result = self._examine(base)
         delay_over = self.delay_ns and scan.count and now_ns - scan.oldest_ns >= self.delay_ns
-        if found.best_size and not delay_over:
-            saturated = not self.delay_ns or found.best_reason == "full"
-            self._close(found.best_count, found.best_size, found.best_reason, saturated)
+        if result.best_size and not delay_over:
+            saturated = not self.delay_ns or result.best_reason == "full"
+            self._close(result.best_count, result.best_size, result.best_reason, saturated)
         elif not scan.count:
-            if not found.ended_by:
+            if not result.ended_by:
                 return False
             self._growing = None
             self._scan = _Scan()
-        elif found.ended_by or base + scan.size >= self._max_preferred:
-            self._close(scan.count, scan.size, found.ended_by or "preferred", True)
+        elif result.ended_by or base + scan.size >= self._max_preferred:
+            self._close(scan.count, scan.size, result.ended_by or "preferred", True)
         elif delay_over or not self.delay_ns:
             self._close(scan.count, scan.size, "delay" if delay_over else "immediate", False)
         elif growing is not None and base not in self._preferred:
-            # An instance may be free at any moment: the batch should have all there is by then.
+            # An instance may be free at any moment: the batch should have all entries by then.
             self._close(scan.count, scan.size, growing.reason, False)
         else:
             return False
-        if found.ended_by == "shape":
+        if result.ended_by == "shape":
             self._formed[-1].sealed = True
         return True
 
     def _examine(self, base: int) -> _ScanResult:
         """Move the cursor as far as entries fit on top of a batch of size base."""
-        scan, found = self._scan, _ScanResult()
+        scan, result = self._scan, _ScanResult()
         key = scan.key if self._growing is None else self._growing.key
         count, total, oldest_ns = scan.count, base + scan.size, scan.oldest_ns
         max_size, max_preferred, preferred = self.max_size, self._max_preferred, self._preferred
@@ -328,15 +354,15 @@ class DynamicBatcher:
             before = total
             total += entry.valid.batch_size
             if before or count:
-                if total > max_preferred and not found.best_size:
-                    found.cut(count, before - base, "full")
+                if total > max_preferred and not result.best_size:
+                    result.cut(count, before - base, "full")
                 if total > max_size:
-                    found.ended_by = "full"
+                    result.ended_by = "full"
                 elif entry.key != key:
-                    found.ended_by = "shape"
+                    result.ended_by = "shape"
                 elif count >= most:
-                    found.ended_by = "shared"
-                if found.ended_by:
+                    result.ended_by = "shared"
+                if result.ended_by:
                     total = before
                     break
             else:
@@ -345,19 +371,22 @@ class DynamicBatcher:
             oldest_ns = min(oldest_ns, entry.enqueued_ns) if count else entry.enqueued_ns
             count += 1
             if total in preferred:
-                found.cut(count, total - base, "preferred")
+                result.cut(count, total - base, "preferred")
             if total >= max_preferred and not self.delay_ns:
                 # Without a delay no entry behind this one can change the cut.
                 break
         scan.count, scan.size, scan.oldest_ns = count, total - base, oldest_ns
-        return found
+        return result
 
     def _most(self, key: Hashable) -> int:
-        """How many requests a batch with this key may have."""
+        """Return how many requests a batch with this key may have."""
         return min(self.most_requests, self.bounds.get(key, UNLIMITED))
 
     def _close(self, count: int, size: int, reason: str, saturated: bool) -> None:
-        """Move the first candidates to the growing batch or a new one; size is theirs together."""
+        """Move the first `count` candidates to the growing batch or to a new one.
+
+        size: rows of these candidates.
+        """
         formed = self._growing
         entries = self._queues.pop(count)
         if formed is None:
@@ -375,7 +404,7 @@ class DynamicBatcher:
         self._scan = _Scan()
 
     def _merge_followers(self, batch: _FormedBatch, now_ns: int) -> None:
-        """Add the next batches to one that leaves, as far as they fit and have waited."""
+        """Add the next batches to one that leaves, as far as they fit and are past the delay."""
         while self._formed and not batch.sealed:
             following = self._formed[0]
             oldest_ns = min(entry.enqueued_ns for entry in following.entries)
@@ -392,12 +421,13 @@ class DynamicBatcher:
             batch.reason = "full" if batch.size >= self.max_size else "delay"
 
     def _join_alike(self, batch: _FormedBatch) -> None:
-        """Add what waits behind other shapes to one that leaves: it was cut where they began.
+        """Add entries that wait behind other shapes to a batch that leaves.
 
-        The oldest entry of all still leaves first, so no shape waits for another one's end.
+        The batch was cut where another shape began. The oldest entry of all still leaves first, so
+        no shape waits until another one is used up.
         """
         largest = self._max_preferred or self.max_size
-        for following in [each for each in self._formed if each.key == batch.key]:
+        for following in [formed for formed in self._formed if formed.key == batch.key]:
             together = len(batch.entries) + len(following.entries)
             if batch.size + following.size > largest or together > self._most(batch.key):
                 return

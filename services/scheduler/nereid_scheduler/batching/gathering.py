@@ -1,12 +1,13 @@
-"""Whether a free instance waits for the clients of its last batch.
+"""Decision whether a free instance waits for the clients of its last batch.
 
-Clients that wait for their responses send their next requests right after a batch. What was queued
-meanwhile has left without them by then: there come to be two groups that take turns, in batches of
-half the size that the clients could fill. So where requests have mostly come right after a batch,
-and one batch of all takes less time than two of the groups, an instance waits until as many are
-there, or until they would have come. Requests that come at any time are not waited for.
+Clients that wait for their responses send their next requests right after a batch. Requests that
+were queued meanwhile have left without them by then, so two groups of clients form that take turns,
+in batches of half the size that the clients could fill. So where requests have mostly come right
+after a batch, and one batch of all takes less time than two of the groups, an instance waits until
+as many requests are queued, or until they would have come. Requests that come at any time are not
+waited for.
 
-Pure: times are arguments.
+Pure: times are arguments. Knows no queue: its batcher reports the number of queued requests.
 """
 
 from __future__ import annotations
@@ -26,25 +27,27 @@ if TYPE_CHECKING:
 
 # Shorter batches need not be reported: a wait would take about as long as they do.
 LEAST_NS: Final = 1_000_000
-# Batches of one shape before any wait.
+# An instance waits only after this many batches in a row of one shape.
 _FEWEST: Final = 8
 # Requests are prompt if they come within this fraction of an execution after a batch.
 _PROMPT_FRACTION: Final = 0.25
-# The share of requests that has to be prompt.
+# The share of requests that has to be prompt before an instance waits.
 _LEAST_PROMPT: Final = 0.75
 # The weight of the newest measurement in a moving average.
 _WEIGHT: Final = 0.125
-# A wait may last for so many times what prompt requests usually take.
+# A wait may last this many times what prompt requests usually take to come.
 _PATIENCE: Final = 2
-# What one batch has to save, as a fraction of what two batches take.
+# Time that one batch has to save, as a fraction of what two batches take.
 _SAVING: Final = 0.05
-# After the nth wait in a row that was in vain there is none for 2**n batches.
+# After the nth wait in a row without success there is none for 2**n batches; n has this bound.
 _MOST_MISSES: Final = 8
 
 
 def can_gather(config: ModelConfig) -> bool:
-    """Whether an instance may wait for the clients of its last batch: where nothing says how long
-    requests may queue, and a batch's end is when its clients have their responses.
+    """Return whether an instance may wait for the clients of its last batch.
+
+    It may where the configuration does not say how long requests may queue, and where the clients
+    have their responses when a batch ends.
     """
     sequences = config.sequences
     batching = config.batching if sequences is None else sequences.oldest
@@ -58,7 +61,7 @@ def can_gather(config: ModelConfig) -> bool:
 
 
 class _Costs:
-    """What requests of one shape cost in batches of each size."""
+    """Costs of requests of one shape, by the size of their batch."""
 
     __slots__ = ("_batches", "_by_size")
 
@@ -75,18 +78,18 @@ class _Costs:
         cost.record(cost_ns, self._batches)
 
     def is_due(self, requests: int) -> bool:
-        """Whether batches of this size are to be tried."""
+        """Return whether batches of this size should be tried."""
         cost = self._by_size.get(step_of(requests))
         return cost is None or cost.is_due(self._batches)
 
     def taken_ns(self, requests: int) -> float:
-        """What a batch takes, by those of the nearest size; 0: there were none."""
+        """Return what a batch takes, by those of the nearest size; 0 if there were none."""
         nearest = min(self._by_size, key=lambda size: abs(size - requests), default=0)
         return requests * self._by_size[nearest].cost_ns if nearest else 0.0
 
 
 class Gathering:
-    """Of the batches of one instance."""
+    """Decide whether one instance waits before its next batch."""
 
     __slots__ = (
         "_alike",
@@ -105,24 +108,24 @@ class Gathering:
     )
 
     def __init__(self) -> None:
-        # How many requests the next batch should have, and until when they are waited for; 0: it
-        # has what is there.
+        # How many requests the next batch should have, and until when the instance waits for them.
+        # 0 means that it takes what is queued.
         self.expected = 0
         self.until_ns = 0
         self._costs = _Costs()
-        # The shape of the last batches' requests, and how many batches in a row had it.
+        # Shape of the last batches' requests, and how many batches in a row had it.
         self._key: Hashable = None
         self._alike = 0
-        # When the last batch ended, and the one before it.
+        # Ends of the last batch and of the one before it.
         self._last_ns = self._earlier_ns = 0
-        # Moving averages: how long a batch takes, the share of prompt requests, and how long after
-        # a batch the last of them comes.
+        # Moving averages: a batch's execution time, the share of prompt requests, and the time from
+        # the end of a batch until the last prompt request comes.
         self._execution_ns = 0.0
         self._prompt_share = 0.0
         self._return_ns = 0.0
-        # How many requests the instance waits for, if it does.
+        # How many requests the instance waits for; 0 if it does not wait.
         self._awaited = 0
-        # Waits in a row that were in vain, and how many batches are to come without one.
+        # Waits in a row without success, and how many of the next batches leave without a wait.
         self._misses = self._skipped = 0
 
     def batch_ended(  # noqa: PLR0913, PLR0917 - one fact each
@@ -134,10 +137,10 @@ class Gathering:
         most: int,
         now_ns: int,
     ) -> None:
-        """An instance has executed a batch, and has no other.
+        """Record that an instance has executed a batch and has no other.
 
-        key: the shape of its requests; None: they cannot be compared. taken_ns: since it was sent.
-        pending: how many requests are queued. most: how many a batch may have.
+        key: the shape of its requests; `None` means that they cannot be compared. taken_ns: since
+        the batch was sent. pending: how many requests are queued. most: how many a batch may have.
         """
         self._earlier_ns, self._last_ns = self._last_ns, now_ns
         self.expected = self._awaited = 0
@@ -155,7 +158,7 @@ class Gathering:
             self.until_ns = now_ns + int(wait_ns)
 
     def should_wait(self, pending: int, now_ns: int) -> bool:
-        """Whether the instance, which is free, waits for more than the queued requests."""
+        """Return whether the free instance should wait for more requests than are queued."""
         expected = self.expected
         if not expected or pending >= expected:
             return False
@@ -166,7 +169,7 @@ class Gathering:
         return False
 
     def batch_dispatched(self, entries: Sequence[Entry]) -> None:
-        """An instance was sent a batch of these."""
+        """Record that an instance was sent a batch of these entries."""
         if not self._last_ns:
             return
         self.expected = 0
@@ -191,7 +194,7 @@ class Gathering:
             self._return_ns += _WEIGHT * (longest_ns - self._return_ns)
 
     def _pays(self, pending: int, expected: int) -> bool:
-        """Whether all in one batch take less time than these now and the others later."""
+        """Return whether one batch of all takes less time than these now and the others later."""
         costs = self._costs
         if costs.is_due(expected):
             return True

@@ -1,13 +1,14 @@
 """Adaptive admission (--admission=codel): which requests a model's queue refuses under overload.
 
-CoDel's criterion: a queue is too long if it has been longer than it takes to drain in the target
-time for a whole interval; shorter bursts pass. Then requests are refused that would wait for longer
-than the target, until for an interval none has to be. How long a request will wait is what is in
-front of it, by the rate at which requests leave the queue (Little's law). So those of less urgent
-levels are refused first, since all others are in front of them, and a refused request costs nothing
-but its refusal. What had queued up until then is cut to the same length, from its end.
+CoDel's criterion: a queue is too long if for a whole interval it has been longer than what it
+drains in the target time; shorter bursts pass. Then the queue is overloaded: a request is refused
+if it would wait for longer than the target, until no request had to be refused for an interval. The
+wait of a request is estimated as the number of requests ahead of it, divided by the rate at which
+requests leave the queue (Little's law). So requests of less urgent levels are refused first, since
+all others are ahead of them, and a refused request costs nothing but its refusal. The queue that
+had built up until then is cut to the same length, from its end.
 
-Pure: events and the time in, decisions out.
+Pure: events and the time in, decisions out. Knows no batcher but the interface that it controls.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionTarget:
-    """How long requests may queue, and how long a queue may be longer than that."""
+    """Time that requests may queue, and how long a queue may exceed it."""
 
     target_ns: int
     interval_ns: int
 
 
 class QueueControl:
-    """Of one queue."""
+    """Control that refuses requests of one queue while it is overloaded."""
 
     __slots__ = (
         "_good_ns",
@@ -53,24 +54,24 @@ class QueueControl:
         self._max_batch_size = max(1, max_batch_size)
         self._target_ns = target.target_ns
         self._interval_ns = target.interval_ns
-        # Requests are refused.
+        # The queue is overloaded: requests are refused.
         self.overloaded = False
-        # The queue that built up until then is longer than the limit.
+        # The queue that built up before the overload was noticed is longer than the limit.
         self._has_excess = False
-        # When the queue was last short enough; None: nothing was queued yet.
+        # Last time that the queue was short enough; `None` if nothing was queued yet.
         self._good_ns: int | None = None
-        # The last refusal.
+        # Time of the last refusal.
         self._refused_ns = 0
-        # At which requests leave the queue while there are any; 0.0: not measured.
+        # Rate at which requests leave the queue while some wait; 0.0 means not measured.
         self._per_ns = 0.0
-        # The beginning of the present measurement, and what has left since.
+        # The present measurement: its beginning, and how many requests have left since.
         self._since_ns = 0
         self._left = 0
 
     def admit(self, pending: int, ahead: int, instances: int, now_ns: int) -> bool:
-        """Whether one more request may be queued."""
+        """Return whether one more request may be queued, behind `ahead` of the pending ones."""
         if self.overloaded and now_ns - self._refused_ns > self._interval_ns:
-            # There may be none that wait, and the rate is that of what came.
+            # Perhaps nothing waits any more; then the measured rate is that of the arrivals.
             self.overloaded = False
             self._per_ns = 0.0
             self._good_ns = None
@@ -94,31 +95,36 @@ class QueueControl:
         return False
 
     def on_dequeued(self, batch: Batch, pending: int, instances: int, now_ns: int) -> None:
+        """Measure the rate at which requests leave the queue."""
         self._left += len(batch.entries)
         elapsed_ns = now_ns - self._since_ns
         if elapsed_ns >= self._interval_ns:
             per_ns = self._left / elapsed_ns
-            # Half of each: executions may be about as long as the interval.
+            # Average with the last rate: executions may be about as long as the interval.
             self._per_ns = (self._per_ns + per_ns) / 2 if self._per_ns else per_ns
             self._restart(now_ns)
         if pending < self._limit(instances):
             self._good_ns = now_ns
 
     def on_lone(self, batch: Batch, instances: int, now_ns: int) -> None:
-        """Nothing is measured while nothing waits."""
+        """Do nothing: the rate is measured only while requests wait."""
 
     def excess(self, pending: int, instances: int, now_ns: int) -> int:  # noqa: ARG002 - of Control
+        """Return how many pending requests, the last ones, exceed the limit of an overload."""
         if not self._has_excess:
             return 0
         self._has_excess = False
         return pending - int(self._limit(instances))
 
     def refusal(self, entry: Entry) -> Unavailable:
+        """Return Triton's error of a full queue."""
         return queue_full(entry)
 
     def _limit(self, instances: int) -> float:
-        """How many requests leave the queue within the target time; the next batches of all
-        instances are always admitted: with fewer queued, batches would be smaller.
+        """Return how many requests leave the queue within the target time.
+
+        The limit has at least the next batches of all instances: with fewer requests queued,
+        batches would be smaller.
         """
         return max(self._per_ns * self._target_ns, self._max_batch_size * instances)
 
@@ -128,59 +134,81 @@ class QueueControl:
 
 
 class ControllableBatcher(Protocol):
-    """A WaitingBatcher, of requests that do not belong to sequences."""
+    """A WaitingBatcher of requests that do not belong to sequences."""
 
     pending: int
 
     def pending_ahead(self, level: int) -> int:
-        """How many entries are executed before one of this level that would be queued now."""
+        """Return how many entries would be executed before a new one of this level."""
 
     def last_entries(self, count: int) -> list[Entry]:
-        """At most so many of those that would be executed last, and are not in a batch yet."""
+        """Return up to `count` of the entries that would be executed last and are in no batch."""
 
-    def enqueue(self, entry: Entry, now_ns: int) -> None: ...
-    def requeue(self, entries: Sequence[Entry]) -> None: ...
-    def remove_entry(self, entry: Entry) -> bool: ...
-    def next_batch(self, now_ns: int, instances: int) -> Batch | None: ...
-    def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None: ...
-    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None: ...
-    def form_batches(self, now_ns: int, instances: int) -> None: ...
-    def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]: ...
-    def closes_ns(self, now_ns: int) -> int | None: ...
-    def wake_at_ns(self, now_ns: int) -> int | None: ...
+    def enqueue(self, entry: Entry, now_ns: int) -> None:
+        """See Batcher."""
+
+    def requeue(self, entries: Sequence[Entry]) -> None:
+        """See Batcher."""
+
+    def remove_entry(self, entry: Entry) -> bool:
+        """See Batcher."""
+
+    def next_batch(self, now_ns: int, instances: int) -> Batch | None:
+        """See Batcher."""
+
+    def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
+        """See WaitingBatcher."""
+
+    def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
+        """See Batcher."""
+
+    def form_batches(self, now_ns: int, instances: int) -> None:
+        """See Batcher."""
+
+    def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
+        """See Batcher."""
+
+    def closes_ns(self, now_ns: int) -> int | None:
+        """See Batcher."""
+
+    def wake_at_ns(self, now_ns: int) -> int | None:
+        """See Batcher."""
 
 
 class Control(Protocol):
-    """Decides which requests a queue refuses. instances: how many are ready, at least 1."""
+    """Decide which requests a queue refuses.
+
+    Everywhere `instances` is how many instances are ready, at least 1.
+    """
 
     def admit(self, pending: int, ahead: int, instances: int, now_ns: int) -> bool:
-        """Whether one more request may be queued, behind `ahead` of the pending ones."""
+        """Return whether one more request may be queued, behind `ahead` of the pending ones."""
 
     def on_lone(self, batch: Batch, instances: int, now_ns: int) -> None:
-        """A request has come that an instance executes at once, while nothing waits."""
+        """Record a request that an instance executes at once, while nothing waits."""
 
     def excess(self, pending: int, instances: int, now_ns: int) -> int:
-        """How many of the pending requests, the last ones, are to be refused after all."""
+        """Return how many of the pending requests, the last ones, must be refused after all."""
 
     def refusal(self, entry: Entry) -> Unavailable:
-        """The error of a request that is refused."""
+        """Return the error of a request that is refused."""
 
     def on_dequeued(self, batch: Batch, pending: int, instances: int, now_ns: int) -> None:
-        """A batch has left the queue for an instance; pending: the requests behind it."""
+        """Record that a batch has left the queue for an instance; `pending` requests remain."""
 
 
 class AdaptiveBatcher:
-    """A WaitingBatcher whose queue is that of another one, and controlled."""
+    """A WaitingBatcher that wraps another one and applies a Control to its queue."""
 
     def __init__(
         self, batcher: ControllableBatcher, control: Control, router: Router[Any] | None = None
     ) -> None:
-        """router: of the instances; None: there is one until next_batch() says otherwise."""
+        """router: counts the instances; without it one is assumed until next_batch() is called."""
         self.control = control
         self._batcher = batcher
         self._router = router
         self._last_instances = 1
-        # Nothing comes between an instance and these.
+        # These calls need no control, so they go to the wrapped batcher directly.
         self.requeue = batcher.requeue
         self.remove_entry = batcher.remove_entry
         self.form_batches = batcher.form_batches
@@ -189,6 +217,7 @@ class AdaptiveBatcher:
 
     @property
     def pending(self) -> int:
+        """Number of entries that wait here."""
         return self._batcher.pending
 
     @property
@@ -196,9 +225,10 @@ class AdaptiveBatcher:
         return (self._router.count if self._router is not None else 0) or self._last_instances
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
+        """Queue an entry; raise the control's error if it refuses the entry."""
         batcher = self._batcher
         pending = batcher.pending
-        # With a caller it serves a request that was accepted: refused, that one's work was wasted.
+        # A nested call serves an accepted request, whose work would be wasted by a refusal.
         if not entry.request.caller:
             ahead = batcher.pending_ahead(entry.level)
             if not self.control.admit(pending, ahead, self._instances, now_ns):
@@ -206,27 +236,31 @@ class AdaptiveBatcher:
         batcher.enqueue(entry, now_ns)
 
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
+        """Remove entries that have expired or are refused after all; return their errors."""
         batcher, control = self._batcher, self.control
         expired = batcher.expire_entries(now_ns)
         excess = control.excess(batcher.pending, self._instances, now_ns)
         if excess > 0:
             for entry in batcher.last_entries(excess):
-                # As were they refused now.
+                # Nested calls are never refused, as in enqueue().
                 if not entry.request.caller:
                     batcher.remove_entry(entry)
                     expired.append((entry, control.refusal(entry)))
         return expired
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:
+        """Return the batch of an entry that came alone, and report it to the control."""
         batch = self._batcher.lone_batch(entry, now_ns)
         if batch is not None:
             self.control.on_lone(batch, self._instances, now_ns)
         return batch
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
+        """Return a batch for a free instance, and report it to the control."""
         return self._record(self._batcher.next_batch(now_ns, instances), now_ns, instances)
 
     def next_waiting_batch(self, now_ns: int, instances: int) -> Batch | None:
+        """Return a batch for an instance that is not free yet, and report it to the control."""
         return self._record(self._batcher.next_waiting_batch(now_ns, instances), now_ns, instances)
 
     def _record(self, batch: Batch | None, now_ns: int, instances: int) -> Batch | None:

@@ -1,7 +1,8 @@
-"""What a batcher keeps entries in: queues by priority level, and timeouts and deadlines.
+"""Containers of a batcher's entries: queues by priority level, and timeouts and deadlines.
 
-Decides nothing about batches. `Entry.holder` is the queue that has the entry. An entry discarded
-from the middle stays in the deque as a dead slot that is skipped, so that cancelling is O(1).
+They decide nothing about batches. `Entry.holder` is the queue that has the entry. An entry that is
+discarded from the middle stays in the deque as a dead slot that is skipped, so that cancelling is
+O(1).
 """
 
 from __future__ import annotations
@@ -19,33 +20,40 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.core.requests.entry import Entry
 
-# So many dead slots and stale deadlines are not worth a clean-up.
+# Up to this many dead slots or stale deadlines are not worth a clean-up.
 _SLACK = 64
-# Entries that a batch is looked for behind.
+# Number of entries of other shapes that a batch looks past for its own shape.
 _MOST_PASSED = 256
 
 
 def request_prefix(request_id: str) -> str:
-    """How Triton's core opens an error text about a request."""
+    """Return the beginning of an error text about a request, as Triton's core writes it."""
     return f"[request id: {request_id or '<id_unknown>'}] "
 
 
 def queue_full(entry: Entry) -> Unavailable:
+    """Return Triton's error of a request whose queue is full."""
     return Unavailable(f"{request_prefix(entry.request.request_id)}Exceeds maximum queue size")
 
 
 def timeout_expired() -> Unavailable:
+    """Return Triton's error of a request past its queue timeout."""
     return Unavailable("Request timeout expired", accepted=True)
 
 
 def deadline_passed(model_name: str) -> DeadlineExceeded:
+    """Return the error of a queued request that is past its client's deadline."""
     return DeadlineExceeded(
         f"deadline exceeded while the request was queued for model '{model_name}'", accepted=True
     )
 
 
 class Fifo:
-    """Entries of one rank in order of arrival. A discarded entry must not be queued here again."""
+    """Entries of one rank in order of arrival. A discarded entry must not be queued here again.
+
+    rank: 2 * level for fresh entries, 2 * level + 1 for delayed ones. live: entries that are not
+    dead slots.
+    """
 
     __slots__ = ("items", "live", "rank")
 
@@ -55,18 +63,20 @@ class Fifo:
         self.live = 0
 
     def append(self, entry: Entry) -> None:
+        """Queue an entry at the end."""
         entry.holder = self
         self.items.append(entry)
         self.live += 1
 
     def prepend(self, entries: Sequence[Entry]) -> None:
-        """To the front, in this order."""
+        """Put entries to the front, in this order."""
         for entry in entries:
             entry.holder = self
         self.items.extendleft(reversed(entries))
         self.live += len(entries)
 
     def discard(self, entry: Entry) -> None:
+        """Remove an entry in O(1); it leaves a dead slot."""
         entry.holder = None
         self.live -= 1
         if not self.live:
@@ -76,19 +86,20 @@ class Fifo:
             self.items = deque(item for item in self.items if item.holder is self)
 
     def extract(self, entry: Entry) -> None:
-        """Like discard, but in O(n) and without a dead slot: the entry may be queued again."""
+        """Remove an entry in O(n) and without a dead slot: it may be queued again."""
         entry.holder = None
         self.live -= 1
         self.items.remove(entry)
 
     def extract_alike(self, key: Hashable, rows: int, most: int) -> list[Entry]:
-        """The oldest entries with this key, at most so many and of so many rows together. Looks
-        only so far, since those behind which it looks must be put back.
+        """Remove and return the oldest entries with a key, at most `most` of `rows` rows together.
+
+        The search passes a bounded number of other entries, since all of these must be put back.
         """
-        found: list[Entry] = []
+        alike: list[Entry] = []
         passed: list[Entry] = []
         items = self.items
-        while items and len(found) < most and len(passed) < _MOST_PASSED:
+        while items and len(alike) < most and len(passed) < _MOST_PASSED:
             entry = items.popleft()
             if entry.holder is not self:
                 continue
@@ -99,19 +110,19 @@ class Fifo:
             if rows < 0:
                 passed.append(entry)
                 break
-            found.append(entry)
+            alike.append(entry)
         items.extendleft(reversed(passed))
-        self.live -= len(found)
+        self.live -= len(alike)
         if not self.live:
             items.clear()
-        return found
+        return alike
 
     def newest(self) -> Iterator[Entry]:
-        """The entries, those that were queued last first."""
+        """Return the entries, the one that was queued last first."""
         return (entry for entry in reversed(self.items) if entry.holder is self)
 
     def pop(self, limit: int) -> list[Entry]:
-        """At most limit of the oldest entries."""
+        """Remove and return at most `limit` of the oldest entries."""
         items = self.items
         if limit >= self.live == len(items):
             entries = list(items)
@@ -128,7 +139,7 @@ class Fifo:
 
 
 class Cursor:
-    """How far a scan has come."""
+    """Position of a scan: `index` of the queue, and `slot` in it."""
 
     __slots__ = ("index", "slot")
 
@@ -150,7 +161,7 @@ class PriorityQueues:
         self._fifos: list[Fifo] = []
 
     def append(self, entry: Entry, cursor: Cursor) -> bool:
-        """Queue an entry at the end of its level. False: that is in front of the cursor."""
+        """Queue an entry at the end of its level; return False if that is before the cursor."""
         rank = 2 * entry.level
         fifos = self._fifos
         if len(fifos) == 1 and fifos[0].rank == rank:
@@ -167,7 +178,7 @@ class PriorityQueues:
         (self._by_rank.get(rank) or self._open(rank)).append(entry)
 
     def prepend(self, entries: Iterable[Entry]) -> None:
-        """To the front of their levels, in this order."""
+        """Put entries to the front of their levels, in this order."""
         by_level: dict[int, list[Entry]] = {}
         for entry in entries:
             by_level.setdefault(entry.level, []).append(entry)
@@ -175,24 +186,25 @@ class PriorityQueues:
             (self._by_rank.get(2 * level) or self._open(2 * level)).prepend(group)
 
     def count(self, level: int) -> int:
-        """How many entries of a level wait, delayed ones included."""
+        """Return how many entries of a level wait, delayed ones included."""
         fresh = self._by_rank.get(2 * level)
         delayed = self._by_rank.get(2 * level + 1)
         return (fresh.live if fresh else 0) + (delayed.live if delayed else 0)
 
     def count_ahead(self, level: int) -> int:
-        """How many entries an entry of this level would be queued behind: all of more urgent
-        levels, and those of its own, delayed ones included.
+        """Return how many entries an entry of this level would be queued behind.
+
+        These are the entries of all more urgent levels and of its own, delayed ones included.
         """
         last = 2 * level + 1
         return sum(fifo.live for fifo in self._fifos if fifo.rank <= last)
 
     def last(self) -> Iterator[Entry]:
-        """The entries in reverse order."""
+        """Return the entries in reverse order."""
         return chain.from_iterable(fifo.newest() for fifo in reversed(self._fifos))
 
     def scan(self, cursor: Cursor) -> Iterator[Entry]:
-        """The entries behind the cursor, which passes one when the next is asked for."""
+        """Yield the entries behind the cursor, which passes one when the next is asked for."""
         while self._fifos:
             fifo = self._fifos[cursor.index]
             for entry in islice(fifo.items, cursor.slot, None):
@@ -205,17 +217,17 @@ class PriorityQueues:
             cursor.slot = 0
 
     def pop(self, limit: int) -> list[Entry]:
-        """The first limit entries, in scan order; there must be as many."""
+        """Remove and return the first `limit` entries, in scan order; there must be as many."""
         fifos = self._fifos
         entries = fifos[0].pop(limit)
         while len(entries) < limit:
-            # Empty now: drop it, or a model with many levels would keep many queues.
+            # The queue is empty now. Drop it, or a model with many levels would keep many queues.
             del self._by_rank[fifos.pop(0).rank]
             entries.extend(fifos[0].pop(limit - len(entries)))
         return entries
 
     def extract_alike(self, key: Hashable, rows: int, most: int) -> list[Entry]:
-        """As Fifo's, of those that are first in rank."""
+        """Remove and return alike entries of the first rank that has any; see Fifo."""
         first = next((fifo for fifo in self._fifos if fifo.live), None)
         return [] if first is None else first.extract_alike(key, rows, most)
 
@@ -235,7 +247,7 @@ class Expiries:
         self._order = count()
 
     def push(self, entry: Entry, pending: int) -> None:
-        """Watch an entry; pending: how many entries the batcher holds, this one included."""
+        """Watch an entry; `pending` entries are in the batcher, this one included."""
         if entry.timeout_ns is None and entry.deadline_ns is None:
             return
         if len(self._heap) > 4 * pending + _SLACK:
@@ -243,15 +255,15 @@ class Expiries:
         self._watch(entry)
 
     def next_ns(self) -> int | None:
-        """No later than the next timeout or deadline."""
+        """Return the next timeout or deadline, or an earlier time."""
         heap = self._heap
         while heap and heap[0][2].holder is None:
-            # It has left the queue, and would keep its tensors until its deadline.
+            # The entry has left the queue, and would keep its tensors until its deadline.
             heappop(heap)
         return heap[0][0] if heap else None
 
     def due(self, now_ns: int) -> list[Entry]:
-        """The entries past their timeout or deadline that are still queued, soonest first."""
+        """Return the queued entries past their timeout or deadline, soonest first."""
         heap = self._heap
         expired: dict[Entry, None] = {}
         while heap and heap[0][0] <= now_ns:
@@ -267,7 +279,7 @@ class Expiries:
             heappush(self._heap, (entry.deadline_ns, next(self._order), entry))
 
     def _drop_stale(self) -> None:
-        # Otherwise entries that ran long ago would keep their tensors until their deadline.
+        # Entries that ran long ago would otherwise keep their tensors until their deadline.
         held = dict.fromkeys(item[2] for item in self._heap if item[2].holder is not None)
         self._heap.clear()
         for entry in held:

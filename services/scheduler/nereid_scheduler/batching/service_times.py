@@ -1,6 +1,6 @@
-"""How long batches of a model take by their size, learnt from those that were executed.
+"""Execution times of a model's batches by size, learnt from those that were executed.
 
-Pure: times are arguments. Knows no queue and no target.
+Pure: times are arguments. Knows no queue and no latency target.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from typing import Final
 
 # The weight of the newest measurement in a moving average.
 _WEIGHT: Final = 0.125
-# So many measurements of a size are its first mean, each of which counts at most so many times it.
+# So many measurements make the first mean of a size; each is capped at a multiple of that mean.
 _FIRST: Final = 4
 _MOST: Final = 2.0
-# Beyond these a measurement is a stall, which says little about the next one; so many in a row say
-# that the model is slower or faster as a whole.
+# A measurement outside these ratios to the mean is a stall, which says little about the next one.
+# `_SHIFT` of them in a row mean that the model as a whole has become slower or faster.
 _FASTER, _SLOWER = 0.8, 1.25
 _SHIFT: Final = 8
-# The spread is that of so many measurements; until there are some, it is assumed.
+# The spread is taken of the last `_WINDOW` measurements; below `_FEW` of them it is assumed.
 _WINDOW: Final = 64
 _FEW: Final = 8
 _ASSUMED_SPREAD: Final = 1.25
 _QUANTILE: Final = 0.95
-# A size that has not been executed for so long is measured again.
+# A size that has not been executed for this long is measured again.
 _STALE_NS: Final = 30_000_000_000
-# Sizes up to this are kept apart, larger ones in steps of a sixteenth.
+# Sizes up to this one are kept apart; larger ones are rounded up in steps of a sixteenth.
 _EXACT: Final = 32
 
 
 def step_of(size: int) -> int:
-    """The size that stands for this one, and is not smaller."""
+    """Return the size that stands for this one: the same, or a little larger."""
     if size <= _EXACT:
         return size
     unit = 1 << (size.bit_length() - 5)
@@ -37,7 +37,7 @@ def step_of(size: int) -> int:
 
 
 def steps_up_to(largest: int) -> list[int]:
-    """The sizes that stand for all, ascending; the last one is the largest itself."""
+    """Return the sizes that stand for all, ascending; the last one is the largest itself."""
     steps = []
     size = 1
     while size < largest:
@@ -47,7 +47,10 @@ def steps_up_to(largest: int) -> list[int]:
 
 
 class _SizeTimes:
-    """Of one size. executions: those that count; the first may have prepared something."""
+    """Measurements of one size.
+
+    executions: how many count. The first execution does not, as it may have prepared something.
+    """
 
     __slots__ = ("executions", "mean_ns", "seen_ns")
 
@@ -58,30 +61,33 @@ class _SizeTimes:
 
 
 class ServiceTimes:
-    """Of one model on all its instances: what differs between them is part of the spread."""
+    """Execution times of one model on all its instances.
+
+    Differences between instances are part of the spread.
+    """
 
     def __init__(self) -> None:
         self._by_size: dict[int, _SizeTimes] = {}
-        # The sizes that are known, ascending, and their means.
+        # Known sizes, ascending.
         self._sizes: list[int] = []
-        # The last measurements, by what was expected; the newest last.
+        # Last measurements, each divided by what was expected; the newest is the last.
         self._ratios: list[float] = []
-        # How much longer than its mean an execution takes that is among the slowest.
+        # Factor between the mean of a size and its slowest executions (the `_QUANTILE`).
         self.spread = _ASSUMED_SPREAD
-        # It has become slower or faster as a whole so many times.
+        # How many times the model as a whole has become slower or faster.
         self.shifts = 0
 
     @property
     def largest(self) -> int:
-        """The largest size that is known; 0: none."""
+        """The largest size that is known; 0 if there is none."""
         return self._sizes[-1] if self._sizes else 0
 
     def knows_up_to(self, size: int) -> bool:
-        """Whether this size, or a smaller one, is known."""
+        """Return whether this size or a smaller one is known."""
         return bool(self._sizes) and self._sizes[0] <= size
 
     def record(self, size: int, duration_ns: int, now_ns: int) -> None:
-        """A batch of this size was executed."""
+        """Record an execution of a batch of this size."""
         step = step_of(size)
         times = self._by_size.get(step)
         if times is None:
@@ -91,7 +97,7 @@ class ServiceTimes:
         times.executions += 1
         if times.executions == 1:
             times.mean_ns = float(duration_ns)
-            self._sizes = sorted(step for step, each in self._by_size.items() if each.executions)
+            self._sizes = sorted(step for step, known in self._by_size.items() if known.executions)
             return
         ratio = duration_ns / max(times.mean_ns, 1.0)
         if times.executions <= _FIRST:
@@ -107,8 +113,8 @@ class ServiceTimes:
         last = ratios[-_SHIFT:]
         if len(last) == _SHIFT and (min(last) > _SLOWER or max(last) < _FASTER):
             factor = sorted(last)[_SHIFT // 2]
-            for each in self._by_size.values():
-                each.mean_ns *= factor
+            for times in self._by_size.values():
+                times.mean_ns *= factor
             ratios.clear()
             self.shifts += 1
             return
@@ -118,23 +124,27 @@ class ServiceTimes:
             self.spread = max(1.0, sorted(ratios)[round(_QUANTILE * (len(ratios) - 1))])
 
     def forget_stale(self, now_ns: int) -> None:
-        """Forget the sizes that have not been executed for long, but for the last ones known."""
-        stale = [step for step, each in self._by_size.items() if now_ns - each.seen_ns > _STALE_NS]
+        """Forget sizes that have not been executed for long, unless no other size is known."""
+        stale = [
+            step for step, times in self._by_size.items() if now_ns - times.seen_ns > _STALE_NS
+        ]
         if stale and len(stale) < len(self._by_size):
             for step in stale:
                 del self._by_size[step]
-            self._sizes = sorted(step for step, each in self._by_size.items() if each.executions)
+            self._sizes = sorted(step for step, times in self._by_size.items() if times.executions)
 
     def mean_ns(self, size: int) -> float:
-        """What a batch of this size takes; between known sizes, on the line between these; beyond
-        them, on that of the smallest and the largest. 0.0: nothing is known.
+        """Return the expected time of a batch of this size; 0.0 if no size is known.
+
+        Between known sizes it is on the line between the two; beyond the largest, on the line
+        through the smallest and the largest.
         """
         sizes = self._sizes
         if not sizes:
             return 0.0
         place = bisect_left(sizes, size)
         if place == 0:
-            # It cannot take longer.
+            # A smaller batch cannot take longer.
             return self._mean(sizes[0])
         if place < len(sizes):
             below, above = sizes[place - 1], sizes[place]

@@ -1,7 +1,7 @@
-"""How much there is of each resource, and whether that is enough for an instance; pure.
+"""Amounts of each resource, and the check whether they are enough for an instance. Pure.
 
-A global resource is one pool for the whole mesh, any other one pool for each device. The texts are
-Triton's.
+A global resource is one pool for the whole mesh, any other one pool for each device. The error
+texts are Triton's. Knows no grants: `rate_limiter` counts what is held.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FORMAT: Final = (
 )
 _EVERY_DEVICE: Final = -1
 _LARGEST_INT: Final = (1 << 31) - 1
-# What Triton makes of a negative count.
+# Triton turns a negative count into an unbounded one.
 _UNBOUNDED: Final = 1 << 64
 
 
@@ -36,7 +36,7 @@ class Device(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """A resource that instances share. device None: all of the mesh, else those on this device."""
+    """A resource that instances share: on one device, or in the whole mesh if it has no device."""
 
     name: str
     device: Device | None
@@ -44,7 +44,7 @@ class Pool(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimit:
-    """One --rate-limit-resource; device -1: every device."""
+    """Value of one --rate-limit-resource; device -1 means every device."""
 
     name: str
     count: int
@@ -52,7 +52,7 @@ class ResourceLimit:
 
     @classmethod
     def parse(cls, text: str) -> ResourceLimit:
-        """From NAME:COUNT or NAME:COUNT:DEVICE. Raises ValueError in Triton's words."""
+        """Parse NAME:COUNT or NAME:COUNT:DEVICE; raise ValueError with Triton's text."""
         name, *numbers = text.split(":")
         if not 1 <= len(numbers) <= 2:
             raise ValueError(_FORMAT + text)
@@ -72,17 +72,17 @@ def _parse_int(text: str) -> int:
 
 
 class Resources:
-    """The pools that instances in the mesh use, and what each holds."""
+    """Pools that instances in the mesh use, and their capacities."""
 
     def __init__(self, limits: Iterable[ResourceLimit] = ()) -> None:
-        """limits: a later one replaces an earlier one of equal name and device."""
+        """limits: a later one replaces an earlier one of the same name and device."""
         self._limits: dict[str, dict[int, int]] = {}
         for limit in limits:
             count = limit.count if limit.count >= 0 else _UNBOUNDED
             self._limits.setdefault(limit.name, {})[limit.device] = count
-        # How many instances need each count of a pool.
+        # Number of instances that need each count of a pool.
         self._users: dict[Pool, Counter[int]] = {}
-        # By name and whether global: how many instances name the resource so.
+        # Number of instances that use a resource, by its name and whether it is global.
         self._kinds: Counter[tuple[str, bool]] = Counter()
 
     def require(self, needs: Iterable[ResourceNeed], device: Device) -> None:
@@ -104,15 +104,15 @@ class Resources:
                 )
 
     def add_user(self, pools: Mapping[Pool, int]) -> None:
-        """An instance needs so much of each of these pools."""
+        """Add an instance's needs: a count for each of these pools."""
         self._count_user(pools, 1)
 
     def remove_user(self, pools: Mapping[Pool, int]) -> None:
-        """An instance that was added is gone."""
+        """Remove the needs of an instance that was added."""
         self._count_user(pools, -1)
 
     def capacity(self, pool: Pool) -> int:
-        """How much instances may hold of a pool together: by default, what the neediest needs."""
+        """Return how much of a pool may be held; by default, the largest need of one instance."""
         limit = self._limit(pool)
         if limit is not None:
             return limit
@@ -130,7 +130,10 @@ class Resources:
                 del self._users[pool]
 
     def _limit(self, pool: Pool) -> int | None:
-        """As on Triton, once any resource is limited by a flag, those without a flag are empty."""
+        """Return the configured limit of a pool; `None` if no resource is limited by a flag.
+
+        Once any resource is limited by a flag, those without a flag are empty, as on Triton.
+        """
         if not self._limits:
             return None
         limits = self._limits.get(pool.name, {})
@@ -140,6 +143,6 @@ class Resources:
 
 
 def pools_of(needs: Iterable[ResourceNeed], device: Device) -> dict[Pool, int]:
-    """What an instance on this device needs of each pool; of equal names the last counts."""
+    """Return what an instance on this device needs of each pool; of equal names the last counts."""
     pools = {Pool(need.name, None if need.is_global else device): need.count for need in needs}
     return {pool: count for pool, count in pools.items() if count}

@@ -1,4 +1,7 @@
-"""A re-armable timer of the event loop; re-arming to the same deadline is free."""
+"""A re-armable timer of the event loop; re-arming to the same deadline is free.
+
+Knows nothing of what it is armed for.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ _NEVER: Final = 1 << 63
 
 
 class RearmableTimer:
-    """Calls on_timer once per deadline. Times are monotonic nanoseconds."""
+    """Call on_timer once per deadline. Times are monotonic nanoseconds."""
 
     def __init__(self, on_timer: Callable[[], None]) -> None:
         self._on_timer = on_timer
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
-        # When it is due.
+        # Time when it is due.
         self.at_ns = _NEVER
 
     def arm(self, at_ns: int | None, now_ns: int) -> None:
-        """None: never."""
+        """Set the deadline; `None` means never."""
         at_ns = _NEVER if at_ns is None else at_ns
         if at_ns == self.at_ns:
             return
@@ -32,6 +35,7 @@ class RearmableTimer:
             self._handle = self._loop.call_later(max(0, at_ns - now_ns) / 1e9, self._fire)
 
     def cancel(self) -> None:
+        """Clear the deadline."""
         if self._handle is not None:
             self._handle.cancel()
         self._handle, self.at_ns = None, _NEVER

@@ -1,6 +1,7 @@
-"""The control plane: KServe's own messages, served from the catalogue.
+"""Control plane: KServe's own messages, served from the catalogue.
 
-Translation only; the one place where errors become RPC statuses.
+Only translates; it is the one place where errors become RPC statuses. Knows no queue and no
+executor.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Control:
-    """The handlers of the control calls."""
+    """Handlers of the control calls."""
 
     def __init__(  # noqa: PLR0913 (one source of responses each)
         self,
@@ -51,10 +52,11 @@ class Control:
         ensure: Callable[[str, int], Awaitable[None]] | None = None,
         memory_of: Callable[[ServedVersion], Mapping[str, int]] | None = None,
     ) -> None:
-        """drain: of an executor. strict: readiness by Triton's strict rule. is_elsewhere: whether
-        another scheduler has a model; None: there is no other. ensure: waits for a model that is
-        loaded on demand; None: none is. memory_of: the bytes that a version takes, by device, for
-        its statistics.
+        """drain: drains an executor. strict: whether readiness follows Triton's strict rule.
+
+        is_elsewhere: returns whether another scheduler has a model; `None` if there is no other.
+        ensure: waits for a model that is loaded on demand; `None` if none is. memory_of: returns
+        the bytes that a version takes, by device, for its statistics.
         """
         self._ensure = ensure
         self._memory_of = memory_of
@@ -70,7 +72,7 @@ class Control:
         self.stopping = False
 
     def async_handlers(self) -> dict[str, AsyncUnaryHandler]:
-        """The calls that may have to query models, or to wait for a record, by path."""
+        """Return the calls that may have to query models or wait for a record, by path."""
         pb = kserve_pb2
         descriptions = {}
         if self._ensure is not None:
@@ -93,7 +95,7 @@ class Control:
         }
 
     def handlers(self) -> dict[str, UnaryHandler]:
-        """The other calls, by path."""
+        """Return the other calls, by path."""
         pb = kserve_pb2
         descriptions = {}
         if self._ensure is None:
@@ -128,7 +130,10 @@ class Control:
         respond: Callable[[Any], Message],
         request: kserve_pb2.ModelMetadataRequest | kserve_pb2.ModelConfigRequest,
     ) -> Message:
-        """Clients ask before their first request, which would have loaded the model."""
+        """Describe a model once it is loaded.
+
+        Clients ask before their first request, which would have loaded the model.
+        """
         await ensure(request.name, parse_version(request.version))
         return respond(request)
 
@@ -138,7 +143,7 @@ class Control:
         ready = (
             [served.runtime] if request.version else self._catalogue.ready_versions(request.name)
         )
-        return metadata(served.runtime.config, [each.number for each in ready])
+        return metadata(served.runtime.config, [version.number for version in ready])
 
     def _config(self, request: kserve_pb2.ModelConfigRequest) -> Message:
         served = self._catalogue.find(request.name, request.version)
@@ -207,7 +212,7 @@ def _async_handler(
     request_type: type[Message], wire_response: Callable[[Any], Awaitable[Message]]
 ) -> AsyncUnaryHandler:
     async def handle(call: Call, message: bytes) -> bytes:
-        # The caller learns that we are here, however long models take.
+        # Accepting tells the caller that the scheduler is alive, however long models take.
         call.accept()
         with _errors_as_statuses():
             response = await wire_response(request_type.FromString(message))

@@ -1,10 +1,13 @@
-"""Responses that come one by one: of decoupled models, which give a request any number of them, and
-of models with iterative sequences, which may want a request again instead of its last response.
+"""Responses that come one by one.
 
-An instance is free for its next batch as soon as it reports so, though requests of earlier ones are
-still open there. Such a request ends with its last response, or with its instance: it runs again
+Decoupled models give a request any number of responses; models with iterative sequences may
+reschedule a request instead of giving its last response. A member is open until its last response,
+or until it is rescheduled.
+
+An instance is free for its next batch as soon as it reports so, though requests of earlier ones may
+still be open there. Such a request ends with its last response, or with its instance: it runs again
 only if none of its responses was sent. Instances that accept controls are notified of clients that
-cancelled or cannot keep up.
+cancelled or cannot keep up. Knows no queue.
 """
 
 from __future__ import annotations
@@ -30,38 +33,39 @@ if TYPE_CHECKING:
     from nereid_scheduler.versions.model_version import ModelVersion
 
 _now_ns = time.monotonic_ns
-# In place of a response: the instance wants the request again.
+# Stands for a response: the instance has rescheduled the request.
 _RESCHEDULED: Final = InferResponse(0)
 
 
 class _Place(NamedTuple):
-    """Where an entry that has no last response is executed."""
+    """Place where an entry without a last response is executed."""
 
     instance: RemoteInstance
     sent: SentBatch
     member: Member
 
     def send_control(self, kind: pb.MemberControl.Kind) -> None:
+        """Send the instance a control for this member."""
         self.instance.send_control(self.sent.id, self.member.index, kind)
 
 
 class MemberResponses:
-    """Of one version, which is decoupled or has iterative sequences."""
+    """Responses of one version that is decoupled or has iterative sequences."""
 
     def __init__(self, version: ModelVersion, iterations: IterativeBatcher | None) -> None:
-        """iterations: where requests are queued again; None: no instance may want that."""
+        """Track no entries yet. iterations: reschedules requests; `None` if none may be."""
         self._version = version
         self._decoupled = version.config.decoupled
         self._iterations = iterations
         # Entries that their instances may still respond to.
         self._places: dict[Entry, _Place] = {}
-        # Of rescheduled entries: how many responses they have had.
+        # Number of responses that rescheduled entries have had.
         self._responses: dict[Entry, int] = {}
-        # Entries whose clients cannot keep up; only where requests are scheduled again.
+        # Entries whose clients cannot keep up; used only with iterative sequences.
         self._paused: set[Entry] = set()
 
     def on_sent(self, instance: RemoteInstance, sent: SentBatch) -> None:
-        """An instance was sent a batch."""
+        """Record the places of the entries of a batch that an instance was sent."""
         for member in sent.track_members(sent.started_ns):
             entry = member.entry
             if is_null(entry):
@@ -72,7 +76,7 @@ class MemberResponses:
                 place.send_control(pb.MemberControl.PAUSE)
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
-        """The entry's client cannot keep up with the responses (paused), or can again."""
+        """Pause the responses of a client that cannot keep up with them, or resume them."""
         place = self._places.get(entry)
         if place is not None:
             place.send_control(pb.MemberControl.PAUSE if paused else pb.MemberControl.RESUME)
@@ -82,7 +86,7 @@ class MemberResponses:
             self._paused.discard(entry)
 
     def end_entry(self, entry: Entry) -> None:
-        """An entry ends; if that is before its instance's last response, notify the instance."""
+        """Forget an ended entry; notify its instance if that has not sent its last response."""
         place = self._places.pop(entry, None)
         if place is not None:
             place.send_control(pb.MemberControl.CANCEL)
@@ -92,7 +96,7 @@ class MemberResponses:
     # ---- replies
 
     def on_reply(self, instance: RemoteInstance, message: bytes) -> None:
-        """Responses to open requests; or the instance is free again."""
+        """Handle responses to open requests, or a report that the instance is free again."""
         now_ns = _now_ns()
         reply = instance.read_reply(message)
         sent = instance.batches.replying(reply.id)
@@ -112,7 +116,7 @@ class MemberResponses:
     def _read_responses(
         self, sent: SentBatch, reply: pb.Executed
     ) -> list[tuple[Member, InferResponse]]:
-        """A reply's responses and their members. Raises ProtocolError if one waits for none."""
+        """Return a reply's responses and members; raise ProtocolError if one waits for none."""
         if not reply.partial:
             sent.check_whole(len(reply.responses))
         read: list[tuple[Member, InferResponse]] = []
@@ -133,7 +137,8 @@ class MemberResponses:
             if not response.more:
                 ended.add(member.index)
                 if response.error is not None and freed:
-                    # In the reply that ends the execution: the model raised, or its worker died.
+                    # An error in the reply that ends the execution: the model raised, or its worker
+                    # died.
                     failed.append(member)
             read.append((member, response))
         for member in failed:
@@ -148,12 +153,12 @@ class MemberResponses:
         responses: list[tuple[Member, InferResponse]],
         now_ns: int,
     ) -> None:
-        """The instance can execute its next batch."""
+        """Record that an instance can execute its next batch."""
         version = self._version
         execution = sent.end_execution(reply, now_ns)
         for member, response in responses:
             if response is _RESCHEDULED:
-                # First, so that its next batch can have them.
+                # Reschedule first, so that the instance's next batch can have these entries.
                 self._reschedule(sent, member, now_ns)
         version.end_first(instance, now_ns)
         version.statistics.record_execution(sent.batch, execution)
@@ -173,8 +178,8 @@ class MemberResponses:
         wanted = entry.state is not RESPONDED
         if self._decoupled:
             if wanted and not member.responses and not response.more:
-                # Announces a decoupled model: its responses need not wait for those of earlier
-                # requests.
+                # An empty response shows that the model is decoupled: its responses need not wait
+                # for those of earlier requests.
                 version.respond_partially(entry, InferResponse(0, more=True))
             if response.head or response.error is not None or not response.more:
                 self._record_response(member, response, now_ns)
@@ -204,19 +209,19 @@ class MemberResponses:
         member.responded_ns = now_ns
 
     def _record_end(self, member: Member, execution: Execution) -> None:
-        """A member has ended, and its batch was executed."""
+        """Count a member that has ended, and whose batch was executed."""
         if member.rescheduled or is_null(member.entry):
             return
         if member.failed:
             self._version.statistics.record_failure(member.entry, member.ended_ns, BACKEND)
         else:
-            # As on Triton, a request whose model sent error responses is a success as well.
+            # A request whose model sent error responses is a success as well, as on Triton.
             self._version.statistics.record_end(member.entry, execution, member.ended_ns)
 
     # ---- iterations
 
     def _reschedule(self, sent: SentBatch, member: Member, now_ns: int) -> None:
-        """Queue its entry again, unless that is done or nobody waits for it.
+        """Queue a member's entry again, unless that is done or nobody waits for it.
 
         Each iteration counts as an inference, as on Triton. A request that has had a response does
         not begin anew when its instance is lost.
@@ -238,7 +243,7 @@ class MemberResponses:
         bound = (
             member.responses > 0
             or version.config.at_most_once
-            # It may be the reason why its instances were lost.
+            # The request may be the reason why its instances were lost.
             or restarts >= version.limits.max_retries
         )
         self._iterations.reschedule(entry, now_ns, bound=bound)
@@ -247,7 +252,7 @@ class MemberResponses:
     # ---- lost instances
 
     def lose_batch(self, sent: SentBatch, cause: str, now_ns: int) -> list[Entry]:
-        """A batch was lost with its instance: the entries to run again, which had no response."""
+        """Return the entries of a lost batch that have to run again, as they had no response."""
         retries = []
         for member in sent.members or ():
             entry = member.entry
@@ -265,5 +270,5 @@ class MemberResponses:
 
 
 def _unknown_execution(sent: SentBatch, now_ns: int) -> Execution:
-    """Of a batch whose instance was lost before it reported its times."""
+    """Return an execution for a batch whose instance was lost before it reported its times."""
     return Execution(sent.started_ns, now_ns, 0, 0, 0, 0, gpu_uuid=sent.gpu_uuid)

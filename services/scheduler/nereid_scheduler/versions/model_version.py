@@ -1,8 +1,12 @@
-"""A model version in service on instances: the one owner of its queue, its instances, its batches.
+"""Model version in service on instances: the one owner of its queue, instances and batches.
 
-The batcher decides what runs together, the router where, and an instance's batches are a state
-machine (executors.instance_batches); this acts on them. How a batch's requests end is its responses
-(single_responses, member_responses); which instances get a second batch, its waiting batches.
+The batcher decides what runs together, the router where. An instance's batches are a state machine
+(executors.instance_batches); this module acts on its decisions. How a batch's requests end belongs
+to single_responses and member_responses, which instances get a second batch to waiting_batches.
+
+Events: a request is submitted or cancelled; an instance is added, retired or lost; a reply comes;
+a waiting batch is given back; a timer fires. After each the version dispatches. It must not know
+how an executor loads a model, nor what a repository is.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _now_ns = time.monotonic_ns
-# After a batch of more requests than this, one that comes alone waits for others of its loop turn.
+# After a batch of more requests than this, a lone request waits for others of its loop turn.
 _FEW: Final = 2
 
 
@@ -79,11 +83,11 @@ class ModelVersion(QueuedRequests):
             context,
             batcher if limited is None else RateLimitedBatcher(batcher, limited, self.wake),
         )
-        # Instances that are kept for the sequences that they have.
+        # Instances that are kept only for the sequences that they have.
         self._retiring: set[RemoteInstance] = set()
         iterations = batcher if isinstance(batcher, IterativeBatcher) else None
-        # Where sequences have implicit state, and one response to each request: else any of several
-        # may change it, also after the instance has executed.
+        # Set for sequences with implicit state and one response to each request. With several
+        # responses, each of them may change the state, also after the instance has executed.
         self._transfers: StateTransfers | None = None
         self._responses: SingleResponses | MemberResponses
         if config.decoupled or iterations is not None:
@@ -98,13 +102,13 @@ class ModelVersion(QueuedRequests):
         if self._sequences is not None:
             self._on_end.append(self._end_in_sequence)
         self._waiting: WaitingBatches | None = None
-        # An instance that waits for resources executes when it has them.
+        # With a rate limiter no batch waits: an instance executes when it has its resources.
         if limits.waiting_batches > 0 and limiter is None and lets_batches_wait(config):
             self._waiting = WaitingBatches(config, batcher, self._router, self._send_batch)
-        # Why requests wait though an instance is idle, and since when; empty: they do not.
+        # Reason why requests wait though an instance is idle, and since when; empty if none wait.
         self._wait_reason = ""
         self._wait_from_ns = 0
-        # It had few requests: one that comes alone now is probably the only one.
+        # The last batch had few requests, so one that comes alone now is probably the only one.
         self._last_batch_small = True
         self._executor_wait = ExecutorWait(
             limits.no_executor_timeout_s, self._open, self._fail_waiting
@@ -112,15 +116,18 @@ class ModelVersion(QueuedRequests):
 
     @property
     def pending(self) -> int:
+        """Number of requests that wait in the queue or at an instance."""
         waiting = 0 if self._waiting is None else self._waiting.requests
         return self._batcher.pending + waiting
 
     @property
     def instances(self) -> tuple[int, int]:
+        """Number of instances that are ready, and how many of these are free."""
         return self._router.count, self._router.free
 
     @property
     def sequences(self) -> tuple[int, int] | None:
+        """Number of live sequences, and how many wait for a slot; `None` without sequences."""
         if self._sequences is None:
             return None
         return len(self._sequences.sequences), self._sequences.sequences.backlog
@@ -153,10 +160,11 @@ class ModelVersion(QueuedRequests):
             self._await_instance()
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
+        """Pause or resume the responses to an entry at its instance."""
         self._responses.set_flow(entry, paused=paused)
 
     def _cancel_execution(self, entry: Entry) -> None:
-        # Of members with responses of their own, the instance is notified as the entry ends.
+        # MemberResponses notifies the instance itself when the entry ends.
         if isinstance(self._responses, SingleResponses):
             cancel_member(entry, self._router)
 
@@ -166,6 +174,7 @@ class ModelVersion(QueuedRequests):
         self.wake()
 
     def is_blocked(self, entry: Entry) -> bool:
+        """Return whether a queued entry has no instance, or waits for another sequence's slot."""
         if entry.state is not QUEUED:
             return False
         if not self._router.count:
@@ -175,7 +184,7 @@ class ModelVersion(QueuedRequests):
     # ---- instances
 
     def add_instance(self, instance: RemoteInstance) -> None:
-        """It is ready for a batch."""
+        """Add an instance that is ready for a batch."""
         instance.batches.idle_since_ns = _now_ns()
         self._router.add_instance(instance)
         if self._sequences is not None:
@@ -184,14 +193,16 @@ class ModelVersion(QueuedRequests):
         self.wake()
 
     def retire_instance(self, instance: RemoteInstance) -> None:
-        """No more batches for it; it may finish the one that it has."""
+        """Send an instance no more batches; it may finish the one that it has."""
         self._remove_instance(instance, f"instance '{instance.name}' is gone", lost=False)
         if self._transfers is not None:
             self._transfers.begin_export(instance)
 
     def retire_after_sequences(self, instance: RemoteInstance) -> None:
-        """No new sequences for it. Those that it has go on at another instance if their states
-        move, else here: it is at work until the last one is over.
+        """Send an instance no new sequences.
+
+        Its sequences go on at another instance if their states move; otherwise they go on here, and
+        the instance is at work until the last one is over.
         """
         moves = self._transfers is not None and instance.has_states
         if self._sequences is not None and not moves:
@@ -203,7 +214,9 @@ class ModelVersion(QueuedRequests):
         self.retire_instance(instance)
 
     def _end_retirements(self, sequences: SequenceBatcher) -> None:
-        for instance in [each for each in self._retiring if not sequences.has_sequences(each)]:
+        for instance in [
+            instance for instance in self._retiring if not sequences.has_sequences(instance)
+        ]:
             self.retire_instance(instance)
             if not instance.at_work:
                 instance.on_idle()
@@ -215,7 +228,7 @@ class ModelVersion(QueuedRequests):
         if self._waiting is not None:
             self._waiting.remove_instance(instance)
         removed = self._router.remove_instance(instance)
-        # One that drains may be lost before its sequences' states are elsewhere.
+        # A draining instance may be lost before its sequences' states are elsewhere.
         if self._sequences is not None and (removed or lost):
             gives_states = self._transfers is not None and instance.has_states
             self._sequences.remove_instance(instance, cause, lost=lost, gives_states=gives_states)
@@ -227,8 +240,10 @@ class ModelVersion(QueuedRequests):
     # ---- lost instances
 
     def lose_instance(self, instance: RemoteInstance, cause: str, *, begun: bool = True) -> None:
-        """It is lost. What it had runs again elsewhere, ahead of the queue; or fails, if it may
-        have begun and the model runs requests at most once. A waiting batch has had no attempt.
+        """Handle the loss of an instance.
+
+        Its requests run again elsewhere, ahead of the queue; or fail, if they may have begun and
+        the model runs requests at most once. A waiting batch has had no attempt.
         """
         batches, waiting = instance.batches.lose_all()
         if waiting is not None:
@@ -259,7 +274,10 @@ class ModelVersion(QueuedRequests):
         self.wake()
 
     def fail_begun(self, instance: RemoteInstance, begun: int, error: NereidError) -> None:
-        """It is about to be lost; batches up to number `begun` must not run again."""
+        """Fail batches up to number `begun` of an instance that is about to be lost.
+
+        They must not run again.
+        """
         now_ns = _now_ns()
         waiting = instance.batches.waiting
         for sent in instance.batches.lose_begun(begun):
@@ -278,10 +296,10 @@ class ModelVersion(QueuedRequests):
             self.timeline.record_lost(self.named, instance, sent, now_ns, cause)
 
     def batch_withdrawn(self, instance: RemoteInstance, number: int) -> None:
-        """It gives a batch back, which is queued again: it can go to another instance.
+        """Queue a batch again that an instance gives back: it can go to another instance.
 
         Raises:
-            ProtocolError: it has no such batch, or was not asked for it.
+            ProtocolError: the instance has no such batch, or was not asked for it.
         """
         batches = instance.batches
         sent = batches.end_withdrawal(number)
@@ -329,7 +347,7 @@ class ModelVersion(QueuedRequests):
                 self._await_instance()
 
     def _retry_error(self, entry: Entry, cause: str) -> NereidError | None:
-        """Why an entry may not run again; None: it may, and this attempt counts."""
+        """Return why an entry may not run again; `None` means it may, and this attempt counts."""
         if self._sequences is not None:
             error = self._sequences.retry_error(entry, cause)
             if error is not None:
@@ -341,33 +359,33 @@ class ModelVersion(QueuedRequests):
         entry.retries += 1
         self.statistics.retries += 1
         if entry.retries == self.limits.max_retries:
-            # Its last attempt is alone: a request that kills executors fails nobody else's.
+            # The last attempt is alone: a request that kills executors fails nobody else's.
             entry.key = entry
         return None
 
     # ---- replies
 
     def on_reply(self, instance: RemoteInstance, message: bytes) -> None:
-        """A message from an instance.
+        """Handle a message from an instance.
 
         Raises:
-            ProtocolError: it cannot be; nothing has changed, and the instance's stream must end.
+            ProtocolError: it is invalid; nothing has changed, and the instance's stream must end.
         """
         self._responses.on_reply(instance, message)
 
     def end_execution(
         self, instance: RemoteInstance, sent: SentBatch, reply: Executed, finished_ns: int
     ) -> Execution:
-        """An instance has executed its first batch; it can execute the next one."""
+        """Record that an instance has executed its first batch; it can execute the next one."""
         target = self.target
         if target is not None:
-            # First, so that its next batch is of the newest plan.
+            # The target is updated first, so that the next batch follows the newest plan.
             execution = sent.end_execution(reply, finished_ns)
             if target.on_executed(sent.batch, execution.started_ns, finished_ns):
                 self._log_target(target)
             self.end_first(instance, finished_ns)
             return execution
-        # Before the responses are sent: meanwhile the instance can execute.
+        # The next batch is sent before the responses, so that the instance executes meanwhile.
         self.end_first(instance, finished_ns)
         return sent.end_execution(reply, finished_ns)
 
@@ -390,12 +408,12 @@ class ModelVersion(QueuedRequests):
             self.target.forget(batch)
 
     def record_pace(self, instance: RemoteInstance, sent: SentBatch, execution: Execution) -> None:
-        """How long a batch took decides whether another one may wait at the instance."""
+        """Record how long a batch took: it decides whether another one may wait at the instance."""
         if self._waiting is not None:
             self._waiting.on_executed(instance, sent, execution)
 
     def end_first(self, instance: RemoteInstance, now_ns: int) -> None:
-        """As end_execution(), for a batch whose execution has ended."""
+        """Remove an instance's first batch, whose execution has ended, and give it the next one."""
         ended = instance.batches.first
         instance.batches.end_first(now_ns)
         if instance.batches.first is not None:
@@ -408,7 +426,7 @@ class ModelVersion(QueuedRequests):
         self._release_instance(instance, now_ns)
 
     def _end_batch(self, instance: RemoteInstance, ended: SentBatch, now_ns: int) -> None:
-        """The instance has executed it, and may wait for its clients' next requests."""
+        """Report an executed batch, as the instance may wait for its clients' next requests."""
         taken_ns = now_ns - ended.started_ns
         if self._on_batch_end is None or taken_ns < LEAST_NS:
             return
@@ -416,21 +434,22 @@ class ModelVersion(QueuedRequests):
             self._on_batch_end(instance, ended.batch, taken_ns, now_ns)
 
     def _release_instance(self, instance: RemoteInstance, now_ns: int) -> None:
-        """It has no batch; if it is still here, it can have the next one."""
+        """Free an instance that has no batch; if it is still here, it can have the next one."""
         self._router.release_instance(instance)
         if self._sequences is None:
-            # Before the responses are sent: meanwhile the instance can execute.
+            # Dispatch before the responses are sent, so that the instance executes meanwhile.
             if self._batcher.pending:
                 self._dispatch(now_ns)
         else:
-            # After them: with a response its sequence's next request may join the batch.
+            # Dispatch after the responses: with one, its sequence's next request may join the
+            # batch.
             self.wake()
 
     def _begin_waiting(self, instance: RemoteInstance, now_ns: int) -> None:
-        """An instance executes what has waited there."""
+        """Record that an instance executes the batch that has waited there."""
         assert self._waiting is not None, "a batch that waited"
         self._waiting.on_begun(instance)
-        # Before the responses are sent: the instance has work, but not for long.
+        # Dispatch before the responses are sent: the instance has work, but not for long.
         self._dispatch(now_ns)
         first = instance.batches.first
         if instance.accepts_controls and first is not None:
@@ -441,6 +460,7 @@ class ModelVersion(QueuedRequests):
     # ---- dispatch
 
     def close(self) -> None:
+        """Cancel the timers; call when no entry is open."""
         super().close()
         self._executor_wait.stop_timer()
         if self._waiting is not None:
@@ -460,7 +480,7 @@ class ModelVersion(QueuedRequests):
         if self._waiting is not None:
             self._waiting.share_queue(len(self._open))
         if self._timer.at_ns <= now_ns:
-            # The loop is behind its timers: what has expired must not run.
+            # The loop is behind its timers: entries that have expired must not run.
             self._expire_entries(now_ns)
         if batcher.pending:
             count = router.count
@@ -479,7 +499,7 @@ class ModelVersion(QueuedRequests):
             self._update_wait(waited, now_ns)
 
     def _update_wait(self, requests: int, now_ns: int) -> None:
-        """Record why requests have waited though an instance was idle, once they do no more."""
+        """Record why requests have waited though an instance was idle, once they no longer do."""
         assert self.timeline is not None, "without a timeline nothing has waited"
         reason = self._find_wait_reason(now_ns) if self._batcher.pending else ""
         if reason == self._wait_reason:
@@ -491,7 +511,7 @@ class ModelVersion(QueuedRequests):
         self._wait_reason, self._wait_from_ns = reason, now_ns
 
     def _find_wait_reason(self, now_ns: int) -> str:
-        """Why requests wait; empty: for an instance that has work, or for others of theirs."""
+        """Return why requests wait; empty if a busy instance or their sequence is the reason."""
         router = self._router
         if not router.count:
             return LOADING
@@ -516,7 +536,7 @@ class ModelVersion(QueuedRequests):
             self._waiting.on_sent(instance)
 
     def _send_batch(self, instance: RemoteInstance, batch: Batch, now_ns: int) -> SentBatch | None:
-        """None: it cannot be sent; its entries fail."""
+        """Send a batch to an instance; return `None` if it cannot be sent, so its entries fail."""
         self.statistics.batches_closed[batch.reason] += 1
         try:
             sent = instance.send_batch(batch, now_ns)
@@ -524,25 +544,25 @@ class ModelVersion(QueuedRequests):
             _log.exception("a batch of %r cannot be sent", self)
             self._forget_batch(batch)
             error = Internal("the batch cannot be sent to an executor", accepted=True)
-            # Later: the caller of submit() must have its entry before the entry fails.
+            # Fail them later: the caller of submit() must have its entry before the entry fails.
             self._loop.call_soon(self.fail_entries, batch.entries, error, now_ns)
             return None
         self._responses.on_sent(instance, sent)
         return sent
 
-    # ---- no instance anywhere
+    # ---- waits for an instance
 
     def _await_instance(self) -> None:
         """Limit how long the open entries wait for an instance."""
         if self._only_passive:
-            # Later: the caller of submit() must have its entry before the entry fails.
+            # Fail them later: the caller of submit() must have its entry before the entry fails.
             self._loop.call_soon(self._fail_all_waiting)
         else:
             self._executor_wait.start_timer()
 
     @property
     def _only_passive(self) -> bool:
-        """Whether no executor will ever have an instance for requests."""
+        """True if no executor will ever have an instance for requests."""
         groups = self.config.proto.instance_group
         return bool(groups) and all(group.passive for group in groups)
 

@@ -1,4 +1,4 @@
-"""The limits that the settings set to every model version's queue."""
+"""Limits that the settings set to every model version's queue. Knows no flag and no batcher."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """max_queue_size 0: any number of requests."""
+    """Limits of each version's queue. A max_queue_size of 0 means any number of requests."""
 
     max_queue_size: int = 0
     max_retries: int = 2
     no_executor_timeout_s: float = 30.0
-    # How many batches may wait at an instance that executes another: 0 or 1.
+    # Number of batches that may wait at an instance that executes another: 0 or 1.
     waiting_batches: int = 1
-    # Adaptive admission: how long requests may queue, where the model does not say (0: for any
-    # time), and how long a queue may be longer than that.
+    # Adaptive admission: how long requests may queue if the model does not say (0 means any
+    # time), and how long a queue may exceed that.
     admission_target_ms: int = 0
     admission_interval_ms: int = 100
-    # Of a model's slots, that the sequences of one client may have; 1: all.
+    # Fraction of a model's slots that the sequences of one client may have; 1 means all.
     client_sequence_share: float = 1.0
 
     def admission_of(self, config: ModelConfig) -> AdmissionTarget | None:
-        """What is wanted of a model's queue; None: it has no adaptive admission."""
+        """Return the target of a model's queue, if it has adaptive admission."""
         target_ms = config.admission_target_ms
         if target_ms is None:
             target_ms = self.admission_target_ms

@@ -1,8 +1,8 @@
-"""What every version in service does with requests: it accepts, queues, expires and ends them.
+"""Requests of one version in service: accepted, queued, expired and ended.
 
-Runs in one event loop and never awaits on a request's way. How queued requests are executed is its
-subclasses' affair: a ModelVersion has instances, an EnsembleVersion other models. Every entry gets
-its last response exactly once.
+An accepted request is open until its last response, which every entry gets exactly once. Runs in
+one event loop and never awaits on a request's way. Subclasses execute queued requests: a
+ModelVersion on instances, an EnsembleVersion by other models. Knows no instance and no stream.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _now_ns = time.monotonic_ns
 class QueuedRequests(ABC):
     """The requests of one version, from acceptance to the last response."""
 
-    # Whether it responds by calling other models; others have instances.
+    # True if it responds by calling other models; other versions have instances.
     asks_others = False
-    # What its batches hold, if its configuration has a target_p99_us.
+    # Target that its batches hold, if its configuration has a target_p99_us.
     target: LatencyTarget | None = None
 
     def __init__(
@@ -60,22 +60,22 @@ class QueuedRequests(ABC):
         self.name = config.name
         self.statistics = ModelStatistics(context.latencies)
         self.segment_owners = context.segment_owners
-        self.revision = b""  # of its files, where there is a response cache
+        self.revision = b""  # revision of its files, if there is a response cache
         self.limits = context.limits
         self._batcher = batcher
         self._traces = context.traces
-        # None: no timeline is recorded.
+        # `None` if no timeline is recorded.
         self.timeline = context.timeline
-        # As timelines name it.
+        # Name and version as timelines show them.
         self.named = config.name, number
         self._validator = Validator(config)
         batching = config.batching if config.sequences is None else config.sequences.oldest
         keeps_order = batching is not None and batching.preserve_ordering
         self._order = ResponseOrder[tuple[Entry, InferResponse]]() if keeps_order else None
-        self._open: dict[Entry, None] = {}  # without their last response, in order of arrival
-        # Called as an entry ends, by its last response or its client's cancellation.
+        self._open: dict[Entry, None] = {}  # entries without their last response, as they arrived
+        # Called when an entry ends, by its last response or its client's cancellation.
         self._on_end: list[Callable[[Entry], None]] = []
-        # Another scheduler has the model: what would be queued again is returned.
+        # Another scheduler has the model, so entries are returned instead of queued again.
         self._given_away = False
         self._idle: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -90,37 +90,37 @@ class QueuedRequests(ABC):
 
     @property
     def decoupled(self) -> bool:
-        """Whether its requests have any number of responses."""
+        """True if its requests have any number of responses."""
         return self.config.decoupled
 
     @property
     def pending(self) -> int:
-        """How many requests wait for an instance."""
+        """Number of requests that wait for an instance."""
         return self._batcher.pending
 
     @property
     def in_use(self) -> bool:
-        """Whether it has requests without their last response, or sequences that live."""
+        """True if it has requests without their last response, or sequences that live."""
         return bool(self._open) or any(self.sequences or ())
 
     @property
     def instances(self) -> tuple[int, int]:
-        """How many instances are ready, and how many of these are free."""
+        """Number of instances that are ready, and how many of these are free."""
         return 0, 0
 
     @property
     def sequences(self) -> tuple[int, int] | None:
-        """How many sequences are live, and how many wait for a slot; None: it has none."""
+        """Number of live sequences, and how many wait for a slot; `None` without sequences."""
         return None
 
     def set_revision(self, revision: bytes) -> None:
-        """Its files, or the models of its steps, are of this revision from now on."""
+        """Set the revision of its files, or of the models of its steps."""
         self.revision = revision
         if self.cache is not None:
             # A sequence of responses cannot be cached.
             self.cache.set_revision(self.number, None if self.config.decoupled else revision)
 
-    # ---- what subclasses do
+    # ---- implemented by subclasses
 
     @abstractmethod
     def _dispatch(self, now_ns: int) -> None:
@@ -128,7 +128,7 @@ class QueuedRequests(ABC):
 
     @abstractmethod
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
-        """The entry's client cannot keep up with the responses (paused), or can again."""
+        """Pause the responses of a client that cannot keep up with them, or resume them."""
 
     # ---- requests
 
@@ -141,7 +141,8 @@ class QueuedRequests(ABC):
     ) -> Entry:
         """Accept a request; on_response is called once, after this has returned.
 
-        at_once: nothing else comes with it that it, or what waits, could share a batch with.
+        at_once: no other request comes with it that could share a batch with it or with waiting
+        ones.
 
         Raises:
             NereidError: it was refused, and on_response will not be called.
@@ -177,7 +178,7 @@ class QueuedRequests(ABC):
         return False
 
     def _on_queued(self, now_ns: int, *, at_once: bool) -> None:  # noqa: ARG002 - of versions with instances
-        """A request has just been queued, or its response is being looked up."""
+        """React to a request that has been queued, or whose cached response is looked up."""
         self.wake()
 
     def check_client(self, request: InferRequest) -> None:
@@ -186,7 +187,7 @@ class QueuedRequests(ABC):
             raise Unimplemented(DECOUPLED, accepted=True)
 
     def cancel(self, entry: Entry) -> None:
-        """The entry's client has cancelled. Its batchmates run as before."""
+        """Cancel an entry for its client. Its batchmates run as before."""
         if entry.state is RESPONDED:
             return
         if self._batcher.remove_entry(entry) or entry.state is RequestState.CACHE_LOOKUP:
@@ -198,12 +199,12 @@ class QueuedRequests(ABC):
 
     @abstractmethod
     def _cancel_execution(self, entry: Entry) -> None:
-        """The client of an entry that left the queue has cancelled."""
+        """React to the cancellation of an entry that has left the queue."""
 
-    # ---- for its response cache
+    # ---- called by its response cache
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
-        """Queue an entry; raises Unavailable when the queue is full."""
+        """Queue an entry; raise Unavailable if the queue is full."""
         self._batcher.enqueue(entry, now_ns)
         self.wake()
 
@@ -220,7 +221,7 @@ class QueuedRequests(ABC):
     # ---- responses
 
     def respond(self, entry: Entry, response: InferResponse, revision: bytes) -> None:
-        """An entry's last response, if it still waits for one. revision: of its model's files."""
+        """Send an entry's last response, if it waits for one. revision: of its model's files."""
         if entry.state is RESPONDED:
             self.segment_owners.drop_response(response)  # cancelled while it ran
         elif entry.cache_lookup is None or self.cache is None:
@@ -233,15 +234,15 @@ class QueuedRequests(ABC):
             )
 
     def respond_partially(self, entry: Entry, response: InferResponse) -> None:
-        """A response that is not the entry's last."""
+        """Send a response that is not the entry's last."""
         if self._order is None:
             entry.respond(response)
         else:
-            for each, held in self._order.order_response(entry, (entry, response)):
-                each.respond(held)
+            for responding, held in self._order.order_response(entry, (entry, response)):
+                responding.respond(held)
 
     def end_entry(self, entry: Entry, response: InferResponse | None) -> None:
-        """Send an entry's last response; None: it was cancelled."""
+        """Send an entry's last response; `None` means that it was cancelled."""
         if entry.request.wants_timings and response is not None:
             response.timings = self._timings_of(entry, response)
         entry.state = RESPONDED
@@ -275,7 +276,7 @@ class QueuedRequests(ABC):
         timeline.record_ended(self.named, entry, _now_ns(), outcome, status)
 
     def _timings_of(self, entry: Entry, response: InferResponse) -> RequestTimings:
-        """Of an entry that is about to end with this response."""
+        """Return the timings of an entry that is about to end with this response."""
         failed = response.error is not None
         return timings_of(entry, queue_delay_ns(self.config), _now_ns(), failed=failed)
 
@@ -288,7 +289,7 @@ class QueuedRequests(ABC):
         self.end_entry(entry, InferResponse(0, error=error_status_of(error)))
 
     def fail_entries(self, entries: Iterable[Entry], error: NereidError, now_ns: int) -> None:
-        """Fail those that have no last response."""
+        """Fail the entries that have no last response."""
         for entry in entries:
             if entry.state is not RESPONDED:
                 self.fail_entry(entry, error, now_ns)
@@ -305,26 +306,29 @@ class QueuedRequests(ABC):
                 self.fail_entry(entry, error, now_ns)
 
     def return_queued(self) -> None:
-        """Return the entries that have not begun, now and from now on: another scheduler has the
-        model.
+        """Return the entries that have not begun, now and from now on.
+
+        Another scheduler has the model.
         """
         self._given_away = True
         for entry in list(self._open):
             self.return_entry(entry, moved_response(entry.request.id))
 
     def return_entry(self, entry: Entry, response: InferResponse) -> None:
-        """End an entry that has not begun by this response; others go on."""
+        """End an entry with this response if it has not begun; leave others alone."""
         if entry.state is RESPONDED or entry.has_begun:
             return
         self._batcher.remove_entry(entry)
         if self.cache is not None and entry.cache_lookup is not None:
-            # As if it were cancelled: its followers are returned one after the other.
+            # The cache treats it as cancelled: followers are returned one after the other.
             self.cache.end_entry(entry, None)
         self.end_entry(entry, response)
 
     def is_blocked(self, entry: Entry) -> bool:  # noqa: ARG002 - of versions with instances
-        """Whether it waits for what may never come: an executor with the model, or the end of the
-        sequence that occupies the slot that it needs.
+        """Return whether an entry waits for what may never come.
+
+        It may wait for an executor with the model, or for the end of the sequence that occupies the
+        slot that it needs.
         """
         return False
 
@@ -358,8 +362,8 @@ class QueuedRequests(ABC):
 
     def _expire_entries(self, now_ns: int) -> None:
         for entry, error in self._batcher.expire_entries(now_ns):
-            reason = CANCELED  # by its client's deadline
+            reason = CANCELED  # the client's deadline has passed
             if isinstance(error, Unavailable):
-                reason = REJECTED  # by its queue's policy
+                reason = REJECTED  # the queue's policy has expired it
                 error.retry_after_ms = self.statistics.foresee_drain(len(self._open), now_ns)
             self.fail_entry(entry, error, now_ns, reason)

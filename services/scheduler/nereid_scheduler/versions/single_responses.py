@@ -1,8 +1,8 @@
-"""Responses of models that give one to each request, mostly all of a batch in one reply.
+"""Responses of models that give one to each request, mostly for a whole batch in one reply.
 
-A Python model may keep response senders and return from execute() without responses to all of its
-batch: these are deferred. Its instance gets the next batch, and responds to each deferred request
-once, whenever it likes.
+A batch executes; then its reply has a response for each member, or the rest is *deferred*: a Python
+model may keep response senders and return from execute() without all responses. Its instance gets
+the next batch, and responds to each deferred request once, whenever it likes. Knows no queue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _now_ns = time.monotonic_ns
 
 
 class SingleResponses:
-    """Of one version. transfers: of the states of its sequences, if these move."""
+    """Responses of one version. transfers: moves its sequences' states, if they move."""
 
     def __init__(self, version: ModelVersion, transfers: StateTransfers | None) -> None:
         self._version = version
@@ -40,13 +40,13 @@ class SingleResponses:
         """Do nothing: a single reply is expected."""
 
     def on_reply(self, instance: RemoteInstance, message: bytes) -> None:
-        """An instance has executed its batch, has deferred responses, or gives states away."""
+        """Handle an executed batch, deferred responses, or states that an instance gives away."""
         reply, responses = instance.read_responses(message)
         batches = instance.batches
         if self._transfers is not None and reply.id == batches.exporting:
             if responses:
                 raise ProtocolError("responses beside the states that it was asked for")
-            if batches.end_export(reply.id, [each.slot for each in reply.states]):
+            if batches.end_export(reply.id, [state.slot for state in reply.states]):
                 self._transfers.end_export(instance, reply.states)
                 return
         sent = batches.replying(reply.id)
@@ -82,15 +82,15 @@ class SingleResponses:
         if self._transfers is not None:
             self._transfers.end_batch(entries, responses, reply)
         failed: list[Entry] = []
-        # There are as many: check_whole().
+        # check_whole() has checked that there are as many responses as entries.
         for index, entry in enumerate(entries):
             response = responses[index]
             entry.execution = execution
-            # As on Triton, a request whose model responds with an error was served.
+            # A request whose model responds with an error was served, as on Triton.
             if response.error and not response.error.by_model:
                 failed.append(entry)
             version.respond(entry, response, sent.revision)
-        # The clients need not wait for what is counted.
+        # Counted after the responses, so that clients need not wait for it.
         version.statistics.record_batch(batch, execution, failed)
         version.record_pace(instance, sent, execution)
         timeline = version.timeline
@@ -103,7 +103,7 @@ class SingleResponses:
     def _end_partly(
         self, instance: RemoteInstance, sent: SentBatch, reply: Executed, finished_ns: int
     ) -> None:
-        """An instance has executed a batch and responded to some of it, or nothing."""
+        """End an execution after which some, or all, of the batch have no response yet."""
         if reply.busy:
             raise ProtocolError(f"responses to batch {sent.id} before it was executed")
         responses = _read_deferred(sent, reply)
@@ -146,35 +146,35 @@ class SingleResponses:
         for member, response in responses:
             version.respond(member.entry, response, sent.revision)
 
-    # ---- what else ends requests
+    # ---- lost batches and flow control
 
     def lose_batch(self, sent: SentBatch, cause: str, now_ns: int) -> list[Entry]:  # noqa: ARG002 - of those that had responses
-        """A batch was lost with its instance: the entries to run again."""
+        """Return the entries of a lost batch that have to run again."""
         return sent.open_entries()
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
-        """Do nothing: of a single response nothing can be held back."""
+        """Do nothing: a single response is never held back."""
 
 
 def _error_of(failed: Entry, entries: Sequence[Entry], responses: Sequence[InferResponse]) -> str:
-    """The message of one that failed."""
+    """Return the error message of an entry that failed."""
     error = responses[entries.index(failed)].error
     return "" if error is None else error.message
 
 
 def _check_states(entries: Sequence[Entry], reply: Executed) -> None:
-    """Raises ProtocolError: there are states that the batch did not ask for, or twice."""
-    wanted = [
-        each.member.slot_number for each in entries if each.member and each.member.returns_state
+    """Raise ProtocolError if a state was not asked for, or comes twice."""
+    awaited_slots = [
+        entry.member.slot_number for entry in entries if entry.member and entry.member.returns_state
     ]
     for state in reply.states:
-        if state.slot not in wanted:
+        if state.slot not in awaited_slots:
             raise ProtocolError(f"the state of slot {state.slot}, which was not asked for")
-        wanted.remove(state.slot)
+        awaited_slots.remove(state.slot)
 
 
 def _read_deferred(sent: SentBatch, reply: Executed) -> list[tuple[Member, InferResponse]]:
-    """A reply's responses and their members. Raises ProtocolError if one waits for none."""
+    """Return a reply's responses and members; raise ProtocolError if one waits for none."""
     indexes = [message.id for message in reply.responses]
     if len({*indexes}) < len(indexes):
         raise ProtocolError(f"several responses to a member of batch {sent.id}: {indexes}")

@@ -1,8 +1,8 @@
-"""Acts on what `batching.sequences.moves` decides: has draining instances give the states of their
-sequences away, and keeps snapshots in the cache.
+"""Transfers of sequences' states, as `batching.sequences.moves` decides them.
 
-A snapshot has the key of its sequence and says after how many requests it was made, so that an
-older one is never mistaken for the last.
+This module asks draining instances for the states of their sequences, and keeps snapshots in the
+cache. A snapshot has the key of its sequence and says after how many requests it was made, so that
+an older one is never mistaken for the last. Knows no batching.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_SNAPSHOT: Final = "its executor was lost, and there is no snapshot of it"
 
 
 class StateTransfers:
-    """Of one model version."""
+    """State transfers of one model version."""
 
     def __init__(
         self,
@@ -45,13 +45,13 @@ class StateTransfers:
         on_restored: Callable[[], None],
         snapshots: CacheClient | None,
     ) -> None:
-        """on_restored: some sequences may have got a slot."""
+        """on_restored: called when some sequences may have got a slot."""
         self._version = version
         self._moves = moves
         self._on_restored = on_restored
         self._snapshots = snapshots if moves.interval else None
         moves.has_store = self._snapshots is not None
-        # No other scheduler's, and no other version's, snapshots are found.
+        # The random scope keeps snapshots of other schedulers and other versions from being found.
         self._scope = os.urandom(16)
         # Instances that wait until there is memory for more states.
         self._paused: set[RemoteInstance] = set()
@@ -59,13 +59,13 @@ class StateTransfers:
     # ---- from draining instances
 
     def begin_export(self, instance: RemoteInstance) -> None:
-        """It gets no more batches."""
+        """Begin to export the states of an instance that gets no more batches."""
         if self._moves.slots_to_export(instance):
             instance.handing_over = True
             self.export(instance)
 
     def export(self, instance: RemoteInstance) -> None:
-        """Go on with an instance that has no batch."""
+        """Ask an instance that has no batch for its next states."""
         batches = instance.batches
         if batches.first is not None or batches.exporting or not instance.handing_over:
             return
@@ -80,20 +80,20 @@ class StateTransfers:
             instance.export_states(slot_numbers)
 
     def end_export(self, instance: RemoteInstance, states: Sequence[pb.SequenceState]) -> None:
-        """The states that an instance was asked for, as far as they fitted into a frame."""
+        """Take the states that an instance was asked for, as far as they fitted into a frame."""
         if not states:
             _log.error(
                 "instance %s returned no states of its sequences; they are lost", instance.name
             )
             for slot_number in self._moves.slots_to_export(instance):
                 self._moves.end_export(instance, slot_number, b"", _NOT_EXPORTED)
-        for each in states:
-            self._moves.end_export(instance, each.slot, each.state, _NOT_EXPORTED)
+        for state in states:
+            self._moves.end_export(instance, state.slot, state.state, _NOT_EXPORTED)
         self._on_restored()
         self.export(instance)
 
     def resume_exports(self) -> None:
-        """Some of the states that are here may have left."""
+        """Continue paused exports, as some of the states that are here may have left."""
         if self._paused and not self._moves.full:
             paused, self._paused = self._paused, set()
             for instance in paused:
@@ -104,26 +104,27 @@ class StateTransfers:
     def end_batch(
         self, entries: Sequence[Entry], responses: Sequence[InferResponse], reply: Executed
     ) -> None:
-        """A batch was executed; its responses are sent next."""
+        """Record a batch that was executed; its responses are sent next."""
         moves = self._moves
         if moves.idle:
             return
         failed = [response.error is not None for response in responses]
-        states = {each.slot: each.state for each in reply.states}
+        states = {sequence_state.slot: sequence_state.state for sequence_state in reply.states}
         for recovery, state in moves.end_batch(entries, failed, states):
             if self._snapshots is not None:
                 value = _BASE.pack(recovery.base) + state
                 self._snapshots.store(self._key(recovery), value)
 
     def defer_batch(self, entries: Sequence[Entry]) -> None:
-        """A batch was executed whose responses come later: with one of them the state may change,
-        of which there is no snapshot.
+        """Record a batch whose responses come later.
+
+        Any of these responses may change the state, and there is no snapshot of that.
         """
         if not self._moves.idle:
             self._moves.end_batch(entries, [True] * len(entries), {})
 
     def fetch_snapshots(self) -> None:
-        """Fetch those that lost instances' sequences need."""
+        """Fetch the snapshots that sequences of lost instances need."""
         sequences, self._moves.to_fetch = self._moves.to_fetch, []
         for sequence in sequences:
             recovery = sequence.recovery

@@ -1,4 +1,4 @@
-"""What a version is given beside its configuration; most of it is shared by all versions."""
+"""Context that a version gets beside its configuration; most of it is shared by all versions."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VersionContext:
-    """See the module."""
+    """Limits, clients and recorders of a version; an optional part that is `None` is not in use."""
 
     limits: QueueLimits = field(default_factory=QueueLimits)
-    # None: no request is traced.
+    # `None` if no request is traced.
     traces: Traces | None = None
-    # Used where the configuration enables the response cache; None: there is no cache.
+    # Client of the response cache, used if the configuration enables it.
     cache: CacheClient | None = None
     segment_owners: SegmentOwners = field(default_factory=SegmentOwners)
-    # Where quantiles or histograms are wanted.
+    # Set if quantiles or histograms are wanted.
     latencies: Latencies | None = None
-    # Where snapshots of sequences are kept; None: here.
+    # Store of sequences' snapshots; `None` means that they are kept in this process.
     snapshots: CacheClient | None = None
-    # None: an instance executes as soon as it is free.
+    # Without it an instance executes as soon as it is free.
     rate_limiter: RateLimiter[RemoteInstance] | None = None
-    # None: no timeline is recorded.
+    # `None` if no timeline is recorded.
     timeline: SchedulerTimeline | None = None

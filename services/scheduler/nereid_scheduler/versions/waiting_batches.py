@@ -1,10 +1,12 @@
-"""Second batches: an instance that executes may have one that waits for the first's end.
+"""Waiting batches: an instance that executes may have one more batch, which waits for the first.
 
-Without it an instance idles for a round trip after each batch. A batch waits only where no instance
-is free and the one that it is sent to is about to end (see Pace); else it stays in the queue, where
-it can grow and any instance can take it. Until its instance begins it, its requests count as
-queued. It is asked back from an instance that takes longer than expected, which gives back what it
-has not begun: so a wrong guess costs a few milliseconds.
+Without a waiting batch an instance idles for a round trip after each batch. A batch is *queued*,
+then *waits* at an instance, then *executes* there; from waiting it can go back to the queue (it is
+withdrawn, or the instance is lost). A batch is sent to wait only if no instance is free and the
+chosen one is about to end (see Pace); otherwise it stays in the queue, where it can grow and any
+instance can take it. Until its instance begins it, its requests count as queued. If the instance
+takes longer than expected, the batch is withdrawn: the instance gives back what it has not begun,
+so a wrong guess costs a few milliseconds.
 """
 
 from __future__ import annotations
@@ -31,19 +33,19 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Batch
     from nereid_scheduler.core.requests.execution import Execution
 
-    # Sends an instance a batch that waits there; None: it cannot be sent.
+    # Sends an instance a batch that waits there; returns `None` if it cannot be sent.
     SendBatch = Callable[[RemoteInstance, Batch, int], SentBatch | None]
 
 _now_ns = time.monotonic_ns
 
 
 def lets_batches_wait(config: ModelConfig) -> bool:
-    """Whether batches of this model may wait at instances.
+    """Return whether batches of this model may wait at instances.
 
-    Not those of sequences, whose next request may depend on the last response; of decoupled models,
-    whose instances say themselves when they are free; of models that run requests at most once,
-    since it is unknown whether a lost instance had begun what waited there; and where a queue has
-    priorities, timeouts or a bound of its own, which only hold for what is in the queue.
+    They may not if the model has sequences, whose next request may depend on the last response; if
+    it is decoupled, since its instances report themselves when they are free; if it runs requests
+    at most once, since it is unknown whether a lost instance had begun what waited there; or if its
+    queue has priorities, timeouts or a bound, which only hold for what is in the queue.
     """
     return (
         config.sequences is None
@@ -54,7 +56,7 @@ def lets_batches_wait(config: ModelConfig) -> bool:
 
 
 class WaitingBatches:
-    """Of one version; see lets_batches_wait()."""
+    """Waiting batches of one version; see lets_batches_wait()."""
 
     def __init__(
         self, config: ModelConfig, batcher: Batcher, router: Router[RemoteInstance], send: SendBatch
@@ -77,15 +79,15 @@ class WaitingBatches:
             self._sizes = BatchSizes()
             batcher.bounds = self._sizes.bounds
         optimization = config.proto.optimization
-        # Such an instance copies a batch to its GPU while another one is computed.
+        # With these options an instance copies a batch to its GPU while it computes another one.
         self._overlaps_on_gpus = optimization.eager_batching or optimization.cuda.output_copy_stream
         # Instances that execute and have no waiting batch, in the order in which they began.
         self._executing: dict[RemoteInstance, None] = {}
-        # Instances that have one, in the order in which they were sent it.
+        # Instances that have a waiting batch, in the order in which they were sent it.
         self._waiting: dict[RemoteInstance, None] = {}
-        # How many requests wait at instances.
+        # Number of requests that wait at instances.
         self.requests = 0
-        # One timer for all waiting batches, which mostly have begun by then.
+        # A single timer serves all waiting batches, which mostly have begun when it fires.
         self._timer = RearmableTimer(self._withdraw_overdue)
 
     def close(self) -> None:
@@ -95,7 +97,7 @@ class WaitingBatches:
     # ---- dispatch
 
     def share_queue(self, open_requests: int) -> None:
-        """Before batches are formed: how many requests there are now."""
+        """Set the number of open requests, before batches are formed."""
         if self._shares is not None:
             self._shares.update(open_requests, self._router.count)
 
@@ -124,42 +126,42 @@ class WaitingBatches:
                 self.requests += len(batch.entries)
                 self._watch(instance, now_ns)
 
-    # ---- what becomes of instances and their batches
+    # ---- events of instances and their batches
 
     def on_sent(self, instance: RemoteInstance) -> None:
-        """An instance executes a batch."""
+        """Record that an instance executes a batch."""
         if instance.accepts_waiting:
             self._executing[instance] = None
 
     def on_executed(self, instance: RemoteInstance, sent: SentBatch, execution: Execution) -> None:
-        """An instance has executed a batch."""
+        """Record that an instance has executed a batch."""
         total_ns = None if sent.waited_since_ns else execution.finished_ns - sent.started_ns
         instance.pace.record_batch(execution.compute_ns, total_ns)
         if self._shares is not None:
             self._shares.execution_ns = instance.pace.execution_ns
         if self._sizes is not None and not instance.gpu_uuid:
             first, requests = sent.batch.entries[0], len(sent.batch.entries)
-            # Not of an entry that must be alone, nor of requests with several rows.
+            # Costs are comparable only if no entry must be alone and each request has one row.
             if first.key is first.valid.shape_key and sent.batch.size == requests:
                 taken_ns = execution.compute_ns + int(instance.pace.round_trip_ns)
                 self._sizes.record(first.key, requests, taken_ns)
 
     def on_begun(self, instance: RemoteInstance) -> None:
-        """What has waited at an instance is executed there now."""
+        """Record that an instance begins the batch that has waited there."""
         first = instance.batches.first
         assert first is not None, "a batch that waited"
         self._remove(instance, first)
 
     def on_given_back(self, instance: RemoteInstance, sent: SentBatch) -> None:
-        """An instance has given a batch back, or was lost with one that waited."""
+        """Record that an instance gave a batch back, or was lost with one that waited."""
         if instance in self._waiting:
             self._remove(instance, sent)
         else:
-            # The response to the batch before it had come first.
+            # The response to the batch before it came first.
             self._executing.pop(instance, None)
 
     def remove_instance(self, instance: RemoteInstance) -> None:
-        """It gets no more batches, or is free."""
+        """Remove an instance that gets no more batches, or is free."""
         if instance in self._executing:
             del self._executing[instance]
 
@@ -180,14 +182,14 @@ class WaitingBatches:
                 self._watch(instance, now_ns)
 
     def _watch(self, instance: RemoteInstance, now_ns: int) -> None:
-        """Have the timer fire when its waiting batch is overdue, or before that."""
+        """Have the timer fire when the instance's waiting batch is overdue, or earlier."""
         at_ns = max(_overdue_ns(instance), now_ns)
         if at_ns < self._timer.at_ns:
             self._timer.arm(at_ns, now_ns)
 
 
 def _overdue_ns(instance: RemoteInstance) -> int:
-    """When the batch that an instance executes takes longer than its patience allows."""
+    """Return when the batch that an instance executes exceeds the instance's patience."""
     first = instance.batches.first
     assert first is not None, "an instance that executes"
     return first.started_ns + instance.pace.patience_ns

@@ -1,8 +1,9 @@
-"""A model version's batcher and router where instances need resources to execute (--rate-limit).
+"""Batcher and router of a model version whose instances need resources (--rate-limit).
 
-An instance may have a batch only while it holds a grant. A free instance requests one when entries
-wait; one whose grant finds no batch gives it back at once, so that nothing is held for entries that
-may still come. Everything else is as without resources.
+A free instance is *idle*, *waits* for a grant, or holds one (*granted*); only a granted instance
+may have a batch. Idle instances request grants when entries wait. A granted instance for which
+there is no batch returns its grant at once and is idle again, so that nothing is held for entries
+that may still come. Everything else is as without resources. Knows no pool and no priority.
 """
 
 from __future__ import annotations
@@ -31,39 +32,42 @@ class RateLimitedRouter(Router[T]):
         self._limiter = limiter
         # Free instances that hold their resources, the next to execute first.
         self._granted: dict[T, None] = {}
-        # Free instances that have not requested one.
+        # Free instances that have not requested a grant.
         self._idle: dict[T, None] = {}
 
     @property
     def granted(self) -> int:
-        """How many free instances hold a grant."""
+        """Number of free instances that hold a grant."""
         return len(self._granted)
 
     @property
     def requested(self) -> int:
-        """How many free instances wait for a grant."""
+        """Number of free instances that wait for a grant."""
         return len(self.free_instances) - len(self._granted) - len(self._idle)
 
     def request_grants(self, accept: Callable[[], bool], without: Container[Hashable] = ()) -> None:
-        """For all free instances but those; accept is called for each once it can have one."""
+        """Request grants for all idle instances that are not in `without`.
+
+        accept: called for each instance once it can have a grant; returns whether it is wanted.
+        """
 
         def accept_for(instance: T) -> bool:
             accepted = accept()
             (self._granted if accepted else self._idle)[instance] = None
             return accepted
 
-        left = {instance: None for instance in self._idle if instance in without}
+        still_idle = {instance: None for instance in self._idle if instance in without}
         for instance in self._idle:
-            if instance not in left:
+            if instance not in still_idle:
                 self._limiter.request(instance, accept_for)
-        self._idle = left
+        self._idle = still_idle
 
     def first_granted(self) -> T | None:
-        """The next free instance to execute; None: none holds a grant."""
+        """Return the next free instance to execute; `None` if none holds a grant."""
         return next(iter(self._granted), None)
 
     def return_grants(self) -> list[T]:
-        """There is nothing to execute for the instances that hold a grant, which are returned."""
+        """Return all grants, as there is nothing to execute; return the instances that held one."""
         returned = list(self._granted)
         for instance in returned:
             self._limiter.release(instance)
@@ -72,24 +76,29 @@ class RateLimitedRouter(Router[T]):
         return returned
 
     def add_instance(self, instance: T) -> None:
+        """Add a free instance; it is idle."""
         super().add_instance(instance)
         self._idle[instance] = None
 
     def acquire_instance(self) -> T | None:
+        """Take the next instance that holds a grant; return `None` if there is none."""
         instance = self.first_granted()
         if instance is not None:
             self.acquire(instance)
         return instance
 
     def acquire(self, instance: T) -> None:
+        """Let an instance that holds a grant execute a batch."""
         super().acquire(instance)
         del self._granted[instance]
         self._limiter.begin_execution(instance)
 
     def is_free(self, instance: T) -> bool:
+        """Return whether an instance is free and holds a grant."""
         return instance in self._granted
 
     def remove_instance(self, instance: T) -> bool:
+        """Remove an instance with its grant; return whether it was here."""
         if instance in self.free_instances:
             self._granted.pop(instance, None)
             self._idle.pop(instance, None)
@@ -97,6 +106,7 @@ class RateLimitedRouter(Router[T]):
         return super().remove_instance(instance)
 
     def release_instance(self, instance: T) -> None:
+        """Record that an instance has executed: it loses its grant, and may be free again."""
         super().release_instance(instance)
         self._limiter.release(instance)
         if instance in self.free_instances:
@@ -109,31 +119,36 @@ class RateLimitedBatcher:
     def __init__(
         self, batcher: Batcher, router: RateLimitedRouter[T], on_grant: Callable[[], None]
     ) -> None:
-        """on_grant: has the owner ask for batches."""
+        """on_grant: makes the owner ask for batches."""
         self._batcher = batcher
         self._router = router
         self._on_grant = on_grant
-        # What waits may be for one instance alone.
+        # With sequences a waiting entry may be for one instance only.
         self._any_instance = not isinstance(batcher, SequenceBatcher)
-        # Instances that held a grant and found no batch, since all free ones requested one.
+        # Instances that held a grant and found no batch, since all free ones last requested one.
         self._without_batch: set[Hashable] = set()
 
     @property
     def pending(self) -> int:
+        """Number of entries that wait here."""
         return self._batcher.pending
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
+        """Queue an entry; raise Unavailable if the queue is full."""
         self._batcher.enqueue(entry, now_ns)
 
     def requeue(self, entries: Sequence[Entry]) -> None:
+        """Put entries of a lost instance to the front, in order."""
         self._batcher.requeue(entries)
 
     def remove_entry(self, entry: Entry) -> bool:
+        """Remove an entry that no instance has; return False if it is not here."""
         removed = self._batcher.remove_entry(entry)
         self._return_useless_grants()
         return removed
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
+        """Return a batch for an instance that holds a grant; otherwise request grants."""
         granted = self._router.first_granted()
         if granted is None:
             if self._batcher.pending:
@@ -151,20 +166,25 @@ class RateLimitedBatcher:
         return batch
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:  # noqa: ARG002 (grants come first)
+        """Return `None`: an entry needs a grant first."""
         return None
 
     def form_batches(self, now_ns: int, instances: int) -> None:
+        """Form or grow the batches that wait for an instance."""
         self._batcher.form_batches(now_ns, instances)
 
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
+        """Remove expired entries, and return grants that are not needed any more."""
         expired = self._batcher.expire_entries(now_ns)
         self._return_useless_grants()
         return expired
 
     def closes_ns(self, now_ns: int) -> int | None:
+        """Return when the queue delay of a batch to be formed ends; `None` if none is delayed."""
         return self._batcher.closes_ns(now_ns)
 
     def wake_at_ns(self, now_ns: int) -> int | None:
+        """Return when to expire entries and ask for batches again though nothing else happens."""
         return self._batcher.wake_at_ns(now_ns)
 
     def _accept_grant(self) -> bool:

@@ -1,14 +1,15 @@
-"""Which instances may execute now: those whose resources are free, by priority; pure.
+"""Choice of the instances that may execute now, by free resources and priority. Pure.
 
-An instance that has work requests its resources, gets all of them at once (a grant), and releases
-them when it has executed. Grants go by stride scheduling: an instance's pass grows by its priority
-with each execution, and the lowest pass is next, so that priority 2 executes half as often as
-priority 1. One that was idle does not catch up. An instance that must wait keeps what it needs from
-all behind it, so that none starves; those that need other resources are not held up.
+An instance that has work requests its resources (it *waits*), gets all of them at once (a *grant*:
+it *holds*), and releases them when it has executed. Grants go by stride scheduling: an instance's
+pass grows by its priority with each execution, and the lowest pass is next, so that priority 2
+executes half as often as priority 1. An instance that was idle does not catch up. An instance that
+must wait reserves what it needs against all behind it, so that none starves; instances that need
+other resources are not held up.
 
-Instances that need the same wait in one queue, and a turn looks at the queues alone that compete
-for what has changed, so that its cost grows neither with instances nor with devices. Grants are
-made in a turn of their own, when all that happened at a time is known.
+Instances with the same needs wait in one queue. A turn looks only at the queues that compete for
+what has changed, so that its cost grows neither with instances nor with devices. Grants are made in
+a turn of their own, when all that happened at one time is known. Knows no batch and no model.
 """
 
 from __future__ import annotations
@@ -31,24 +32,24 @@ _Queue = frozenset[tuple[Pool, int]]
 
 @dataclass(slots=True, eq=False)
 class _Claim(Generic[T]):
-    """An instance, and what it needs to execute."""
+    """An instance, what it needs to execute, and whether it waits or holds."""
 
     instance: T
     pools: dict[Pool, int]
     priority: int
-    # Equal for instances that need the same.
+    # Equal for instances that need the same resources.
     queue: _Queue
-    # Its executions, weighted by its priority.
+    # Pass of the stride scheduling: its executions, weighted by its priority.
     passed: int = 0
     holds: bool = False
-    # Its place among equal passes; 0: it does not wait.
+    # Its place among equal passes; 0 means that it does not wait.
     waiting: int = 0
     accept: Callable[[T], bool] | None = None
 
 
 @dataclass(slots=True, eq=False, order=False)
 class _Place(Generic[T]):
-    """A place in a queue; void once its claim waits no more, or waits anew."""
+    """A place in a queue; void once its claim does not wait any more, or waits anew."""
 
     passed: int
     number: int
@@ -59,6 +60,7 @@ class _Place(Generic[T]):
 
     @property
     def void(self) -> bool:
+        """True if the claim no longer waits at this place."""
         return self.claim.waiting != self.number
 
 
@@ -68,43 +70,45 @@ class RateLimiter(Generic[T]):
     def __init__(
         self, resources: Resources, schedule: Callable[[Callable[[], None]], object]
     ) -> None:
-        """schedule: has a function called once what happens now is over."""
+        """schedule: calls a function once, after the present events have been handled."""
         self.resources = resources
         self._schedule = schedule
         self._claims: dict[T, _Claim[T]] = {}
         self._used: dict[Pool, int] = {}
-        # Those that wait, by what they need.
+        # Waiting claims, by what they need.
         self._queues: dict[_Queue, list[_Place[T]]] = {}
-        # The queues that compete for a pool.
+        # Queues that compete for a pool.
         self._competing: dict[Pool, dict[_Queue, None]] = {}
         # Since the last turn: queues with new places, and pools of which something was released.
         self._grown: dict[_Queue, None] = {}
         self._released: dict[Pool, None] = {}
         self._number = 0
-        # The pass of the last grant.
+        # Pass of the last grant.
         self._passed = 0
         self._turn_due = False
 
     def add_instance(self, instance: T, limit: RateLimit, device: Device) -> None:
-        """It may request its resources; `resources.require` has accepted them."""
+        """Let an instance request resources; `resources.require` must have accepted its needs."""
         pools = pools_of(limit.resources, device)
         claim = _Claim(instance, pools, limit.priority, frozenset(pools.items()))
         self._claims[instance] = claim
         self.resources.add_user(claim.pools)
-        # By default there may be more of them now.
+        # Without a configured limit, a pool may have grown with this instance.
         self._released.update(dict.fromkeys(claim.pools))
         self._await_turn()
 
     def remove_instance(self, instance: T) -> None:
-        """It is gone, with all that it holds or waits for."""
+        """Remove an instance with all that it holds or waits for."""
         self.release(instance)
         claim = self._claims.pop(instance, None)
         if claim is not None:
             self.resources.remove_user(claim.pools)
 
     def request(self, instance: T, accept: Callable[[T], bool]) -> None:
-        """It may have work: accept is called in a later turn, once it can have all that it needs;
-        False: it wants nothing any more. It must call nothing here.
+        """Let an instance wait for its resources.
+
+        accept: called in a later turn, once the instance can have all that it needs; returns False
+        if it wants nothing any more. It must call nothing here.
         """
         claim = self._claims.get(instance)
         if claim is None or claim.holds or claim.waiting:
@@ -123,19 +127,19 @@ class RateLimiter(Generic[T]):
         self._await_turn()
 
     def begin_execution(self, instance: T) -> None:
-        """It executes a batch with what it was granted."""
+        """Record that an instance executes a batch with what it was granted."""
         claim = self._claims.get(instance)
         if claim is not None:
             claim.passed += claim.priority
 
     def release(self, instance: T) -> None:
-        """It has executed, or does not want its resources any more."""
+        """End an instance's grant or wait: it has executed, or wants nothing any more."""
         claim = self._claims.get(instance)
         if claim is None:
             return
         if claim.waiting:
             claim.waiting = 0
-            # Others may have waited for it to be first.
+            # Instances behind it may have waited for it to be first.
             self._released.update(dict.fromkeys(claim.pools))
         if claim.holds:
             claim.holds = False
@@ -147,11 +151,11 @@ class RateLimiter(Generic[T]):
         self._await_turn()
 
     def holders(self) -> Collection[T]:
-        """The instances that hold their resources."""
+        """Return the instances that hold their resources."""
         return [claim.instance for claim in self._claims.values() if claim.holds]
 
     def used(self, pool: Pool) -> int:
-        """How much of a pool is held."""
+        """Return how much of a pool is held."""
         return self._used.get(pool, 0)
 
     def _await_turn(self) -> None:
@@ -160,12 +164,12 @@ class RateLimiter(Generic[T]):
             self._schedule(self._grant)
 
     def _grant(self) -> None:
-        """Grant, in order, what can be granted."""
+        """Grant what can be granted, in the order of passes."""
         self._turn_due = False
         affected = self._affected_queues()
         for key in affected:
             self._prune(key)
-        # The first of each queue; one that must wait is followed by all of its queue.
+        # Only the first of each queue is looked at: if it must wait, so must all behind it.
         heads = [(self._queues[key][0], key) for key in affected if key in self._queues]
         heapify(heads)
         reserved: set[Pool] = set()
@@ -184,7 +188,7 @@ class RateLimiter(Generic[T]):
                 heappush(heads, (self._queues[key][0], key))
 
     def _affected_queues(self) -> dict[_Queue, None]:
-        """Those that compete, directly or through others, for what has changed."""
+        """Return the queues that compete, directly or through others, for what has changed."""
         affected: dict[_Queue, None] = {}
         seen: set[Pool] = set()
         pools = list(self._released)

@@ -1,5 +1,7 @@
-"""The sequences that wait for a slot: their owners take turns, so that a client that opens many
-delays another one's by one turn. Pure; every operation takes constant time.
+"""Backlog of the sequences that wait for a slot.
+
+Owners take turns, so that a client that opens many sequences delays another client's sequence by
+one turn. Pure; every operation takes constant time. Knows no slots and no time.
 """
 
 from __future__ import annotations
@@ -12,10 +14,13 @@ if TYPE_CHECKING:
 
 
 class Backlog:
-    """Without owners, or with one, sequences come in order of arrival. Some have had their END."""
+    """Waiting sequences by owner; with one owner, or none, they leave in order of arrival.
+
+    A sequence may already have had its END.
+    """
 
     def __init__(self) -> None:
-        # By owners that have any, the one whose turn is next at the front.
+        # Queues of the owners that have any; the owner whose turn is next is at the front.
         self._queues: OrderedDict[str, OrderedDict[Sequence, None]] = OrderedDict()
         self._count = 0
 
@@ -27,17 +32,18 @@ class Backlog:
         return queue is not None and sequence in queue
 
     def append(self, sequence: Sequence) -> None:
-        """Add it behind the others of its owner, or move it there."""
+        """Add a sequence behind the others of its owner, or move it there."""
         self._queue_with(sequence).move_to_end(sequence)
 
     def prepend(self, sequence: Sequence) -> None:
-        """Add it ahead of all others, or move it there: it had its turn, and lost the slot."""
+        """Add a sequence ahead of all others, or move it there: it had a slot and lost it."""
         self._queue_with(sequence).move_to_end(sequence, last=False)
         self._queues.move_to_end(sequence.owner, last=False)
 
     def pop(self) -> Sequence:
-        """Take out the next one, of which there must be one. Its owner's next turn is behind those
-        of all others that wait.
+        """Remove and return the next sequence; there must be one.
+
+        The owner's next turn comes after those of all other owners that wait.
         """
         owner, queue = next(iter(self._queues.items()))
         sequence, _ = queue.popitem(last=False)
@@ -49,7 +55,7 @@ class Backlog:
         return sequence
 
     def discard(self, sequence: Sequence) -> None:
-        """Take it out, if it is there."""
+        """Remove a sequence, if it is here."""
         if sequence in self:
             queue = self._queues[sequence.owner]
             del queue[sequence]
@@ -58,7 +64,7 @@ class Backlog:
                 del self._queues[sequence.owner]
 
     def _queue_with(self, sequence: Sequence) -> OrderedDict[Sequence, None]:
-        """Its owner's queue, which has it."""
+        """Return the queue of the sequence's owner, with the sequence in it."""
         queue = self._queues.get(sequence.owner)
         if queue is None:
             queue = self._queues[sequence.owner] = OrderedDict()

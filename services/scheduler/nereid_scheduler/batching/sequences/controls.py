@@ -1,7 +1,8 @@
-"""Control tensors: what the batcher says to a stateful model beside each request, as more inputs.
+"""Control tensors: inputs that the batcher adds to each request of a stateful model.
 
 A control tensor has the shape [1], behind a batch dimension of 1 where the model batches. So the
-heads of all requests grow by the same bytes, and only the payloads differ.
+heads of all requests grow by the same bytes, and only the payloads differ. Knows no sequence and no
+slot: START, END, READY and the correlation id are arguments.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
 _Control = model_config_pb2.ModelSequenceBatching.Control
 
-# The false and true values of a pair, as bytes.
+# Bytes of a flag's false and true values.
 _Pair = tuple[bytes, bytes]
-# From START, END and READY to one tensor's bytes.
+# Values of START, END and READY.
 _Flags = tuple[bool, bool, bool]
 _FLAG_INDEX: Final = {
     _Control.CONTROL_SEQUENCE_START: 0,
@@ -36,7 +37,7 @@ _FLAG_INDEX: Final = {
 }
 _FORMATS: Final = {"BOOL": "<?", "INT32": "<i", "FP32": "<f"}
 _INTEGER_BYTES: Final = {"UINT64": 8, "INT64": 8, "UINT32": 4, "INT32": 4}
-# The zeros of null requests, by their heads.
+# Bounds on the cached zeros of null requests, which are kept by their heads.
 _MAX_NULLS: Final = 256
 _MAX_NULL_BYTES: Final = 65536
 _MAX_NULL_HEAD_BYTES: Final = 4096
@@ -47,8 +48,8 @@ class ControlTensors:
 
     def __init__(self, config: ModelConfig) -> None:
         self._model_name = config.name
-        # In the order of the configuration: the pair of a flag, or the datatype of the correlation
-        # id.
+        # In the order of the configuration. A tuple is a flag's index and pair; a text is the
+        # datatype of the correlation id.
         self._tensors: list[tuple[int, _Pair] | str] = []
         message = kserve_pb2.ModelInferRequest()
         shape = [1, 1] if config.max_batch_size > 0 else [1]
@@ -57,14 +58,15 @@ class ControlTensors:
                 self._tensors.append(_tensor_of(control))
                 datatype = control_datatype(control)
                 message.inputs.add(name=control_input.name, datatype=datatype, shape=shape)
-        # Whether ids are of the wrong kind for it.
+        # Some tensor has the correlation id, whose kind must fit.
         self.has_id = any(isinstance(tensor, str) for tensor in self._tensors)
         self._head_suffix = message.SerializeToString()
         self._nulls = BoundedCache[bytes, list[bytes]](_MAX_NULLS, _MAX_NULL_HEAD_BYTES)
 
     def check(self, correlation_id: CorrelationId) -> None:
-        """Raise InvalidArgument if the id is of a kind that the model's control tensor is not; an
-        empty one is of either kind.
+        """Raise InvalidArgument if a correlation id does not fit the model's control tensor.
+
+        An empty id fits any tensor.
         """
         if not correlation_id:
             return
@@ -86,20 +88,22 @@ class ControlTensors:
 
     @property
     def has_text_ids(self) -> bool:
-        """Whether the model has a tensor for correlation ids that are texts."""
+        """True if the model has a control tensor for correlation ids that are strings."""
         return BYTES in self._tensors
 
     def replace(
         self, request: InferRequest, correlation_id: CorrelationId, *, start: bool, end: bool
     ) -> None:
-        """Give the control tensors that were added to a request other values."""
+        """Replace the values of the control tensors that were added to a request."""
         if self._tensors:
             values = self._values((start, end, True), correlation_id)
             request.payloads[-len(values) :] = values
 
     def null_entry(self, like: Entry, now_ns: int) -> Entry:
-        """For a slot without a request: like another request of the batch, all its tensors zero,
-        not READY. Nobody waits for its response, and it counts for nothing.
+        """Return an entry for a slot without a request.
+
+        It is like another request of the batch, with all tensors zero, and not READY. Nobody waits
+        for its response, and it counts for nothing.
         """
         zeros = self._nulls.get(like.request.head)
         if zeros is None:
@@ -129,16 +133,16 @@ _NULL_HEAD: Final = ValidHead(0, None, (), ())
 
 
 def is_null(entry: Entry) -> bool:
-    """Whether it stands for a slot without a request."""
+    """Return whether an entry stands for a slot without a request."""
     return entry.valid is _NULL_HEAD
 
 
 def _drop(response: InferResponse) -> None:
-    """A null request's response."""
+    """Ignore the response of a null request."""
 
 
 def _tensor_of(control: _Control) -> tuple[int, _Pair] | str:
-    """How a control's values are made."""
+    """Return a flag's index and its values, or the datatype of the correlation id."""
     datatype = control_datatype(control)
     if control.kind == _Control.CONTROL_SEQUENCE_CORRID:
         return datatype
@@ -157,7 +161,7 @@ def _correlation_bytes(datatype: str, correlation_id: CorrelationId) -> bytes:
 
 
 def _zero_bytes(tensor: kserve_pb2.ModelInferRequest.InferInputTensor) -> int:
-    """The size of a tensor of this shape whose elements are zero, or empty."""
+    """Return the size of a tensor of this shape whose elements are zero, or empty."""
     size = datatypes.byte_size(tensor.datatype, tensor.shape)
     if size is not None:
         return size

@@ -1,7 +1,7 @@
-"""The strategy "direct": an instance's slots are the rows of its batches.
+"""Strategy "direct": an instance's slots are the rows of its batches.
 
-Whenever an instance is free, each of its sequences with a request waiting puts one into the batch;
-slots before the last of these have null requests, which are not READY, where they have none.
+Whenever an instance is free, each of its sequences with a waiting request puts one into the batch.
+A slot before the last of these that has no request gets a null request, which is not READY. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class DirectBatcher(SequenceBatcher):
-    """See SequenceBatcher."""
+    """SequenceBatcher of the strategy "direct"."""
 
     def __init__(
         self,
@@ -34,13 +34,14 @@ class DirectBatcher(SequenceBatcher):
     ) -> None:
         slots = max(1, config.max_batch_size)
         super().__init__(config, batching, router, slots, max_pending, client_share)
-        # So many ready slots close a batch before the delay is over.
+        # This many ready slots close a batch before the delay is over.
         self._enough = batching.minimum_slot_utilization * slots
         self._delay_ns = batching.max_queue_delay_us * 1000 if self._enough else 0
         # Instances with ready slots, in the order in which they got one.
         self._rows: dict[SlotRow, None] = {}
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (a Batcher)
+        """Return a batch for the first free instance whose ready slots are due, if any."""
         for row in self._rows:
             if self._router.is_free(row.instance) and self._is_due(row, now_ns):
                 return self._cut(row, now_ns)
@@ -73,10 +74,11 @@ class DirectBatcher(SequenceBatcher):
         return bool(row.ready)
 
     def closes_ns(self, now_ns: int) -> int | None:
+        """Return when the delay of an instance's ready slots ends; `None` if none is delayed."""
         if not self._delay_ns:
             return None
         times = [self._oldest_ns(row) + self._delay_ns for row in self._rows]
-        # Past: only the instance is missing.
+        # A past time means that only a free instance is missing.
         return min((time for time in times if time > now_ns), default=None)
 
     def _is_due(self, row: SlotRow, now_ns: int) -> bool:
@@ -88,7 +90,7 @@ class DirectBatcher(SequenceBatcher):
         return min(_first(slot).enqueued_ns for slot in row.ready)
 
     def _cut(self, row: SlotRow, now_ns: int) -> Batch:
-        """The batch of an instance that is free and has ready slots."""
+        """Return the batch of a free instance that has ready slots."""
         key = _first(next(iter(row.ready))).key
         chosen = [slot for slot in row.ready if _first(slot).key == key]
         by_index = {slot.index: self._take(slot) for slot in chosen}
@@ -116,7 +118,7 @@ class DirectBatcher(SequenceBatcher):
         return entry
 
     def _go_on(self, slot: Slot, taken: Entry) -> None:
-        """The slot's next request may be in its next batch."""
+        """Offer the slot's next request, after one of its requests was taken."""
         if member_of(taken).end:
             self._next_in_slot(slot)
         elif slot.sequence is not None:
@@ -124,7 +126,7 @@ class DirectBatcher(SequenceBatcher):
 
 
 def _first(slot: Slot) -> Entry:
-    """The first waiting request of a ready slot."""
+    """Return the first waiting request of a ready slot."""
     assert slot.sequence is not None, "a ready slot without a sequence"
     assert slot.sequence.waiting, "a ready slot without a request"
     return slot.sequence.waiting[0]

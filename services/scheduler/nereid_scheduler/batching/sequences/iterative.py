@@ -1,8 +1,8 @@
-"""Iterative sequences: a model may have a request scheduled again, until it has its last response.
+"""Iterative sequences: a model may reschedule a request, until that has its last response.
 
 A request without a correlation id is a sequence of its own. A sequence is over, and its slot free,
-when none of its requests waits or runs. States do not move: an iteration, which leaves one, is no
-request that ends.
+when none of its requests waits or runs; an END alone does not free the slot. States do not move to
+other instances: an iteration leaves a state, but its request has not ended. Pure.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.sequence import Sequence, SequenceMember
     from nereid_scheduler.core.requests.slots import Slot
 
-# Of a request, as "number.iteration", for the instance to recognise it by. Clients cannot send
-# parameters that begin so.
+# Parameter by which the instance recognises a request: "number.iteration". Clients cannot send
+# parameters with this prefix.
 ITERATION: Final = "triton_iteration"
 _ENDED: Final = "the sequence has ended"
 
 
 class IterativeBatcher(SequenceBatcher):
-    """See SequenceBatcher."""
+    """SequenceBatcher whose requests may be rescheduled by their model."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (one fact each)
         self,
@@ -48,16 +48,17 @@ class IterativeBatcher(SequenceBatcher):
     ) -> None:
         super().__init__(config, batching, router, slots_per_instance, max_pending, client_share)
         self._numbers = count(1)
-        # Sequences whose clients gave them no id.
+        # Numbers for the ids of sequences whose clients gave none.
         self._ids = count(1)
         self._text_ids = self._controls.has_text_ids
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
+        """Add a request to its sequence; one without a correlation id gets a new one."""
         parameters = dict(entry.request.parameters or {})
         is_alone = not parameters.get("sequence_id")
         if is_alone:
             parameters["sequence_id"] = self._new_id()
-            # Its client knows of no sequence.
+            # The client knows of no sequence, so none is counted for it.
             entry.request.sequence_owner = ""
             parameters["sequence_start"] = True
             parameters["sequence_end"] = False
@@ -67,7 +68,7 @@ class IterativeBatcher(SequenceBatcher):
         member_of(entry).alone = is_alone
 
     def reschedule(self, entry: Entry, now_ns: int, *, bound: bool) -> None:
-        """An instance has executed an entry and wants it again: behind what is in its queue.
+        """Queue an executed entry again that its model has rescheduled, behind what is queued.
 
         bound: it must not begin anew at another instance.
         """
@@ -81,7 +82,7 @@ class IterativeBatcher(SequenceBatcher):
         entry.timeout_ns = None
         self._set_iteration(entry, member.iteration + 1)
         self.pending += 1
-        # Ahead of the sequence's next request.
+        # The entry comes ahead of the sequence's next request.
         sequence.prepend(entry)
         self._expiries.push(entry, self.pending)
         if sequence.slot is not None:
@@ -94,6 +95,10 @@ class IterativeBatcher(SequenceBatcher):
             self._end(sequence, self._lost_error(member), sequence.split())
 
     def retry_error(self, entry: Entry, cause: str) -> NereidError | None:
+        """Return why an entry of a lost instance cannot run again; `None` if it can.
+
+        A first request that is not bound to its instance can always begin anew.
+        """
         member = member_of(entry)
         if member.start and not member.bound:
             return None
@@ -101,9 +106,11 @@ class IterativeBatcher(SequenceBatcher):
         return error and self._lost_error(member, cause)
 
     def is_blocked(self, entry: Entry) -> bool:  # noqa: ARG002 - slots become free by themselves
+        """Return False: slots become free by themselves."""
         return False
 
     def end_entry(self, entry: Entry, now_ns: int) -> None:
+        """Record an entry's last response; end its sequence if nothing is left of it."""
         sequence = self._executing.get(entry)
         super().end_entry(entry, now_ns)
         if sequence is not None and sequence.idle:
@@ -116,7 +123,7 @@ class IterativeBatcher(SequenceBatcher):
             super()._drop_entries([entry], lost)
 
     def _lost_error(self, member: SequenceMember, cause: str = "") -> Unavailable:
-        """Why a request of a lost instance fails; clients need not know of sequences."""
+        """Return the error of a request of a lost instance; its client may know of no sequence."""
         sequence = member.sequence
         if not member.alone:
             return sequence_lost(sequence, self._model_name, cause)
@@ -136,7 +143,7 @@ class IterativeBatcher(SequenceBatcher):
         """Do nothing: the sequence of an END has its slot until that has its last response."""
 
     def _new_id(self) -> CorrelationId:
-        """One that no sequence has."""
+        """Return a correlation id that no sequence has."""
         while True:
             number = next(self._ids)
             correlation_id = str(number) if self._text_ids else number
@@ -144,7 +151,7 @@ class IterativeBatcher(SequenceBatcher):
                 return correlation_id
 
     def _set_iteration(self, entry: Entry, iteration: int) -> None:
-        """Only the first has the START flag."""
+        """Set the iteration of an entry; only the first one has the START flag."""
         member, request = member_of(entry), entry.request
         member.iteration = iteration
         start = member.start and not iteration
@@ -157,8 +164,8 @@ class IterativeBatcher(SequenceBatcher):
 
 
 class IterativeDirectBatcher(DirectBatcher, IterativeBatcher):
-    """See IterativeBatcher and DirectBatcher."""
+    """IterativeBatcher with the strategy "direct"."""
 
 
 class IterativeOldestBatcher(OldestBatcher, IterativeBatcher):
-    """See IterativeBatcher and OldestBatcher."""
+    """IterativeBatcher with the strategy "oldest"."""

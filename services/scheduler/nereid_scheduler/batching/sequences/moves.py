@@ -1,8 +1,13 @@
-"""How sequences' implicit states move from instance to instance.
+"""Moves of sequences' implicit states from one instance to another.
 
-From an instance that drains the states are exported, a few at a time; the scheduler holds each
-until the sequence's next request takes it along to its new instance. From a lost instance nothing
-moves: its sequences go on from their snapshots, if the model has these, else they are lost.
+A draining instance exports its states, a few at a time; the scheduler holds each state until the
+sequence's next request takes it along to its new instance. A lost instance exports nothing: its
+sequences go on from their snapshots if the model has snapshots, otherwise they are lost.
+
+`Sequence.transfer` is the state of a move: EXPORT until the state has come (`end_export`), RETRY
+until the executed request is queued again (`resume`), FETCH until the snapshot has come
+(`end_fetch`), and `None` when nothing moves. Pure: knows no instance, store or batch queue; it
+reports a sequence that can go on, or that is lost, to its callbacks.
 """
 
 from __future__ import annotations
@@ -19,13 +24,13 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Entry
     from nereid_scheduler.core.requests.sequence import Sequence, SequenceMember
 
-# Of states and requests in this process, of one model version. Above it no more states are
-# exported, and each request of a model with snapshots makes one.
+# Bound on the states and requests of one model version that this process keeps. Above it no more
+# states are exported, and each request of a model with snapshots makes one.
 _MAX_KEPT_BYTES: Final = 256 << 20
 
 
 class Moves:
-    """One model version's."""
+    """All moves of one model version's sequences."""
 
     def __init__(
         self,
@@ -34,34 +39,35 @@ class Moves:
         on_lost: Callable[[Sequence, str], None],
         max_kept_bytes: int = _MAX_KEPT_BYTES,
     ) -> None:
-        """interval: every so many requests a snapshot; 0: none.
+        """interval: number of requests from one snapshot to the next; 0 means no snapshots.
 
-        on_restored: a sequence can go on anywhere; on_lost: a sequence cannot go on, and why.
+        on_restored: a sequence can go on anywhere. on_lost: a sequence cannot go on, and why.
         """
         self.interval = interval
-        # Whether snapshots are kept elsewhere, so that they have to be fetched.
+        # Snapshots are kept in a store, so they have to be fetched.
         self.has_store = False
         self.max_kept_bytes = max_kept_bytes
         self.kept_bytes = 0
-        # Whether the instance that was lost last, and others like it, can be given states.
+        # The instance that was lost last, and others like it, can be given states.
         self.are_possible = False
-        # Sequences whose snapshots are to be fetched.
+        # Sequences whose snapshots have to be fetched.
         self.to_fetch: list[Sequence] = []
         self._on_restored = on_restored
         self._on_lost = on_lost
-        # By draining instances and slots: the sequences whose states they have.
+        # By draining instance and slot number: the sequence whose state is still there.
         self._exports: dict[Hashable, dict[int, Sequence]] = {}
         self._numbers = count(1)
-        # How many sequences have a Recovery though the model has no snapshots.
+        # Number of sequences that have a Recovery though the model has no snapshots.
         self._moved = 0
 
     def new_recovery(self) -> Recovery:
+        """Return a Recovery with a number of its own and the initial state."""
         return Recovery(next(self._numbers))
 
     # ---- requests
 
     def begin_request(self, recovery: Recovery, member: SequenceMember) -> None:
-        """It leaves for the instance of its slot."""
+        """Record that a request leaves for the instance of its sequence's slot."""
         member.restore = recovery.take_restore()
         member.returns_state = bool(
             self.interval
@@ -69,7 +75,7 @@ class Moves:
             and (
                 recovery.needs_snapshot(self.interval)
                 or self.full
-                # What came here from another instance is to go to the store.
+                # A state that came here from another instance must be written to the store.
                 or (self.has_store and recovery.state)
             )
         )
@@ -77,15 +83,16 @@ class Moves:
 
     @property
     def idle(self) -> bool:
-        """Whether executions need not be reported."""
+        """True if executions need not be reported."""
         return not self.interval and not self._moved
 
     def end_batch(
         self, entries: Entries[Entry], failed: Entries[bool], states: Mapping[int, bytes]
     ) -> list[tuple[Recovery, bytes]]:
-        """A batch was executed. states: those that it has returned, by slot number.
+        """Record the execution of a batch; return the snapshots to store.
 
-        Returns the snapshots to store, each of the state after `done` requests.
+        states: what the instance returned, by slot number. A snapshot is the state after `done`
+        requests of its Recovery.
         """
         snapshots = []
         for entry, has_failed in zip(entries, failed, strict=True):
@@ -105,7 +112,7 @@ class Moves:
                 if self.has_store:
                     snapshots.append((recovery, state))
             elif has_failed:
-                # It may have changed the state, or not.
+                # The failed request may have changed the state, or not.
                 recovery.forget()
             else:
                 recovery.add_request(entry.request)
@@ -117,31 +124,31 @@ class Moves:
     # ---- draining instances
 
     def is_placed(self, sequence: Sequence) -> bool:
-        """Whether its instance has its state."""
+        """Return whether the sequence's instance has its state."""
         return sequence.recovery is None or sequence.recovery.placed
 
     def await_export(self, sequence: Sequence, instance: Hashable, slot_number: int) -> None:
-        """Its instance drains: its state comes when the instance has no batch any more."""
+        """Expect a sequence's state from its draining instance, once that has no batch any more."""
         sequence.transfer = Transfer.EXPORT
         self._exports.setdefault(instance, {})[slot_number] = sequence
 
     def slots_to_export(self, instance: Hashable) -> list[int]:
-        """Those whose states are still to be moved; sequences with waiting requests first."""
+        """Return the slots whose states have to be moved; first those with waiting requests."""
         exports = self._exports.get(instance, {})
         for slot_number, sequence in list(exports.items()):
             if sequence.transfer is not Transfer.EXPORT:
-                del exports[slot_number]  # it has ended
+                del exports[slot_number]  # the sequence has ended
         if not exports:
             self._exports.pop(instance, None)
-        return sorted(exports, key=lambda each: exports[each].waiting is None)
+        return sorted(exports, key=lambda slot: exports[slot].waiting is None)
 
     @property
     def full(self) -> bool:
-        """Whether no more states can be held here at the moment."""
+        """True if no more states can be held here at the moment."""
         return self.kept_bytes > self.max_kept_bytes
 
     def end_export(self, instance: Hashable, slot_number: int, state: bytes, cause: str) -> None:
-        """A state has come; empty: there was none."""
+        """Record a state that has come; an empty one means that there was none."""
         sequence = self._exports.get(instance, {}).pop(slot_number, None)
         if sequence is None or sequence.transfer is not Transfer.EXPORT:
             return
@@ -161,24 +168,27 @@ class Moves:
         self._on_restored(sequence)
 
     def stop_exports(self, instance: Hashable) -> list[Sequence]:
-        """A draining instance is lost: the sequences whose states it still had."""
+        """Return the sequences whose states were still at a draining instance that is lost."""
         exports = self._exports.pop(instance, {})
-        left = [each for each in exports.values() if each.transfer is Transfer.EXPORT]
-        for sequence in left:
+        remaining = [
+            sequence for sequence in exports.values() if sequence.transfer is Transfer.EXPORT
+        ]
+        for sequence in remaining:
             sequence.transfer = None
-        return left
+        return remaining
 
     # ---- lost instances
 
     def recover(self, sequence: Sequence) -> bool:
-        """Its instance is lost. Whether it can go on: call resume() once what the instance executed
-        of it waits again.
+        """Return whether a sequence can go on after its instance was lost.
+
+        If so, call resume() once what the instance executed of it waits again.
         """
         recovery = sequence.recovery
         if not self.are_possible or recovery is None or not recovery.exact:
             return False
         if recovery.open != sequence.executing:
-            # Of a request that was cancelled while it ran nobody knows whether it has run.
+            # A request was cancelled while it ran, so it is not known whether it has run.
             return False
         recovery.open = 0
         recovery.placed = False
@@ -187,7 +197,7 @@ class Moves:
         return True
 
     def resume(self, sequence: Sequence) -> None:
-        """Let it go on, when its snapshot is here."""
+        """Let a sequence go on, as soon as its snapshot is here."""
         assert sequence.recovery is not None, "a sequence that cannot go on"
         if sequence.recovery.state is None:
             sequence.transfer = Transfer.FETCH
@@ -197,10 +207,10 @@ class Moves:
             self._on_restored(sequence)
 
     def end_fetch(self, sequence: Sequence, state: bytes | None, cause: str) -> None:
-        """Its snapshot has come; None: there is none any more."""
+        """Record a fetched snapshot; `None` means that the store no longer has it."""
         recovery = sequence.recovery
         if sequence.transfer is not Transfer.FETCH or recovery is None:
-            return  # it has ended
+            return  # the sequence has ended
         sequence.transfer = None
         if state is None:
             self._on_lost(sequence, cause)
@@ -210,7 +220,7 @@ class Moves:
         self._on_restored(sequence)
 
     def forget(self, sequence: Sequence) -> None:
-        """It is over."""
+        """Forget a sequence that is over."""
         sequence.transfer = None
         if sequence.recovery is not None:
             self.kept_bytes -= sequence.recovery.kept_bytes

@@ -1,5 +1,7 @@
-"""The strategy "oldest": each instance's sequences give one request at a time to a dynamic batcher
-of that instance, which forms batches as it does for other models.
+"""Strategy "oldest": each sequence of an instance offers one request at a time.
+
+The requests go to a dynamic batcher of that instance, which forms batches as it does for other
+models. A sequence's next request is offered when the one before it has ended. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class OldestBatcher(SequenceBatcher):
-    """See SequenceBatcher. A sequence's next request is offered when the one before has ended."""
+    """SequenceBatcher of the strategy "oldest"."""
 
     def __init__(
         self,
@@ -38,10 +40,11 @@ class OldestBatcher(SequenceBatcher):
         self._batching = batching.oldest or DynamicBatching()
         self._gathers = can_gather(config)
         self._batchers: dict[SlotRow, DynamicBatcher] = {}
-        # Of the instances that have offers, in the order in which they got one.
+        # Instances that have offers, in the order in which they got one.
         self._offers: dict[SlotRow, dict[Entry, Sequence]] = {}
 
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:  # noqa: ARG002 (a Batcher)
+        """Return a batch for the first free instance that has one ready, if any."""
         for row, offers in self._offers.items():
             if not self._router.is_free(row.instance):
                 continue
@@ -60,7 +63,7 @@ class OldestBatcher(SequenceBatcher):
         return None
 
     def batch_ended(self, instance: Hashable, batch: Batch, taken_ns: int, now_ns: int) -> None:
-        """See DynamicBatcher; each instance has its own."""
+        """Report an executed batch to the instance's own DynamicBatcher."""
         row = self.sequences.slots.row_of(instance)
         batcher = None if row is None else self._batchers.get(row)
         if batcher is not None:
@@ -71,7 +74,7 @@ class OldestBatcher(SequenceBatcher):
         if slot is None or sequence.waiting or sequence.offered or sequence.executing:
             sequence.append(entry)
         else:
-            # It need not wait behind others of its sequence.
+            # The request need not wait behind others of its sequence.
             self._offer_entry(sequence, slot, entry)
 
     def _offer(self, sequence: Sequence) -> None:
@@ -125,6 +128,7 @@ class OldestBatcher(SequenceBatcher):
         return row in self._offers
 
     def closes_ns(self, now_ns: int) -> int | None:
-        # Deadlines are watched for all waiting entries alike.
+        """Return the earliest time at which an instance's batch closes though it could grow."""
+        # Deadlines are watched for all waiting entries together.
         times = (self._batchers[row].closes_ns(now_ns) for row in self._offers)
         return min((time for time in times if time is not None), default=None)

@@ -1,8 +1,20 @@
-"""What both strategies of sequence batching share: the way of a request into its sequence, and of a
-sequence into its slot and out of it.
+"""Base of both strategies of sequence batching.
 
-Cancelling or expiring one request of a sequence ends the sequence: the model would miss a step. But
-a START under an id that is still open begins it anew, whatever becomes of the requests before it.
+It moves a request into its sequence, and a sequence into its slot and out of it. A sequence is in
+one of these states:
+
+- in the *backlog*: it waits for a slot;
+- *in a slot*: its requests wait, one may be *offered* to the next batch, and some execute;
+- *moving* (`transfer`): its instance drains or was lost, and its state is on the way;
+- *lost*: its state is gone, so its next request fails unless it is a START;
+- *over*: it had its END, was idle for too long, or ended early.
+
+Events: a request comes (`enqueue`), is removed, expires or ends; an instance is added, retired or
+removed. Cancelling or expiring one request of a sequence ends the sequence, because the model would
+miss a step. But a START under an id that is still open begins the sequence anew, whatever becomes
+of the requests before it.
+
+Pure: it must not know a clock, a socket or what an instance is.
 """
 
 from __future__ import annotations
@@ -39,7 +51,7 @@ _SEQUENCE_ENDED: Final = "an earlier request of the sequence was cancelled or ha
 
 
 class SequenceBatcher(ABC):
-    """A Batcher. The router knows which instances are free; a batch names its instance."""
+    """A Batcher for sequences. The router knows which instances are free; a batch names its own."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (one fact each)
         self,
@@ -50,8 +62,8 @@ class SequenceBatcher(ABC):
         max_pending: int,
         client_share: float,
     ) -> None:
-        """client_share: the part of the slots that the open sequences of one client may have."""
-        # Entries that no instance has.
+        """client_share: the fraction of the slots that one client's open sequences may have."""
+        # Number of entries that no instance has.
         self.pending = 0
         self.sequences = SequenceTable(
             config.name, slots_per_instance, batching.max_sequence_idle_us * 1000, client_share
@@ -64,45 +76,51 @@ class SequenceBatcher(ABC):
         # Entries that instances have.
         self._executing: dict[Entry, Sequence] = {}
         self._snapshot_interval = batching.snapshot_interval
-        # Entries whose sequence has ended without them, to be failed in the next turn.
+        # Entries whose sequence has ended without them; they fail in the next turn.
         self._dropped: dict[Entry, NereidError] = {}
-        # Of sequences' states from instance to instance.
+        # Moves of sequences' states from one instance to another.
         self.moves = Moves(batching.snapshot_interval, self._restart, self._lose)
 
-    # ---- for the strategies
+    # ---- implemented by the strategies
 
     @abstractmethod
     def next_batch(self, now_ns: int, instances: int) -> Batch | None:
-        """See Batcher."""
+        """Return a batch for a free instance, which it names; `None` means wait."""
 
     def _append(self, sequence: Sequence, entry: Entry) -> None:
-        """A request has come for a sequence with a slot."""
+        """Add a request to a sequence with a slot."""
         sequence.append(entry)
         self._offer(sequence)
 
     @abstractmethod
     def _offer(self, sequence: Sequence) -> None:
-        """A sequence with a slot may have a request for the next batch: the first that waits."""
+        """Offer the first waiting request of a sequence with a slot to the next batch."""
 
     @abstractmethod
     def _withdraw(self, sequence: Sequence) -> Entry | None:
-        """Take back what was offered, if it is not among the waiting."""
+        """Take back an offered request that is not among the waiting ones, and return it."""
 
     @abstractmethod
     def _remove_row(self, row: SlotRow) -> list[Sequence]:
-        """An instance is gone: the sequences that had something there, offers withdrawn."""
+        """Forget an instance's offers; return the sequences that had something there."""
 
     @abstractmethod
     def _has_offers(self, row: SlotRow) -> bool:
-        """Whether requests wait for a batch of this instance."""
+        """Return whether requests wait for a batch of this instance."""
 
     @abstractmethod
     def closes_ns(self, now_ns: int) -> int | None:
-        """When a batch closes though it could grow; None: none waits for that."""
+        """Return when a batch closes though it could grow; `None` if none waits for a time."""
 
     # ---- requests
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
+        """Add a request to its sequence.
+
+        Raises:
+            InvalidArgument: the request has a batch, or fits no sequence.
+            Unavailable: the queue is full, or the sequence's state is lost.
+        """
         if self._max_pending and self.pending >= self._max_pending:
             raise queue_full(entry)
         if entry.valid.batch_size > 1:
@@ -118,7 +136,8 @@ class SequenceBatcher(ABC):
         if flags.start:
             sequence.executed_id = 0
         elif request.resent and sequence.has_executed(request.id):
-            # Its response was lost on the way, and its executor has none. The state includes it.
+            # The response was lost on its way, and the executor no longer has it. The state
+            # includes the request, so it cannot run again.
             sequence.lost = "a response was lost, and its request cannot run again"
             error = sequence_lost(sequence, self._model_name)
             self._end(sequence, error, sequence.split())
@@ -131,7 +150,7 @@ class SequenceBatcher(ABC):
         entry.enqueued_ns = now_ns
         entry.state = RequestState.QUEUED
         if sequence.slot is None and request.timeout_us:
-            # As on Triton, requests expire in the backlog alone.
+            # Requests expire only in the backlog, as on Triton.
             entry.timeout_ns = now_ns + request.timeout_us * 1000
         self.pending += 1
         if self._snapshot_interval and sequence.recovery is None and not sequence.begun:
@@ -143,7 +162,7 @@ class SequenceBatcher(ABC):
             self._append(sequence, entry)
 
     def requeue(self, entries: Entries[Entry]) -> None:
-        """Requests of sequences whose instance was lost, and which can go on elsewhere."""
+        """Put requests back whose instance was lost, and whose sequences can go on elsewhere."""
         for entry in reversed(entries):
             sequence = self._executing.pop(entry)
             sequence.executing -= 1
@@ -158,35 +177,37 @@ class SequenceBatcher(ABC):
                 self._restart(sequence)
 
     def retry_error(self, entry: Entry, cause: str) -> NereidError | None:
-        """Why an entry of a lost instance cannot run again; None: it can, at once. cause: what the
-        instance was lost by.
+        """Return why an entry of a lost instance cannot run again; `None` if it can, at once.
+
+        cause: why the instance was lost.
         """
         member = member_of(entry)
         sequence = member.sequence
         if (member.start and not sequence.begun) or sequence.transfer is Transfer.RETRY:
             return None
         if member.end and self.moves.recover(sequence):
-            # It had left its slot, and was not among those of the instance.
+            # The sequence had left its slot, so it was not among those of the lost instance.
             return None
         return sequence_lost(sequence, self._model_name, cause)
 
     def remove_entry(self, entry: Entry) -> bool:
+        """Remove an entry that no instance has and end its sequence; return whether it was here."""
         if self._dropped.pop(entry, None) is not None:
             return True
         if entry.holder is None:
             return False
         sequence = member_of(entry).sequence
-        kept = self._take_out(entry, sequence)
-        self._end(sequence, Cancelled(_SEQUENCE_ENDED, accepted=True), kept)
+        later = self._take_out(entry, sequence)
+        self._end(sequence, Cancelled(_SEQUENCE_ENDED, accepted=True), later)
         return True
 
     def is_blocked(self, entry: Entry) -> bool:
-        """Whether its sequence has not begun, and waits for another to leave its slot."""
+        """Return whether its sequence has not begun, and waits for another to leave a slot."""
         sequence = member_of(entry).sequence
         return not sequence.begun and self.sequences.in_backlog(sequence)
 
     def end_entry(self, entry: Entry, now_ns: int) -> None:
-        """An instance has given its last response: the next one of its sequence may run."""
+        """Record an entry's last response: the next request of its sequence may run."""
         sequence = self._executing.pop(entry, None)
         if sequence is None:
             return
@@ -195,7 +216,7 @@ class SequenceBatcher(ABC):
         sequence.executed_id = entry.request.id
         self.sequences.keep_open(sequence, now_ns)
         if sequence.transfer is Transfer.RETRY:
-            # It was not to run again: the model would miss a step.
+            # The lost request was not to run again, so the model would miss a step.
             sequence.lost = "a request failed with its instance"
             self._end(sequence, sequence_lost(sequence, self._model_name), sequence.split())
         elif sequence.slot is not None:
@@ -206,15 +227,16 @@ class SequenceBatcher(ABC):
         elif member_of(entry).end:
             self.moves.forget(sequence)
         elif sequence.waiting is not None and not self.sequences.in_backlog(sequence):
-            # Its first request was lost with its instance, and was not to run again.
+            # The sequence's first request was lost with its instance, and was not to run again.
             sequence.lost = sequence.lost or "its first request failed"
             self._end(sequence, sequence_lost(sequence, self._model_name), sequence.split())
 
     def expire_entries(self, now_ns: int) -> list[tuple[Entry, NereidError]]:
+        """Remove expired entries and those of ended sequences; return them with their errors."""
         expired: list[tuple[Entry, NereidError]] = []
         for entry in self._expiries.due(now_ns):
             if entry.holder is None:
-                continue  # ended with another of its sequence
+                continue  # the entry ended with another one of its sequence
             sequence = member_of(entry).sequence
             error: NereidError
             if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
@@ -222,10 +244,10 @@ class SequenceBatcher(ABC):
             elif self.sequences.in_backlog(sequence):
                 error = Unavailable(_SEQUENCE_TIMEOUT, accepted=True)
             else:
-                continue  # its sequence has left the backlog in time
-            kept = self._take_out(entry, sequence)
+                continue  # the sequence has left the backlog in time
+            later = self._take_out(entry, sequence)
             expired.append((entry, error))
-            self._end(sequence, Unavailable(_SEQUENCE_TIMEOUT, accepted=True), kept)
+            self._end(sequence, Unavailable(_SEQUENCE_TIMEOUT, accepted=True), later)
         for sequence in self.sequences.expired(now_ns):
             self._end(sequence, Unavailable(_SEQUENCE_TIMEOUT, accepted=True), [])
         expired += self._dropped.items()
@@ -233,13 +255,14 @@ class SequenceBatcher(ABC):
         return expired
 
     def wake_at_ns(self, now_ns: int) -> int | None:
+        """Return when entries or sequences expire, or a batch closes, whichever is first."""
         if self._dropped:
             return now_ns
         times = (self._expiries.next_ns(), self.sequences.next_expiry_ns(), self.closes_ns(now_ns))
         return min((time for time in times if time is not None), default=None)
 
     def lone_batch(self, entry: Entry, now_ns: int) -> Batch | None:  # noqa: ARG002 (it needs a slot)
-        """Nothing: an entry waits in its sequence's place."""
+        """Return `None`: an entry waits in its sequence's place, and needs a slot."""
         return None
 
     def form_batches(self, now_ns: int, instances: int) -> None:  # noqa: B027 (on purpose)
@@ -248,31 +271,33 @@ class SequenceBatcher(ABC):
     # ---- instances
 
     def add_instance(self, instance: Hashable) -> None:
-        """It is ready: its slots take sequences from the backlog."""
+        """Add a ready instance: its slots take sequences from the backlog."""
         row = self.sequences.add_instance(instance)
         for sequence in row.sequences():
             self._offer(sequence)
 
     def retire_instance(self, instance: Hashable) -> None:
-        """Its slots take no new sequences; those that are there go on, until has_sequences() says
-        that it can be removed.
+        """Let an instance's slots take no new sequences.
+
+        Sequences that are there go on, until has_sequences() says that it can be removed.
         """
         row = self.sequences.slots.row_of(instance)
         if row is not None:
             self.sequences.slots.close_row(row)
 
     def has_sequences(self, instance: Hashable) -> bool:
-        """Whether a retired instance is still to get batches."""
+        """Return whether a retired instance must still get batches."""
         row = self.sequences.slots.row_of(instance)
         return row is not None and (bool(row.occupied) or self._has_offers(row))
 
     def remove_instance(
         self, instance: Hashable, cause: str, *, lost: bool, gives_states: bool = False
     ) -> None:
-        """It gets no more batches. Sequences that have state there have lost it, or go on elsewhere
-        once this has moved.
+        """Give an instance no more batches.
 
-        lost: what it executes now ends without a response, and is requeued or fails.
+        Sequences whose state it has are lost, or go on elsewhere once their state has moved.
+
+        lost: what it executes now ends without a response, and is queued again or fails.
         gives_states: it can be asked for its sequences' states (see Moves).
         """
         self.moves.are_possible = gives_states
@@ -293,10 +318,10 @@ class SequenceBatcher(ABC):
                 if not sequence.executing:
                     self.moves.resume(sequence)
             elif lost and sequence.executing and not sequence.begun:
-                # Its first request may run again, and the others behind it.
+                # The first request may run again, and the others behind it.
                 sequence.lost = cause
             elif sequence.executing or sequence.begun or sequence.idle:
-                # What executes is not to run again either.
+                # Requests that execute must not run again either.
                 self._lose(sequence, cause)
             else:
                 self._restart(sequence)
@@ -304,31 +329,31 @@ class SequenceBatcher(ABC):
     # ---- inside
 
     def _begin(self, entry: Entry, sequence: Sequence) -> None:
-        """An entry leaves for the instance of its slot."""
+        """Record that an entry leaves for the instance of its slot."""
         sequence.executing += 1
         self._executing[entry] = sequence
         if sequence.executing == 1 and member_of(entry).begins_anew:
-            # It can run again, although those before it cannot.
+            # The entry begins the sequence anew: it can run again, although those before it cannot.
             sequence.begun = False
         if sequence.recovery is not None:
             self.moves.begin_request(sequence.recovery, member_of(entry))
 
     def _lose(self, sequence: Sequence, cause: str) -> None:
-        """Its state is gone."""
+        """Mark a sequence's state as lost, and fail what waits before the next START."""
         sequence.begun = True
         sequence.lost = cause
         self.moves.forget(sequence)
-        kept = sequence.split()
+        later = sequence.split()
         failed = sequence.clear()
         self._drop_entries(failed, sequence_lost(sequence, self._model_name))
-        if kept:
-            self._begin_anew(sequence, kept)
+        if later:
+            self._begin_anew(sequence, later)
         elif failed:
-            # Its client learns it by these.
+            # The client learns of the loss by the failed requests.
             self.sequences.drop(sequence)
 
     def _restart(self, sequence: Sequence) -> None:
-        """It can go on anywhere: it waits for a slot ahead of all others."""
+        """Let a sequence go on anywhere: it waits for a slot ahead of all others."""
         sequence.lost = ""
         self.sequences.return_to_backlog(sequence)
         if sequence.slot is not None:
@@ -339,44 +364,45 @@ class SequenceBatcher(ABC):
         if slot.sequence is not None:
             self._offer(slot.sequence)
 
-    def _begin_anew(self, sequence: Sequence, kept: Entries[Entry]) -> None:
-        """Of a sequence that has ended, requests from a START on go on in its place."""
+    def _begin_anew(self, sequence: Sequence, later: Entries[Entry]) -> None:
+        """Let requests from a START on (`later`) go on in place of a sequence that has ended."""
         successor = sequence
         if self.sequences.in_backlog(sequence):
             sequence.begun, sequence.lost = False, ""
         else:
-            # What executes, or moves, is of the one that has ended.
+            # Requests that execute, or a state that moves, belong to the sequence that has ended.
             successor = self.sequences.successor_of(sequence)
             self.sequences.replace(sequence, successor)
         if self._snapshot_interval:
             successor.recovery = self.moves.new_recovery()
-        for entry in kept:
+        for entry in later:
             member_of(entry).sequence = successor
             successor.append(entry)
         self._offer(successor)
 
     def _take_out(self, entry: Entry, sequence: Sequence) -> list[Entry]:
-        """A waiting or offered entry is removed. Returns what waits from the next START on, which
-        is taken out as well.
+        """Remove a waiting or offered entry.
+
+        Returns what waits from the next START on, which is taken out as well.
         """
         if sequence.offered is entry:
             self._withdraw(sequence)
-            kept = sequence.split()
+            later = sequence.split()
         else:
-            kept = sequence.split(entry)
+            later = sequence.split(entry)
             sequence.discard(entry)
         self.pending -= 1
-        return kept
+        return later
 
-    def _end(self, sequence: Sequence, error: NereidError, kept: Entries[Entry]) -> None:
-        """End a sequence early; what waits of it fails. kept: what begins it anew."""
+    def _end(self, sequence: Sequence, error: NereidError, later: Entries[Entry]) -> None:
+        """End a sequence early: its waiting requests fail, and `later` begin it anew."""
         self.moves.forget(sequence)
         offered = self._withdraw(sequence)
         if offered is not None:
             self._drop_entries([offered], error)
         self._drop_entries(sequence.clear(), error)
-        if kept:
-            self._begin_anew(sequence, kept)
+        if later:
+            self._begin_anew(sequence, later)
             return
         slot = self.sequences.drop(sequence)
         if slot is not None and slot.sequence is not None:
@@ -390,13 +416,13 @@ class SequenceBatcher(ABC):
 
 
 def member_of(entry: Entry) -> SequenceMember:
-    """The place of an entry that was enqueued here."""
+    """Return the place in its sequence of an entry that was enqueued here."""
     assert entry.member is not None, "an entry that is in no sequence"
     return entry.member
 
 
 def _slot_number(sequence: Sequence) -> int:
-    """Of the slot that it has, or that its waiting END was offered for."""
+    """Return the number of its slot, or of the one that its waiting END was offered for."""
     if sequence.slot is not None:
         return sequence.slot.index + 1
     assert sequence.waiting is not None, "a sequence without a slot that had no END"

@@ -1,4 +1,8 @@
-"""Which sequence each request belongs to, and which sequence has which slot: Triton's rules."""
+"""Table of a model version's sequences and their slots, by Triton's rules.
+
+It decides which sequence a request belongs to, and which sequence has which slot. Pure: the time is
+an argument. Knows nothing of batches and of where states are.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +34,25 @@ _CONFLICT: Final = (
 
 
 class SequenceTable:
-    """The sequences of one model version, by correlation id and, where that counts, by owner."""
+    """The sequences of one model version, by correlation id and, where it counts, by owner."""
 
     def __init__(
         self, model_name: str, slots_per_instance: int, idle_ns: int, client_share: float = 1.0
     ) -> None:
-        """idle_ns: so long after its last request or response a sequence is over. client_share: of
-        the slots, that the open sequences of one owner may have; 1: any number may be open.
+        """idle_ns: time without a request or response after which a sequence is over.
+
+        client_share: fraction of the slots that one owner's open sequences may have; 1 means that
+        any number may be open.
         """
         self.slots = SlotTable(slots_per_instance)
         self._model_name = model_name
         self._idle_ns = idle_ns
-        # Those that accept requests, the one whose last request came or ended first at the front.
+        # Sequences that accept requests; in front, the one whose last request came or ended first.
         self._open: OrderedDict[Hashable, Sequence] = OrderedDict()
-        # What models see of principals' sequences, until the last request of each is done.
+        # Ids that models see of principals' sequences, until the last request of each is done.
         self._visible: WeakValueDictionary[CorrelationId, Sequence] = WeakValueDictionary()
         self._client_share = client_share
-        # How many of them each owner has; nobody counts where there is no limit.
+        # Number of open sequences of each owner; not counted where there is no limit.
         self._by_owner: Counter[str] = Counter()
         self._backlog = Backlog()
 
@@ -58,16 +64,17 @@ class SequenceTable:
 
     @property
     def backlog(self) -> int:
-        """How many sequences wait for a slot."""
+        """Number of sequences that wait for a slot."""
         return len(self._backlog)
 
     def in_backlog(self, sequence: Sequence) -> bool:
-        """Whether it waits for a slot."""
+        """Return whether a sequence waits for a slot."""
         return sequence in self._backlog
 
     def admit(self, flags: SequenceFlags, now_ns: int, owner: str = "") -> Sequence:
-        """The sequence that a request belongs to; a new one has a slot, or is in the backlog.
-        owner: whose request it is.
+        """Return the sequence of a request; a new one has a slot, or is in the backlog.
+
+        owner: the principal or address that the request comes from.
 
         Raises:
             InvalidArgument: it is in no sequence, or its sequence has not been started.
@@ -111,7 +118,7 @@ class SequenceTable:
         return sequence
 
     def successor_of(self, sequence: Sequence) -> Sequence:
-        """A new sequence that begins one anew, for replace()."""
+        """Return a new sequence that begins one anew, for replace()."""
         successor = Sequence(sequence.id, sequence.owner)
         successor.visible_id = sequence.visible_id
         if is_principal(sequence.owner):
@@ -119,14 +126,14 @@ class SequenceTable:
         return successor
 
     def _choose_visible_id(self, sequence: Sequence) -> None:
-        """Models may keep what they know of sequences by correlation id."""
+        """Choose the id that models see, as they may keep what they know by correlation id."""
         other = self._visible.get(sequence.id)
         if other is not None and other.owner != sequence.owner:
             sequence.visible_id = other_id(sequence.id, sequence.owner)
         self._visible[sequence.visible_id] = sequence
 
     def _check_share(self, owner: str) -> None:
-        """Raises Unavailable: this owner has as many sequences as one may have."""
+        """Raise Unavailable if this owner has as many sequences as one client may have."""
         if self._client_share >= 1 or not is_limited(owner):
             return
         limit = max(1, int(self._client_share * self.slots.capacity))
@@ -138,7 +145,7 @@ class SequenceTable:
             )
 
     def _close(self, sequence: Sequence) -> None:
-        """It accepts no more requests, if it still did."""
+        """Let a sequence accept no more requests."""
         if self._open.get(sequence.key) is not sequence:
             return
         del self._open[sequence.key]
@@ -148,14 +155,15 @@ class SequenceTable:
                 del self._by_owner[sequence.owner]
 
     def keep_open(self, sequence: Sequence, now_ns: int) -> None:
-        """A request of it has ended: its idle time begins anew."""
+        """Restart a sequence's idle time, since one of its requests has ended."""
         if self._open.get(sequence.key) is sequence:
             sequence.seen_ns = now_ns
             self._open.move_to_end(sequence.key)
 
     def next_in_slot(self, slot: Slot) -> None:
-        """The slot's sequence is over: the first of the backlog takes its place, if any waits and
-        the slot takes new ones.
+        """Give the slot of a sequence that is over to the first one of the backlog.
+
+        The slot is released if none waits, or if it takes no new sequences.
         """
         if slot.sequence is not None:
             slot.sequence.slot = None
@@ -166,7 +174,7 @@ class SequenceTable:
             self.slots.release_slot(slot)
 
     def drop(self, sequence: Sequence) -> Slot | None:
-        """Forget a sequence. Returns the slot that it had, which another may have now."""
+        """Forget a sequence. Return the slot that it had, which another one may have now."""
         self._close(sequence)
         self._backlog.discard(sequence)
         slot = sequence.slot
@@ -175,7 +183,7 @@ class SequenceTable:
         return slot
 
     def replace(self, sequence: Sequence, successor: Sequence) -> None:
-        """The id and the slot are the successor's, but not a slot that takes no new sequences."""
+        """Give a sequence's id and slot to its successor; a closed slot takes no new sequence."""
         if self._open.get(sequence.key) is sequence:
             self._open[sequence.key] = successor
             successor.seen_ns = sequence.seen_ns
@@ -188,7 +196,7 @@ class SequenceTable:
             self.return_to_backlog(successor)
 
     def return_to_backlog(self, sequence: Sequence) -> None:
-        """Ahead of all others if a request of it waits. It may take a free slot at once."""
+        """Let a sequence take a free slot, or wait ahead of all others if a request of it waits."""
         sequence.slot = None
         slot = self.slots.acquire_slot()
         if slot is not None:
@@ -199,7 +207,7 @@ class SequenceTable:
             self._backlog.prepend(sequence)
 
     def add_instance(self, instance: Hashable) -> SlotRow:
-        """Its slots take sequences from the backlog."""
+        """Add an instance: its slots take sequences from the backlog."""
         row = self.slots.add_row(instance)
         while self._backlog:
             slot = self.slots.acquire_slot()
@@ -209,23 +217,23 @@ class SequenceTable:
         return row
 
     def expired(self, now_ns: int) -> list[Sequence]:
-        """Sequences that have been idle for too long; looks at no others."""
-        found: list[Sequence] = []
+        """Return and close sequences that have been idle for too long; looks at no others."""
+        idle: list[Sequence] = []
         while self._open:
             sequence = next(iter(self._open.values()))
             if sequence.seen_ns + self._idle_ns > now_ns:
                 break
             if sequence.idle:
-                found.append(sequence)
+                idle.append(sequence)
                 self._close(sequence)
             else:
-                # As long as it waits or runs it is not idle.
+                # A sequence that waits or runs is not idle.
                 sequence.seen_ns = now_ns
                 self._open.move_to_end(sequence.key)
-        return found
+        return idle
 
     def next_expiry_ns(self) -> int | None:
-        """No later than the next expiry."""
+        """Return when the next sequence expires, or an earlier time."""
         for sequence in self._open.values():
             return sequence.seen_ns + self._idle_ns
         return None
@@ -243,7 +251,10 @@ class SequenceTable:
 
 
 def sequence_lost(sequence: Sequence, model_name: str, cause: str = "") -> Unavailable:
-    """cause: where the sequence itself is not known to be lost."""
+    """Return the error of a sequence's next request.
+
+    cause: why its state is lost, where the sequence itself is not known to be lost.
+    """
     return Unavailable(
         f"the state of sequence {sequence.id} of model '{model_name}' is lost:"
         f" {sequence.lost or cause};"

@@ -1,4 +1,4 @@
-"""--backends: the backends that models may use."""
+"""Backends that models may use, by the flag --backends. Knows no executor and no model file."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from nereid.core.errors import InvalidArgument
 class AllowedBackends:
     """All backends, some, or all but some."""
 
-    # None: all but those that are excluded.
+    # `None` means all but the excluded ones.
     named: frozenset[str] | None = None
     excluded: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, text: str) -> AllowedBackends:
-        """From onnxruntime,openvino or -python,-pytorch; empty: all. Raises ValueError."""
+        """Parse onnxruntime,openvino or -python,-pytorch; empty means all. Raises ValueError."""
         names = [name.strip() for name in text.split(",") if name.strip()]
         excluded = [name[1:] for name in names if name.startswith("-")]
         if not excluded:
@@ -31,7 +31,7 @@ class AllowedBackends:
         return ",".join(names)
 
     def require(self, backend: str, model: str) -> None:
-        """Raises InvalidArgument if models may not use this backend."""
+        """Raise InvalidArgument if models may not use this backend."""
         if backend in self.excluded or (self.named is not None and backend not in self.named):
             raise InvalidArgument(
                 f"backend '{backend}' of model '{model}' is not allowed on this server (--backends)"

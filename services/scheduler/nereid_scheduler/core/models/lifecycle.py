@@ -1,6 +1,11 @@
-"""The life cycle of a model version: its state, from what executors report of loading it.
+"""Life cycle of a model version: its state, from what executors report of loading it.
 
-Pure: reports in; state and reason out. Knows no stream, no configuration, no clock.
+States are VersionState, and TRANSITIONS has every move between them. Events: the load begins
+(`await_executor`); an executor reports how far it has come (`report`) or leaves
+(`forget_executor`); the configuration is refused; an unload begins or ends. After a refusal or the
+begin of an unload the life is final: reports no longer change the state.
+
+Pure: reports in, state and reason out. Knows no stream, no configuration, no clock.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ UNLOADED: Final = "unloaded"
 
 
 class VersionState(Enum):
-    """The states of the repository index, as in Triton.
+    """States of the repository index, as in Triton.
 
     UNKNOWN      found; nothing has been done with it yet
     LOADING      an executor is loading it, or it waits for an executor to join
@@ -51,9 +56,9 @@ class VersionState(Enum):
     UNAVAILABLE = "UNAVAILABLE"
 
 
-# All valid transitions. READY never goes back to LOADING: it outlives its instances. UNAVAILABLE is
-# left when another executor joins (or, for an ensemble, a step's model is loaded again) unless the
-# life is final. A version that is loaded after an unload has a new life.
+# All valid transitions. READY never goes back to LOADING, because it outlives its instances. A
+# version leaves UNAVAILABLE when another executor joins (an ensemble: when a step's model is loaded
+# again), unless its life is final. A version that is loaded after an unload has a new life.
 TRANSITIONS: Final[Mapping[VersionState, frozenset[VersionState]]] = {
     VersionState.UNKNOWN: frozenset({VersionState.LOADING, VersionState.UNAVAILABLE}),
     VersionState.LOADING: frozenset(
@@ -69,7 +74,7 @@ _LOAD_OVER: Final = frozenset({VersionState.READY, VersionState.UNAVAILABLE})
 
 
 class LoadStatus(Enum):
-    """How far one executor has come with loading a version."""
+    """Progress of one executor with loading a version."""
 
     LOADING = 1
     UP = 2
@@ -77,7 +82,7 @@ class LoadStatus(Enum):
 
 
 class VersionLife:
-    """One version's state, derived from what each executor last reported of it.
+    """State of one version, derived from what each executor last reported of it.
 
     READY survives the loss of all executors: requests wait for one. It ends when an executor
     reports a failure while no other has the version or is loading it.
@@ -87,49 +92,49 @@ class VersionLife:
         self.state = VersionState.UNKNOWN
         # Reports of executors no longer change the state.
         self.final = False
-        # Why its instance groups could not be changed, though it is as ready as before.
+        # Reason why its instance groups could not be changed, though it is as ready as before.
         self.update_error = ""
         self._reason = ""
         self._reports: dict[Hashable, tuple[LoadStatus, str]] = {}
 
     @property
     def up(self) -> bool:
-        """Whether an executor has it, so that requests can be executed now."""
+        """True if an executor has it, so that requests can be executed now."""
         return any(standing is LoadStatus.UP for standing, _ in self._reports.values())
 
     @property
     def serving(self) -> bool:
-        """READY, and an executor has it."""
+        """True if it is READY and an executor has it."""
         return self.state is VersionState.READY and self.up
 
     @property
     def loading(self) -> bool:
-        """Whether an executor is loading it."""
+        """True if an executor is loading it."""
         return any(standing is LoadStatus.LOADING for standing, _ in self._reports.values())
 
     @property
     def load_finished(self) -> bool:
-        """Whether every executor that tried to load it has succeeded or failed."""
+        """True if every executor that tried to load it has succeeded or failed."""
         return self.final or (self.state in _LOAD_OVER and not self.loading)
 
     @property
     def unloaded(self) -> bool:
-        """Taken out of service by an unload, of itself or of a model that it is an ensemble of."""
+        """True if it was unloaded; an ensemble also if a model of its steps was."""
         return self.state is VersionState.UNAVAILABLE and self._reason == UNLOADED
 
     @property
     def failed(self) -> bool:
-        """Not available, and not because it was unloaded."""
+        """True if it is not available, and not because it was unloaded."""
         return self.state is VersionState.UNAVAILABLE and not self.unloaded
 
     @property
     def unload_begun(self) -> bool:
-        """Whether its own unload has begun; stays so when it is done."""
+        """True if its own unload has begun; stays so when it is done."""
         return self.final and (self.unloaded or self.state is VersionState.UNLOADING)
 
     @property
     def refused(self) -> bool:
-        """No executor need try to load it."""
+        """True if no executor need try to load it."""
         return self.final and self.state is VersionState.UNAVAILABLE
 
     @property
@@ -142,38 +147,38 @@ class VersionLife:
         return self._reason
 
     def refuse(self, reason: str) -> None:
-        """The configuration itself is wrong: no executor can load it."""
+        """Refuse the load: the configuration itself is wrong, so no executor can load it."""
         self.final = True
         self._set_state(VersionState.UNAVAILABLE, reason)
 
     def await_executor(self) -> None:
-        """Its load has begun; the first executor that joins takes part."""
+        """Begin the load; the first executor that joins takes part."""
         self._set_state(VersionState.LOADING)
 
     def begin_unload(self) -> None:
-        """It accepts no more requests. Executors still matter to those that it has."""
+        """Accept no more requests. Executors are still needed for those that it has."""
         self.final = True
         self._set_state(VersionState.UNLOADING)
 
     def end_unload(self) -> None:
-        """All its requests are finished and its instances unloaded."""
+        """End the unload: all its requests are finished and its instances unloaded."""
         self.final = True
         self._reports.clear()
         self._set_state(VersionState.UNAVAILABLE, UNLOADED)
 
     def report(self, executor: Hashable, standing: LoadStatus, reason: str = "") -> None:
-        """An executor has come this far with loading it."""
+        """Record how far an executor has come with loading it."""
         self._reports[executor] = (standing, reason)
         self._update_state()
 
     def forget_executor(self, executor: Hashable) -> None:
-        """An executor has left; its report no longer counts."""
+        """Forget the report of an executor that has left."""
         report = self._reports.pop(executor, None)
         if report is not None and self.state is not VersionState.READY:
             self._update_state()
 
     def failed_on(self, executor: Hashable) -> bool:
-        """Whether this executor has tried and failed."""
+        """Return whether this executor has tried and failed."""
         return self._reports.get(executor, (None,))[0] is LoadStatus.FAILED
 
     def _update_state(self) -> None:
@@ -197,5 +202,5 @@ class VersionLife:
 
 
 def reason_of(code: int, message: str) -> str:
-    """An error as Triton's index shows it: 'Internal: …'."""
+    """Return an error as Triton's index shows it: 'Internal: …'."""
     return f"{_TRITON_NAME.get(code, 'Unknown')}: {message}"

@@ -1,7 +1,8 @@
-"""A request inside the scheduler, and the batch that it runs in.
+"""Entry: a request inside the scheduler; and Batch: the entries that one execution runs.
 
-Knows no socket and no clock. Only validation.Validator.make_entry builds an entry, so that nothing
-but a request that fits its model can be queued. Times are nanoseconds of one monotonic clock.
+An entry's states are RequestState, and TRANSITIONS has every move between them. Knows no socket and
+no clock. Only validation.Validator.make_entry builds an entry, so that nothing but a request that
+fits its model can be queued. Times are nanoseconds of one monotonic clock.
 """
 
 from __future__ import annotations
@@ -30,17 +31,18 @@ _log = logging.getLogger(__name__)
 
 
 class RequestState(Enum):
-    """How far an entry has come. The batcher moves it up to EXECUTING, its owner from there."""
+    """State of an entry. The batcher moves it up to EXECUTING, its owner from there."""
 
     RECEIVED = 1  # valid, not yet queued
-    CACHE_LOOKUP = 2  # waiting for the response cache, or for a request like it
+    CACHE_LOOKUP = 2  # waiting for the response cache, or for an identical request in flight
     QUEUED = 3  # waiting in the queue
     BATCHED = 4  # in a batch that waits for an instance
     EXECUTING = 5  # an instance has it
     RESPONDED = 6  # its last response was sent, or its client cancelled it
 
 
-# An attribute of an Enum class costs as much as a small call; these are for each request's way.
+# Reading an attribute of an Enum class costs as much as a small call, so the states that each
+# request passes have names of their own.
 RECEIVED: Final = RequestState.RECEIVED
 QUEUED: Final = RequestState.QUEUED
 BATCHED: Final = RequestState.BATCHED
@@ -49,7 +51,7 @@ RESPONDED: Final = RequestState.RESPONDED
 
 # Tests check every move against this table (tests/support/scheduler/samples.py).
 TRANSITIONS: Final[Mapping[RequestState, frozenset[RequestState]]] = {
-    # To EXECUTING: it came alone, and an instance was free.
+    # RECEIVED -> EXECUTING: the request came alone, and an instance was free.
     RequestState.RECEIVED: frozenset(
         {RequestState.CACHE_LOOKUP, RequestState.QUEUED, RequestState.EXECUTING}
     ),
@@ -57,11 +59,11 @@ TRANSITIONS: Final[Mapping[RequestState, frozenset[RequestState]]] = {
     RequestState.QUEUED: frozenset(
         {RequestState.BATCHED, RequestState.EXECUTING, RequestState.RESPONDED}
     ),
-    # Back to the queue when the batch is undone.
+    # BATCHED -> QUEUED: the batch is undone.
     RequestState.BATCHED: frozenset(
         {RequestState.EXECUTING, RequestState.QUEUED, RequestState.RESPONDED}
     ),
-    # Back to the queue when the instance is lost.
+    # EXECUTING -> QUEUED: the instance is lost.
     RequestState.EXECUTING: frozenset({RequestState.RESPONDED, RequestState.QUEUED}),
     RequestState.RESPONDED: frozenset(),
 }
@@ -69,21 +71,21 @@ TRANSITIONS: Final[Mapping[RequestState, frozenset[RequestState]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ValidHead:
-    """What a model's configuration says of one head; shared by all requests with that head."""
+    """Result of checking one head; shared by all requests with that head."""
 
-    # Counts toward max_batch_size: 1 for a model without a batch dimension. 0 is what the shapes
-    # say, and refused by Validator.check_sizes.
+    # Counts toward max_batch_size; 1 for a model without a batch dimension. It is 0 if the shapes
+    # say so; Validator.check_sizes refuses that.
     batch_size: int
     # Equal if and only if the shapes and the set of inputs allow two requests to share a batch.
     shape_key: Hashable
-    # The payload sizes that the shapes ask for, in head order; None where they vary (BYTES).
+    # Payload sizes by the shapes, in head order; `None` where sizes vary (BYTES).
     sizes: tuple[int | None, ...]
     input_names: tuple[str, ...]
-    # The size of the only payload; None: there are more, or it varies.
+    # Size of the only payload; `None` if there are more, or if it varies.
     lone_bytes: int | None = None
     # Indexes of the shape tensors, whose very bytes must be equal within a batch.
     shape_tensors: tuple[int, ...] = ()
-    # Of a batch's member on the wire; None: its payloads' sizes vary.
+    # Layout of a batch member on the wire; `None` if the payload sizes vary.
     layout: MemberLayout | None = None
 
 
@@ -91,10 +93,10 @@ class PendingRequest(Protocol):
     """An accepted request without its last response: an Entry, a HeldRequest or a ResentRequest."""
 
     def cancel(self) -> None:
-        """The client disconnected or cancelled."""
+        """Cancel the request: its client disconnected or cancelled it."""
 
     def set_flow(self, *, paused: bool) -> None:
-        """The client cannot keep up with the responses (paused), or can again."""
+        """Pause the responses of a client that cannot keep up with them, or resume them."""
 
 
 class EntryOwner(Protocol):
@@ -102,19 +104,19 @@ class EntryOwner(Protocol):
 
     @property
     def decoupled(self) -> bool:
-        """Whether its requests have any number of responses."""
+        """True if its requests have any number of responses."""
 
     def cancel(self, entry: Entry) -> None:
-        """The client disconnected or cancelled."""
+        """Cancel an entry: its client disconnected or cancelled it."""
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
-        """The client cannot keep up with the responses (paused), or can again."""
+        """Pause the responses of a client that cannot keep up with them, or resume them."""
 
     def is_blocked(self, entry: Entry) -> bool:
-        """Whether it waits for what may never come: see QueuedRequests."""
+        """Return whether an entry waits for what may never come; see QueuedRequests."""
 
     def return_entry(self, entry: Entry, response: InferResponse) -> None:
-        """End an entry that has not begun by this response; others go on."""
+        """End an entry with this response if it has not begun; leave others alone."""
 
 
 class Entry:
@@ -171,46 +173,49 @@ class Entry:
         self.key = key
         # Priority level; 1 is the most urgent, and the only one of models without priorities.
         self.level = level
-        # When the model's queue policy expires it, and its client's deadline.
+        # When the model's queue policy expires it, and when its client's deadline is.
         self.timeout_ns = timeout_ns
         self.deadline_ns = deadline_ns
         self.enqueued_ns = enqueued_ns
-        # How many instances were lost while they executed it.
+        # Number of instances that were lost while they executed it.
         self.retries = retries
         self.state = state
-        # The batcher's: the queue or batch that holds the entry; None: it is not in the batcher.
+        # Set by the batcher: the queue or batch that holds the entry, or `None` outside of it.
         self.holder = holder
-        # None: the response cache is not asked.
+        # `None` if the response cache is not asked.
         self.cache_lookup = cache_lookup
-        # Only where the request is sampled.
+        # Set only if the request is sampled.
         self.trace = trace
-        # Of the batch that its response came from.
+        # Execution of the batch that its response came from.
         self.execution = execution
-        # Of the model that computed the response; only where the response cache was asked.
+        # Revision of the model that computed the response, if the response cache was asked.
         self.revision = revision
-        # Its place in a sequence; only of models that have sequences.
+        # Place in a sequence, for models that have sequences.
         self.member = member
 
     def cancel(self) -> None:
+        """Cancel the request at its model version."""
         self.owner.cancel(self)
 
     def set_flow(self, *, paused: bool) -> None:
+        """Pause or resume its responses at its model version."""
         self.owner.set_flow(self, paused=paused)
 
     @property
     def has_begun(self) -> bool:
-        """Whether an instance has it, or has had it for an iteration; if not, it may run elsewhere
-        as if it had never been here.
+        """True if an instance has it, or has had it for an iteration.
+
+        An entry that has not begun may run elsewhere as if it had never been here.
         """
         return self.state is EXECUTING or (self.member is not None and self.member.iteration > 0)
 
     @property
     def is_running_once(self) -> bool:
-        """Whether an instance has it, and will send a single response."""
+        """True if an instance has it and will send a single response."""
         return self.state is EXECUTING and not self.owner.decoupled
 
     def respond(self, response: InferResponse) -> None:
-        """Send a response; a callback that raises is logged and affects no other entry."""
+        """Send a response; an exception of the callback is logged and affects no other entry."""
         request = self.request
         response.id = request.id
         if request.resent:
@@ -226,7 +231,7 @@ class Entry:
 class Batch:
     """Entries that run together; size is the sum of their batch sizes.
 
-    reason: why it closed: full, preferred, shape, delay, immediate or single.
+    reason: why the batch closed: full, preferred, shape, delay, immediate or single.
     """
 
     __slots__ = (
@@ -250,16 +255,16 @@ class Batch:
         self.entries = entries
         self.size = size
         self.reason = reason
-        # Whether any of them is sampled; set when it is sent.
+        # True if any entry is sampled; set when the batch is sent.
         self.traced = traced
-        # The one that it is for; None: any that is free.
+        # Instance that the batch is for; `None` means any that is free.
         self.instance = instance
-        # How many of the entries stand for slots without a request; their batch size is 0.
+        # Number of entries that stand for slots without a request; their batch size is 0.
         self.nulls = nulls
 
 
 def executing_batch(entries: list[Entry], size: int, reason: str) -> Batch:
-    """A batch of entries that leave the batcher for an instance."""
+    """Return a batch of entries that leave the batcher for an instance, and mark them EXECUTING."""
     for entry in entries:
         entry.state = EXECUTING
         entry.holder = None
@@ -267,7 +272,7 @@ def executing_batch(entries: list[Entry], size: int, reason: str) -> Batch:
 
 
 def identify_response(request: InferRequest, response: InferResponse) -> None:
-    """Make it the response to this request; an error names the model."""
+    """Make a response the one to this request; an error also names the model."""
     response.id = request.id
     if response.error is not None:
         name = kserve_pb2.ModelInferRequest.FromString(request.head).model_name
@@ -275,5 +280,5 @@ def identify_response(request: InferRequest, response: InferResponse) -> None:
 
 
 def about(entry: Entry) -> dict[str, str]:
-    """`extra` for a log call about this entry."""
+    """Return `extra` for a log call about this entry."""
     return request_log_extra(entry.request.request_id, entry.request.trace_context)

@@ -1,4 +1,4 @@
-"""Requests that wait for their model's first load, each for a limited time.
+"""Queue of requests that wait for their model's first load, each for a limited time.
 
 Knows no model version: admission decides when a request may leave.
 """
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import PendingRequest
 
     OnResponse = Callable[[InferResponse], None]
-    # A request waits in another queue now: its id, and what its sender may cancel there.
+    # Called when a request waits in another queue: its id, and what its sender may cancel there.
     OnQueued = Callable[[int, PendingRequest], None]
-    # Its model was not loaded in time.
+    # Called when a request's model was not loaded in time.
     OnFailed = Callable[["HeldRequest", NereidError], None]
 
 
 @dataclass(slots=True, eq=False)
 class HeldRequest:
-    """A request for a model that is being loaded."""
+    """A request for a model that is being loaded. A PendingRequest."""
 
     request: InferRequest
     name: str
@@ -42,6 +42,7 @@ class HeldRequest:
     timer: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
+        """Remove the request from its queue."""
         self.queue.remove_request(self)
 
     def set_flow(self, *, paused: bool) -> None:
@@ -52,7 +53,7 @@ class LoadQueue:
     """Held requests in order of arrival."""
 
     def __init__(self, limit_s: float, max_requests: int) -> None:
-        """No bound if max_requests is 0."""
+        """limit_s: longest wait of a request. max_requests: bound on the queue; 0 means none."""
         self._limit_s = limit_s
         self._max_requests = max_requests
         self._held: dict[HeldRequest, None] = {}
@@ -65,7 +66,7 @@ class LoadQueue:
         return iter(list(self._held))
 
     def hold_request(self, held: HeldRequest) -> None:
-        """Keep a request; raises Unavailable when the queue is full."""
+        """Keep a request; raise Unavailable if the queue is full."""
         if self._max_requests and len(self._held) >= self._max_requests:
             raise Unavailable("Exceeds maximum queue size", retry_after_ms=DEFAULT_MS)
         limit_s = self._limit_s
@@ -82,7 +83,7 @@ class LoadQueue:
         held.timer = loop.call_later(limit_s, self._fail_request, held, error)
 
     def remove_request(self, held: HeldRequest) -> None:
-        """Nothing happens if it is not here."""
+        """Remove a request, if it is here."""
         if held not in self._held:
             return
         del self._held[held]
@@ -92,11 +93,12 @@ class LoadQueue:
             self._idle.set_result(None)
 
     def fail_all(self, error: NereidError) -> None:
+        """Fail all requests that are held with this error."""
         for held in self:
             self._fail_request(held, error)
 
     async def idle(self) -> None:
-        """Wait until nothing is held. Only one may wait."""
+        """Wait until nothing is held. Only one task may wait."""
         if self._held:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle

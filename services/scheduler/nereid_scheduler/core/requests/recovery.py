@@ -1,9 +1,11 @@
-"""What a sequence can go on from at another instance: its implicit state after some request, and
-the requests that have been executed since, which run there again without anybody's notice.
+"""Data from which a sequence can go on at another instance.
 
-A state is where it was moved to from an instance that drains (here), or a snapshot (in a store, or
-here). Without a doubt, or not at all: a sequence whose state after its last response is not known
-exactly must be started again.
+It is the sequence's implicit state after some request, and the requests that have been executed
+since, which run there again without sending responses.
+
+A state is kept here if it was moved from a draining instance; a snapshot is in a store, or here. A
+sequence goes on exactly where it was, or not at all: if its state after its last response is not
+known exactly, it must be started again. Pure; knows no instance and no store.
 """
 
 from __future__ import annotations
@@ -14,29 +16,29 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from nereid.core.wire.messages import InferRequest
 
-# Of the requests of one sequence that are kept to run again; above it, a snapshot is due.
+# Bound on the requests of one sequence that are kept to run again; above it a snapshot is due.
 _MAX_REQUEST_BYTES: Final = 1 << 20
 
 
 class Transfer(Enum):
-    """What a sequence without an instance waits for, other than a slot."""
+    """The event that a sequence without an instance waits for, other than a slot."""
 
-    EXPORT = 1  # its draining instance is to give its state away
-    RETRY = 2  # its instance was lost; the decision about the request that this executed
-    FETCH = 3  # its snapshot
+    EXPORT = 1  # its draining instance gives its state away
+    RETRY = 2  # its instance was lost; it is decided whether the executed request runs again
+    FETCH = 3  # its snapshot comes from the store
 
 
 class Restore(NamedTuple):
-    """What an instance needs of a sequence that comes from another one."""
+    """Data that an instance needs of a sequence that comes from another one."""
 
-    # Opaque; empty: the initial state.
+    # Opaque bytes; empty for the initial state.
     state: bytes
-    # To run after that, without responses.
+    # Requests to run on top of that state, without responses.
     requests: tuple[InferRequest, ...]
 
 
 class Recovery:
-    """One sequence's. `kept_bytes` is what it holds here."""
+    """Recovery data of one sequence. `kept_bytes` is what it holds in this process."""
 
     __slots__ = (
         "base",
@@ -51,28 +53,30 @@ class Recovery:
     )
 
     def __init__(self, number: int) -> None:
-        """number: of the sequence; unique in its model version."""
+        """Keep the initial state. number: identifies the sequence in its model version."""
         self.number = number
-        # The state after so many requests; empty: the initial one; None: it is in the store.
+        # `state` is the one after `base` requests; empty for the initial one, `None` if it is in
+        # the store.
         self.base = 0
         self.state: bytes | None = b""
-        # The executed requests from there to `done`.
+        # Executed requests from `base` to `done`.
         self.requests: list[InferRequest] = []
         self.request_bytes = 0
         self.done = 0
-        # State and requests make up the state after `done` requests.
+        # State and requests together give the state after `done` requests.
         self.exact = True
-        # The instance has had all that it needs.
+        # The sequence's instance has all that it needs.
         self.placed = True
-        # Requests that an instance has.
+        # Number of the sequence's requests that an instance has.
         self.open = 0
 
     @property
     def kept_bytes(self) -> int:
+        """Bytes of the state and the requests that are kept in this process."""
         return len(self.state or b"") + self.request_bytes
 
     def take_restore(self) -> Restore | None:
-        """For the sequence's next request; None: its instance needs nothing."""
+        """Return what the next request takes along; `None` if its instance needs nothing."""
         if self.placed:
             return None
         self.placed = True
@@ -80,13 +84,13 @@ class Recovery:
         return Restore(self.state, tuple(self.requests))
 
     def set_base(self, state: bytes | None) -> None:
-        """Set what its state is now, after `done` requests."""
+        """Set the sequence's present state, the one after `done` requests."""
         self.base, self.state = self.done, state
         self.requests, self.request_bytes = [], 0
         self.exact = True
 
     def needs_snapshot(self, interval: int) -> bool:
-        """Whether the next request's execution should end with one, of every `interval`."""
+        """Return whether the next execution should end with a snapshot, one in `interval`."""
         return (
             not self.exact
             or len(self.requests) + self.open + 1 >= interval
@@ -94,16 +98,16 @@ class Recovery:
         )
 
     def add_request(self, request: InferRequest) -> None:
-        """Executed, without a snapshot."""
+        """Keep a request that was executed without a snapshot."""
         inline = all(type(payload) is bytes for payload in request.payloads)
         if self.exact and inline and self.request_bytes <= _MAX_REQUEST_BYTES:
             self.requests.append(request)
             self.request_bytes += len(request.head) + sum(map(len, request.payloads))
         else:
-            # A payload in shared memory: its owner may have reused it before a replay.
+            # A payload is in shared memory, which its owner may have reused before a replay.
             self.forget()
 
     def forget(self) -> None:
-        """There is nothing to go on from until the next snapshot."""
+        """Forget state and requests: nothing can go on elsewhere until the next snapshot."""
         self.set_base(None)
         self.exact = False

@@ -1,6 +1,6 @@
-"""Responses in the order of their requests' arrival, for models with preserve_ordering.
+"""Order of responses by their requests' arrival, for models with preserve_ordering.
 
-Pure; a response may be any object.
+Pure; a response may be any object. Knows no queue: requests are appended as they arrive.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class ResponseOrder(Generic[T]):
         self._open: dict[object, _Slot[T]] = {}
 
     def __len__(self) -> int:
-        """How many requests still have their place in the order."""
+        """Return how many requests still have their place in the order."""
         return len(self._order)
 
     def append_request(self, entry: object) -> None:
-        """A request arrived; its responses come after those of all before it."""
+        """Add a request that arrived; its responses come after those of all before it."""
         slot = self._open[entry] = _Slot[T]()
         self._order.append(slot)
 
     def order_response(self, entry: object, response: T) -> list[T]:
-        """A response that is not the request's last: what to send now, it or nothing."""
+        """Take a response that is not the last one; return it if it can be sent now."""
         slot = self._open[entry]
         if self._order[0] is slot:
             return [response]
@@ -44,7 +44,10 @@ class ResponseOrder(Generic[T]):
         return []
 
     def end_request(self, entry: object, response: T | None) -> list[T]:
-        """The request's last response; None: it was cancelled. The responses to send now."""
+        """End a request with its last response; return the responses to send now.
+
+        response: `None` if the request was cancelled.
+        """
         slot = self._open.pop(entry)
         slot.ended = True
         if response is not None:

@@ -1,8 +1,8 @@
-"""Payloads in shared memory: the scheduler passes references on, and reads the bytes only for
-processes that cannot open the segment.
+"""Owners of the shared-memory segments that payloads lie in.
 
-The segment of a response belongs to an executor. It is returned when its gateway releases it, or
-when the gateway disconnects. Knows no queue.
+The scheduler passes references on, and reads the bytes only for processes that cannot open the
+segment. The segment of a response belongs to an executor. It is returned when its gateway releases
+it, or when the gateway disconnects. Knows no queue.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ class SegmentOwner(Protocol):
     hello: pb.Hello
 
     def send(self, command: pb.ExecutorCommand) -> None:
-        """Send it a command."""
+        """Send a command to the executor."""
 
 
 class SegmentOwners:
-    """The executors that share memory with this process, by the process that owns a segment."""
+    """Executors that share memory with this process, by the process that owns a segment."""
 
     def __init__(self, domain: str = "") -> None:
-        # Of this process; empty: it shares no memory.
+        # Shared-memory domain of this process; empty if it shares no memory.
         self.domain = domain
         self._owners: dict[str, SegmentOwner] = {}
 
     def shares_domain(self, domain: str) -> bool:
-        """Whether a process of this domain can open the segments that this one can."""
+        """Return whether a process of this domain can open the segments that this one can."""
         return bool(domain) and domain == self.domain
 
     def add_owner(self, owner: SegmentOwner) -> None:
-        """An executor joined."""
+        """Add an executor that joined."""
         if self.shares_domain(owner.hello.shm_namespace):
             self._owners[owner.hello.process] = owner
 
     def remove_owner(self, owner: SegmentOwner) -> None:
-        """An executor left. Its segments went with it, or it reclaims them itself."""
+        """Remove an executor that left. Its segments went with it, or it reclaims them itself."""
         if self._owners.get(owner.hello.process) is owner:
             del self._owners[owner.hello.process]
 
     def return_segments(self, segment_names: Iterable[str], *, discard: bool = False) -> None:
-        """Return segments to their executors. discard: not to be reused, as they may be read."""
+        """Return segments to their executors. discard: they may be read, so do not reuse them."""
         by_owner: dict[str, list[str]] = {}
         for segment_name in segment_names:
             by_owner.setdefault(segment_owner(segment_name), []).append(segment_name)
@@ -73,8 +73,10 @@ class SegmentOwners:
             self.return_segments((response.segment_name,))
 
     def inline_response(self, response: InferResponse) -> InferResponse:
-        """The response with its bytes inline, for a receiver that cannot open its segment, keeps
-        the response, or shares it with others. An error if the segment is lost.
+        """Return the response with its bytes inline, or an error if its segment is lost.
+
+        Needed for a receiver that cannot open the segment, keeps the response, or shares it with
+        others.
         """
         if not response.segment_name:
             return response
@@ -90,12 +92,12 @@ class SegmentOwners:
 
 
 def inline(payloads: Iterable[Payload]) -> list[Payload]:
-    """Payloads with all their bytes in them; raises SegmentLostError."""
-    return [read(each) if isinstance(each, SharedMemory) else each for each in payloads]
+    """Return payloads with all their bytes in them; raise SegmentLostError."""
+    return [read(payload) if isinstance(payload, SharedMemory) else payload for payload in payloads]
 
 
 def inline_if_there(payloads: list[Payload]) -> list[Payload]:
-    """As inline, but payloads of a lost segment stay references: the executor reports them lost."""
+    """Return payloads inline, but leave those of a lost segment: the executor reports them lost."""
     try:
         return inline(payloads)
     except SegmentLostError as error:

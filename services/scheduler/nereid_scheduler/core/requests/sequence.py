@@ -1,4 +1,7 @@
-"""One sequence, and what a request says of the sequence that it belongs to."""
+"""One sequence, its requests' places in it, and what a request says of its sequence.
+
+Knows no slot table, no batch and no clock.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SequenceFlags(NamedTuple):
-    """What a request's parameters say: id 0 or empty: it belongs to no sequence."""
+    """Correlation id, START and END of a request; an id of 0 or "" means no sequence."""
 
     id: CorrelationId
     start: bool
@@ -25,12 +28,12 @@ class SequenceFlags(NamedTuple):
 
 
 _NONE = SequenceFlags(0, start=False, end=False)
-# Requests of one sequence at one gateway.
+# Bound on the difference of the numbers of a sequence's open requests at one gateway.
 _MOST_OPEN: Final = 1 << 16
 
 
 def sequence_flags(parameters: Mapping[str, Any] | None) -> SequenceFlags:
-    """A request's correlation id, START and END. The gateway has checked the types.
+    """Return a request's correlation id, START and END. The gateway has checked the types.
 
     Raises:
         Unimplemented: the id is too long.
@@ -40,16 +43,19 @@ def sequence_flags(parameters: Mapping[str, Any] | None) -> SequenceFlags:
     get = parameters.get
     correlation_id = get("sequence_id", 0)
     if isinstance(correlation_id, str):
-        # Models' own requests do not come through a gateway.
+        # Requests of models do not come through a gateway, so the length is checked here.
         correlation_ids.check_length(correlation_id)
     else:
         correlation_id = correlation_ids.as_unsigned(correlation_id)
-    # Positions: by keyword it takes twice as long.
+    # Arguments are positional: by keyword this takes twice as long.
     return SequenceFlags(correlation_id, bool(get("sequence_start")), bool(get("sequence_end")))
 
 
 class Sequence:
-    """The requests from a START to an END. With 100,000 alive, an idle one holds no queue."""
+    """The requests from a START to an END. With 100,000 alive, an idle one holds no queue.
+
+    See `sequence_batcher` for its states.
+    """
 
     __slots__ = (
         "__weakref__",
@@ -70,53 +76,57 @@ class Sequence:
     )
 
     def __init__(self, correlation_id: CorrelationId, owner: str = "") -> None:
-        """owner: whose it is, as in InferRequest."""
+        """owner: the principal or address that it belongs to, as in InferRequest."""
         self.id = correlation_id
-        # What models see: another one, while another principal's sequence has this one there.
+        # The id that models see: another one while another principal's sequence has this id there.
         self.visible_id = correlation_id
         self.owner = owner
         self.key = sequence_owners.sequence_key(correlation_id, owner)
-        # None: in the backlog, or over.
+        # `None` means that the sequence is in the backlog, moves, or is over.
         self.slot: Slot | None = None
-        # Requests that cannot be in a batch yet, in order; None: there are none.
+        # Requests that cannot be in a batch yet, in order.
         self.waiting: deque[Entry] | None = None
-        # The request that may be in the next batch; only of the strategy "oldest".
+        # The request that may be in the next batch; used only by the strategy "oldest".
         self.offered: Entry | None = None
-        # How many of its requests instances have.
+        # Number of its requests that instances have.
         self.executing = 0
-        # Some request has been executed, so that its instance has state.
+        # Some request has been executed, so its instance has state.
         self.begun = False
-        # Of the request that was executed last; 0: there was none since its START came.
+        # Number of the request that was executed last; 0 if there was none since its START came.
         self.executed_id = 0
-        # Why its state is gone; empty: it is not.
+        # Reason why its state is gone; empty if it is not.
         self.lost = ""
-        # When its last request came, or ended.
+        # Time when its last request came, or ended.
         self.seen_ns = 0
-        # None: no other instance can go on with it.
+        # `None` means that no other instance can go on with it.
         self.recovery: Recovery | None = None
-        # None: its state is where it should be, or lost.
+        # `None` means that its state is where it should be, or lost.
         self.transfer: Transfer | None = None
 
     def has_executed(self, request_id: int) -> bool:
-        """Whether a request that is sent again has been executed. Requests of one gateway that are
-        open at once are numbered closely, those of others far away.
+        """Return whether a request that is sent again has been executed.
+
+        Requests of one gateway that are open at once have close numbers; those of other gateways
+        are far away.
         """
         return 0 <= self.executed_id - request_id < _MOST_OPEN
 
     def append(self, entry: Entry) -> None:
+        """Add a waiting request at the end."""
         entry.holder = self
         if self.waiting is None:
             self.waiting = deque()
         self.waiting.append(entry)
 
     def prepend(self, entry: Entry) -> None:
+        """Put a request ahead of the waiting ones."""
         entry.holder = self
         if self.waiting is None:
             self.waiting = deque()
         self.waiting.appendleft(entry)
 
     def pop(self) -> Entry:
-        """Its first waiting request; there must be one."""
+        """Remove and return its first waiting request; there must be one."""
         waiting = self.waiting
         assert waiting is not None, "a sequence without waiting requests"
         entry = waiting.popleft()
@@ -126,7 +136,7 @@ class Sequence:
         return entry
 
     def discard(self, entry: Entry) -> None:
-        """Take out a waiting request."""
+        """Remove a waiting request."""
         waiting = self.waiting
         assert waiting is not None, "a sequence without waiting requests"
         waiting.remove(entry)
@@ -135,7 +145,7 @@ class Sequence:
             self.waiting = None
 
     def split(self, behind: Entry | None = None) -> list[Entry]:
-        """Take out what waits from a START on: the first, or the first behind a waiting request."""
+        """Remove and return what waits from the first START on, or the first one after `behind`."""
         waiting = self.waiting or ()
         for index, entry in enumerate(waiting):
             assert entry.member is not None, "an entry that is in no sequence"
@@ -154,7 +164,7 @@ class Sequence:
         return entry
 
     def clear(self) -> list[Entry]:
-        """Take out all waiting requests."""
+        """Remove and return all waiting requests."""
         waiting, self.waiting = self.waiting, None
         for entry in waiting or ():
             entry.holder = None
@@ -162,7 +172,7 @@ class Sequence:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of it waits, runs or moves."""
+        """True if none of its requests waits or runs, and its state does not move."""
         return (
             self.waiting is None
             and self.offered is None
@@ -191,18 +201,19 @@ class SequenceMember:
         self.sequence = sequence
         self.start = start
         self.end = end
-        # Of the slot that it runs in, from 1; 0: it has not been offered yet. The sequence itself
+        # Number, from 1, of the slot that it runs in; 0 means not offered yet. The sequence itself
         # leaves the slot when its END is offered.
         self.slot_number = 0
-        # Only of iterative sequences: how often it was rescheduled and has begun anew, whether it
-        # must not begin anew once more, and whether its client knows of no sequence.
+        # Only for iterative sequences: how often the request was rescheduled and how often it has
+        # begun anew; whether it may not begin anew again, and whether its client knows of no
+        # sequence.
         self.iteration = self.restarts = 0
         self.bound = self.alone = False
-        # What its instance needs first, and whether it is to report the state that it leaves.
+        # Data that its instance needs first, and whether it must report the state that it leaves.
         self.restore: Restore | None = None
         self.returns_state = False
 
     @property
     def begins_anew(self) -> bool:
-        """Whether it needs no state: a START that is not one of a model's iterations."""
+        """True if it needs no state: it is a START and not a later iteration of its model."""
         return self.start and not self.iteration

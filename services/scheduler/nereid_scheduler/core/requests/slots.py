@@ -1,8 +1,8 @@
-"""The slots of a model's instances, and which of them are free.
+"""Slots of a model's instances, free or taken by a sequence.
 
 Free slots are taken as Triton takes them: the lowest index first, so that sequences spread over the
-instances. A slot is made when the one before it is taken: a configuration may ask for two billion.
-Pure; an instance is any hashable object.
+instances. A slot is made only when the one before it is taken, because a configuration may ask for
+two billion. Pure: an instance is any hashable object.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Slot:
 class SlotRow:
     """The slots of one instance; their indices are the rows of its batches.
 
-    size: how many it may have. slots: those that were made, of which the last has not been taken
-    yet unless there are no more.
+    size: how many slots it may have. slots: those made so far; the last one has not been taken yet
+    unless all are made.
     """
 
     __slots__ = ("closed", "instance", "occupied", "order", "ready", "size", "slots")
@@ -48,12 +48,13 @@ class SlotRow:
         self.slots: list[Slot] = []
         # Slots whose sequence has a request waiting, in the order in which they got one.
         self.ready: dict[Slot, None] = {}
-        # Its slots take no new sequences. Those that still have one; only kept once it is closed.
+        # A closed row takes no new sequences. `occupied` has the slots that still have one, and is
+        # kept only once the row is closed.
         self.closed = False
         self.occupied: set[Slot] = set()
 
     def make_slot(self) -> Slot | None:
-        """The next slot, which is free; None: it has all."""
+        """Return the next slot, which is free; `None` if the row has all its slots."""
         if len(self.slots) == self.size:
             return None
         slot = Slot(self, len(self.slots), self.order)
@@ -61,6 +62,7 @@ class SlotRow:
         return slot
 
     def sequences(self) -> list[Sequence]:
+        """Return the sequences that have a slot here."""
         return [slot.sequence for slot in self.slots if slot.sequence is not None]
 
 
@@ -74,7 +76,7 @@ class SlotTable:
         self._orders = count()
 
     def add_row(self, instance: Hashable) -> SlotRow:
-        """Its slots are free from now on."""
+        """Add the slots of an instance; they are free from now on."""
         row = self._rows[instance] = SlotRow(instance, self._size, next(self._orders))
         self._add_slot(row)
         return row
@@ -86,20 +88,20 @@ class SlotTable:
 
     @property
     def capacity(self) -> int:
-        """How many slots all instances have; of one, if there is none yet."""
+        """Number of slots of all instances; of one instance, if there is none yet."""
         return self._size * max(1, len(self._rows))
 
     def row_of(self, instance: Hashable) -> SlotRow | None:
-        """An instance's slots; None: it has none."""
+        """Return an instance's slots; `None` if the instance is unknown."""
         return self._rows.get(instance)
 
     def close_row(self, row: SlotRow) -> None:
-        """Its slots are taken no more; the sequences that it has keep theirs."""
+        """Let no new sequence take a slot of this row; present sequences keep theirs."""
         row.closed = True
         row.occupied = {slot for slot in row.slots if slot.sequence is not None}
 
     def remove_row(self, instance: Hashable) -> SlotRow | None:
-        """Its slots are taken no more; None: it has none."""
+        """Remove an instance's row and return it; `None` if the instance is unknown."""
         row = self._rows.pop(instance, None)
         if row is not None:
             row.closed = True
@@ -108,7 +110,7 @@ class SlotTable:
         return row
 
     def acquire_slot(self) -> Slot | None:
-        """A free slot, no longer free; None: there is none."""
+        """Take a free slot; return `None` if there is none."""
         while self._free:
             slot = heappop(self._free)
             row = slot.row
@@ -119,7 +121,7 @@ class SlotTable:
         return None
 
     def release_slot(self, slot: Slot) -> None:
-        """Its sequence is over, and no other may have it now."""
+        """Free the slot of a sequence that is over and has no successor in it."""
         slot.sequence = None
         slot.row.ready.pop(slot, None)
         if slot.row.closed:

@@ -1,9 +1,10 @@
-"""New instance groups for a version in service: instances that fit stay, the others are exchanged.
+"""Update of a version in service to new instance groups.
 
-Missing instances are loaded first. Surplus ones are unloaded when those are up, each after its
-batch; one with sequences that cannot go on elsewhere, after the last of these. If a missing
-instance cannot be loaded, the surplus stays, and an update back to the former groups unloads what
-was added. As on Triton, an instance is kept though its group has another name.
+Instances that fit the new groups stay, the others are exchanged. Events: an update begins; an
+awaited instance is loaded, or fails. Missing instances are loaded first. Once they are up, surplus
+ones are unloaded, each after its batch; one whose sequences cannot go on elsewhere, after the last
+of them. If a missing instance cannot be loaded, the surplus stays, and an update back to the former
+groups unloads what was added. As on Triton, an instance is kept though its group has another name.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _CAUSE = "it is one too many"
 
 
 class InstanceUpdates:
-    """Updates on each executor, which are independent of each other."""
+    """Updates of versions, on each executor independently of the others."""
 
     def __init__(self, instances: InstanceTable) -> None:
         self._instances = instances
 
     def begin_update(self, served: ServedVersion, session: Session, slots: Iterable[Slot]) -> None:
-        """Have an executor host the instances in these slots, and no others, of a version."""
+        """Have an executor host the instances in these slots of a version, and no others."""
         hosted = session.hosted[served]
         hosted.error_status = ""
         current = {
@@ -38,12 +39,12 @@ class InstanceUpdates:
             if not instance.retiring
         }
         missing, hosted.surplus = match_slots(slots, current)
-        revision = next((each.revision for each in hosted.instances.values()), b"")
+        revision = next((instance.revision for instance in hosted.instances.values()), b"")
         hosted.awaited = set(self._instances.load_instances(served, session, missing, revision))
         self._unload_surplus(hosted)
 
     def on_load_finished(self, hosted: HostedVersion, number: int, error_status: str = "") -> None:
-        """An instance is up or, with an error, could not be loaded."""
+        """Record that an instance is up or, with an error, could not be loaded."""
         if number in hosted.awaited:
             hosted.awaited.discard(number)
             hosted.error_status = hosted.error_status or error_status
@@ -61,10 +62,10 @@ class InstanceUpdates:
 
 
 def match_slots(wanted: Iterable[Slot], current: Mapping[int, Slot]) -> tuple[list[Slot], set[int]]:
-    """The slots without an instance, and the instances without a slot.
+    """Return the slots without an instance, and the instances without a slot.
 
-    current: by instances' numbers. One that has the name of a slot is kept for that; others may be
-    kept under the names that they have.
+    current: slots by instances' numbers. An instance that has the name of a slot is kept for it;
+    others may be kept under the names that they have.
     """
     missing = list(wanted)
     others = []
@@ -76,7 +77,7 @@ def match_slots(wanted: Iterable[Slot], current: Mapping[int, Slot]) -> tuple[li
     surplus = set()
     for number in others:
         unnamed = replace(current[number], name="")
-        same = next((each for each in missing if replace(each, name="") == unnamed), None)
+        same = next((slot for slot in missing if replace(slot, name="") == unnamed), None)
         if same is None:
             surplus.add(number)
         else:
@@ -85,13 +86,13 @@ def match_slots(wanted: Iterable[Slot], current: Mapping[int, Slot]) -> tuple[li
 
 
 def is_updating(sessions: Collection[Session], served: ServedVersion) -> bool:
-    """Whether instances that an update asked for are still being loaded."""
+    """Return whether instances that an update asked for are still being loaded."""
     hosted_versions = [session.hosted.get(served) for session in sessions]
     return any(hosted is not None and hosted.awaited for hosted in hosted_versions)
 
 
 def update_error(sessions: Collection[Session], served: ServedVersion) -> str:
-    """Why an instance that an update asked for could not be loaded; empty: all were."""
+    """Return why an instance of an update could not be loaded; empty if all were."""
     hosted_versions = [session.hosted.get(served) for session in sessions]
     return next(
         (

@@ -1,6 +1,7 @@
-"""How the settings shape a load: a version's configuration, its queue, its instances' commands.
+"""Rules by which the settings shape a load.
 
-Knows no session of an executor and no life cycle.
+They make a version's configuration, its queue and its instances' commands. Knows no session of an
+executor and no life cycle.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _log = logging.getLogger(__name__)
 class Claimant(Protocol):
     """A scheduler of several that loads models; shards.membership.Membership is one.
 
-    name: by which the mesh knows it. epoch: of the members, as it sees them now.
+    name: its name in the mesh. epoch: of the members that it sees now.
     """
 
     name: str
@@ -63,7 +64,7 @@ def _any_bytes(executor: str) -> Mapping[str, int]:  # noqa: ARG001 (of all)
 
 @dataclass(frozen=True)
 class LoadRules:
-    """The rules for all models. cache None: there is no response cache."""
+    """Rules for the loads of all models; an optional part that is `None` is not in use."""
 
     completion: CompletionRules
     backend_settings: Callable[[str], dict[str, str]]
@@ -73,27 +74,27 @@ class LoadRules:
     cache: CacheClient | None = None
     segment_owners: SegmentOwners = field(default_factory=SegmentOwners)
     backends: AllowedBackends = ALL_BACKENDS
-    # The cache's, for sequences' snapshots.
+    # Client of the cache for sequences' snapshots.
     snapshots: CacheClient | None = None
     rate_limiter: RateLimiter[RemoteInstance] | None = None
-    # None: the mesh has one scheduler.
+    # `None` if the mesh has one scheduler.
     claimant: Claimant | None = None
-    # By device, the memory that instances which an executor keeps for other schedulers may take
-    # beside those that it is commanded to load; none: any.
+    # Memory by device that instances which an executor keeps for other schedulers may take,
+    # beside those that it is commanded to load; a device that is missing has no limit.
     kept_bytes: Callable[[str], Mapping[str, int]] = _any_bytes
-    # None: no timeline is recorded.
+    # `None` if no timeline is recorded.
     timeline: SchedulerTimeline | None = None
 
     def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
-        """A RecordEvent, of timelines."""
+        """Record an event in the timeline, if there is one. A RecordEvent."""
         if self.timeline is not None:
             self.timeline.recorder.record_event(what, subject, detail, from_ns=from_ns)
 
     def check_draft(self, draft: model_config_pb2.ModelConfig) -> None:
-        """Before any of a model's files is read.
+        """Check a configuration before any of the model's files is read.
 
         Raises:
-            InvalidArgument: its backend is not allowed, or it names files of others.
+            InvalidArgument: its backend is not allowed, or it names files of other models.
         """
         validate_file_names(draft)
         if not is_ensemble(draft):
@@ -106,16 +107,16 @@ class LoadRules:
         find_model: FindModel,
         nested_calls: NestedCalls,
     ) -> QueuedRequests:
-        """A version's queue, once its configuration is complete.
+        """Return a version's queue, once its configuration is complete.
 
-        described: what an executor has read in the model file. find_model and nested_calls are for
-        ensembles.
+        described: what an executor has read in the model file. find_model and nested_calls are used
+        by ensembles.
 
         Raises:
             NereidError: the configuration is wrong, or does not fit the model file.
         """
         config = self._complete_config(served, described)
-        # What an executor says is no more trusted than the file.
+        # An executor's description is trusted no more than the file.
         self.check_draft(config.proto)
         context = VersionContext(
             self.limits,
@@ -129,7 +130,7 @@ class LoadRules:
             self.timeline,
         )
         if config.platform == ENSEMBLE_PLATFORM:
-            # A few lines of text; executors read the labels of other models.
+            # The labels are a few lines of text; executors read those of other models.
             labels = served.labels
             if labels is None:
                 labels = read_labels(config.proto, Path(served.path).parent)
@@ -144,7 +145,7 @@ class LoadRules:
         return ModelVersion(config, served.number, context)
 
     def load_command(self, placed: PlacedInstance) -> pb.ExecutorCommand:
-        """The command for an executor to load an instance."""
+        """Return the command for an executor to load an instance."""
         served, slot = placed.served, placed.slot
         config = full_config_of(served)
         load = pb.LoadInstance(
@@ -180,7 +181,7 @@ class LoadRules:
 
 
 def full_config_of(served: ServedVersion) -> ModelConfig:
-    """The completed configuration of a version that has a runtime."""
+    """Return the completed configuration of a version that has a runtime."""
     assert served.runtime is not None, "placed before its configuration was complete"
     return served.runtime.config
 
@@ -188,10 +189,10 @@ def full_config_of(served: ServedVersion) -> ModelConfig:
 def with_instance_groups_of(
     config: ModelConfig, draft: model_config_pb2.ModelConfig
 ) -> ModelConfig:
-    """The configuration with the instance groups and the version policy of another draft.
+    """Return a configuration with the instance groups and the version policy of another draft.
 
     Raises:
-        NereidError: these make no sense.
+        NereidError: these are not valid.
     """
     changed = model_config_pb2.ModelConfig()
     changed.CopyFrom(config.proto)

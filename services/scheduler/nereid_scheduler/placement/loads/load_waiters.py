@@ -1,4 +1,7 @@
-"""Tasks that wait until executors have finished loading versions, with success or without."""
+"""Tasks that wait until executors have finished loading versions, successfully or not.
+
+Knows no executor: it asks a callback whether a load is finished, each time a version has changed.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class LoadWaiters:
-    """The tasks that wait; woken whenever something happens to any version."""
+    """Waiting tasks, which are woken by any event of any version."""
 
     def __init__(self, is_finished: Callable[[ServedVersion], bool]) -> None:
-        """is_finished: whether nothing more is to be expected of a version's load."""
+        """is_finished: returns whether nothing more is expected of a version's load."""
         self._is_finished = is_finished
         self._waiting: list[asyncio.Future[None]] = []
 
     async def wait_for_loads(
         self, versions: Collection[ServedVersion], no_executor_timeout_s: float | None
     ) -> bool:
-        """Wait until all of these are finished; False once no executor has tried for so long."""
+        """Wait until all loads are finished; return False if no executor tries for the timeout."""
         loop = asyncio.get_running_loop()
         idle_since_s = loop.time()
         while not all(map(self._is_finished, versions)):
@@ -39,7 +42,7 @@ class LoadWaiters:
         return True
 
     def notify_all(self) -> None:
-        """Something has happened to a version: check again."""
+        """Wake the tasks to check again, since something has happened to a version."""
         waiting, self._waiting = self._waiting, []
         for change in waiting:
             if not change.done():

@@ -1,8 +1,8 @@
-"""Loads model versions on every executor, and unloads them; executors join and leave.
+"""Loads and unloads of model versions on executors, which join and leave.
 
-All of it is sync code of one event loop, except for waiting. Which versions to load is decided
-elsewhere; what each executor loads in version_loads.py, what becomes of states in version_lives.py,
-of instances in executors/instance_streams.py.
+Sync code of one event loop, except for waiting. Which versions to load is decided by the
+`reconciler`; what each executor loads by `version_loads`. What becomes of states is in
+`version_lives`, of instances in `executors.instance_streams`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MOVED: Final = "another scheduler has the model now"
 
 
 class Loader:
-    """on_change: called when a version's state has changed."""
+    """The versions to serve, and the executors that have joined."""
 
     def __init__(  # noqa: PLR0913 (one by keyword)
         self,
@@ -59,9 +59,11 @@ class Loader:
         on_handed_over: Callable[[ServedVersion, QueuedRequests], None] = lambda *_: None,
         times: RecoveryTimes = DEFAULT_TIMES,
     ) -> None:
-        """catalogue: where ensembles find the models of their steps. first_commands: for an
-        executor that joins. on_executors: called when one has joined, or has left. on_handed_over:
-        called when another scheduler has a version, and it counts no more here.
+        """on_change: called when a version's state has changed.
+
+        catalogue: where ensembles find the models of their steps. first_commands: sent to an
+        executor that joins. on_executors: called when an executor has joined or left.
+        on_handed_over: called when another scheduler has a version, whose counts end here.
         """
         self._on_handed_over = on_handed_over
         self._on_executors = on_executors
@@ -70,7 +72,7 @@ class Loader:
         self._sessions: dict[str, Session] = {}
         self.ended_executors = EndedExecutors()
         self._first_commands = first_commands
-        # Random, so that an instance from before a restart of the scheduler matches no new number.
+        # Numbers start at random, so that an instance from before a restart matches no new one.
         numbers = count(int.from_bytes(os.urandom(5), "little") << 20 | 1)
         self.instances = InstanceTable(rules, numbers)
         self.crash_recovery = CrashRecovery(self.instances.placed)
@@ -99,7 +101,7 @@ class Loader:
 
     @property
     def versions(self) -> Collection[ServedVersion]:
-        """All versions that executors have, or are to load."""
+        """All versions that executors have, or have to load."""
         return self._lives.versions.keys()
 
     def load(self, served: ServedVersion) -> None:
@@ -119,10 +121,10 @@ class Loader:
         self.loads.load_on_all(served)
 
     def update_instances(self, served: ServedVersion, config: ModelConfig) -> None:
-        """Load and unload instances by this configuration, which differs in nothing else.
+        """Load and unload instances by a configuration that differs in nothing else.
 
         Raises:
-            NereidError: no executor can host these instances; nothing has changed then.
+            NereidError: no executor can host these instances; then nothing has changed.
         """
         assert served.runtime is not None, "updated before it was loaded"
         hosts = [session for session in self._sessions.values() if served in session.hosted]
@@ -134,26 +136,28 @@ class Loader:
             self._instance_updates.begin_update(served, session, slots)
 
     def instance_update_error(self, served: ServedVersion) -> str:
-        """Why an instance that an update asked for could not be loaded; empty: all were."""
+        """Return why an instance of an update could not be loaded; empty if all were."""
         return instance_update.update_error(self.sessions, served)
 
     def unload(self, served: ServedVersion) -> Coroutine[None, None, None]:
-        """Have a version accept no more requests; await the rest: its unload after the last one."""
+        """Have a version accept no more requests; await the result to unload it after the last."""
         self._lives.apply_event(served, served.life.begin_unload)
         return self._unload_when_idle(served)
 
     def load_on(self, served: ServedVersion, hosts: frozenset[str]) -> None:
-        """Load a version on other executors than before, which are gone."""
+        """Load a version on other executors than before, which have left."""
         served.hosts = hosts
         self.loads.load_on_all(served)
 
     def notify_change(self) -> None:
-        """Which models are to be loaded has changed, though no version's state."""
+        """Report that other models should be loaded, though no version's state has changed."""
         self._on_change()
 
     def hand_over(self, served: ServedVersion, limit_s: float) -> Coroutine[None, None, None]:
-        """As unload(), but another scheduler takes the version over: requests that wait are
-        returned, and executors keep the model loaded. limit_s: for those that are executed already.
+        """Give a version to another scheduler, otherwise like unload().
+
+        Waiting requests are returned, and executors keep the model loaded. limit_s: time for
+        requests that are executed already.
         """
         self._lives.apply_event(served, served.life.begin_unload)
         return self._hand_over_when_idle(served, limit_s)
@@ -167,7 +171,7 @@ class Loader:
                     runtime.return_queued()
                     sequences = runtime.config.sequences
                     if sequences is not None and sequences.iterative:
-                        # Between two iterations of a request its instance is idle.
+                        # The instance is idle between two iterations of a request.
                         await runtime.idle()
                     for placed in self.instances.instances_of(served):
                         self.instances.unload_when_idle(placed, _MOVED, keep=True)
@@ -189,11 +193,11 @@ class Loader:
         self._lives.apply_event(served, served.life.end_unload)
 
     def stop(self) -> None:
-        """The scheduler ends: executors that leave from now on change no version's state."""
+        """Let executors that leave from now on change no state, since the scheduler ends."""
         self._lives.stop()
 
     def unload_now(self, served: ServedVersion) -> None:
-        """Unload a version; requests that it still has fail. Finalizers may take longer."""
+        """Unload a version and fail its requests. The model's finalizers may take longer."""
         self._remove_version(served)
         served.override_directory = None
         self._lives.apply_event(served, served.life.end_unload)
@@ -215,15 +219,15 @@ class Loader:
 
     @property
     def sessions(self) -> Collection[Session]:
-        """The executors that have joined."""
+        """Executors that have joined."""
         return self._sessions.values()
 
     def executor_joined(self, session: Session) -> bool:
-        """An executor has joined: load all versions on it. False: another one has its name."""
+        """Load all versions on an executor that joins; return False if another one has its name."""
         old = self._sessions.get(session.name)
         if old is not None and not old.is_same_process(session.process):
             return False
-        # First: what the old session was asked for, this one is asked for again.
+        # This comes first: what the old session was asked for, this one is asked for again.
         self.first_runs.executor_joined(session)
         if old is not None:
             _log.warning("executor '%s' joined again; its old session ends", session.name)
@@ -242,13 +246,13 @@ class Loader:
         return True
 
     def begin_takeover(self, lost: Iterable[str]) -> None:
-        """Schedulers of these names were lost, whose models may be loaded here."""
+        """Ask executors about schedulers that were lost, whose models may be loaded here."""
         names = list(lost)
         self._rules.record_event("scheduler takeover", ", ".join(names))
         self.first_runs.begin_takeover(names)
 
     def executor_leaving(self, session: Session) -> None:
-        """An executor finishes the batches that it has and takes no new ones."""
+        """Give an executor no new batches, since it finishes those that it has and leaves."""
         _log.info("executor '%s' is leaving", session.name)
         session.leaving = True
         self._remove_session(session)
@@ -258,14 +262,14 @@ class Loader:
                 if served.model_version is not None:
                     served.model_version.retire_instance(instance)
                 if instance.has_states:
-                    # It waits for this; by then its sequences' states are elsewhere.
+                    # The executor waits for this; by then its sequences' states are elsewhere.
                     cause = f"executor '{session.name}' left"
                     self.instances.unload_when_idle(self.instances.placed[number], cause)
         self._lives.forget_reports_of(session)
         self._on_executors()
 
     def executor_left(self, session: Session) -> None:
-        """An executor's control stream has ended. One that was leaving may still finish batches."""
+        """Remove an executor whose control stream has ended; a leaving one may finish batches."""
         if not (session.leaving or self._lives.stopped):
             _log.warning("executor '%s' was lost", session.name)
             self._rules.record_event("executor lost", session.name)

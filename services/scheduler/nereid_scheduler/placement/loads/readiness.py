@@ -1,7 +1,8 @@
-"""Asks models whether they are ready, for those that implement a readiness check, and waits.
+"""Readiness queries to models that implement a readiness check.
 
-An instance has one query at a time; callers that come meanwhile share its response. Whether a model
-is in service is the catalogue's to know.
+A model is asked through its instances. An instance has one query at a time; callers that come
+meanwhile share its response. Knows no state of a model: whether it is in service is known to the
+catalogue.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.executors.sessions import PlacedInstance, Session
     from nereid_scheduler.placement.models.catalogue import ServedVersion
 
-    # A version's responses to come: a list for each executor.
+    # Pending responses of a version's instances, in a list for each executor.
     _Pending = list[list[asyncio.Future[bool]]]
 
-# Triton's limit for the same.
+# Triton's limit for the same query.
 READY_TIMEOUT_S: Final = 5.0
-# A process that does not even say that it asks its model hangs.
+# A process that does not even report that it asks its model hangs.
 _ASKED_TIMEOUT_S: Final = 1.5
 
 
 class Readiness:
-    """Queries the models of one scheduler's executors."""
+    """Queries to the models of one scheduler's executors."""
 
     def __init__(
         self, sessions: Callable[[], Collection[Session]], ask_limit_s: float = _ASKED_TIMEOUT_S
     ) -> None:
-        """ask_limit_s: how long an instance may take to say that it asks its model."""
+        """ask_limit_s: how long an instance may take to report that it asks its model."""
         self._sessions = sessions
         self._ask_limit_s = ask_limit_s
         self._numbers = count(1)
@@ -44,7 +45,7 @@ class Readiness:
     async def are_ready(
         self, versions: Iterable[ServedVersion], limit_s: float = READY_TIMEOUT_S
     ) -> bool:
-        """Whether each of them says that it is ready, or has no readiness check.
+        """Return whether all versions report that they are ready, or have no readiness check.
 
         A model that does not respond in time is not ready.
         """
@@ -61,7 +62,7 @@ class Readiness:
         return ready
 
     def _query(self, served: ServedVersion) -> _Pending:
-        """Query a version's instances; empty if none of them has a readiness check."""
+        """Query a version's instances; the result is empty if none has a readiness check."""
         pending = []
         queried = False
         for session in self._sessions():
@@ -69,9 +70,9 @@ class Readiness:
             if hosted is None or not hosted.completed or not hosted.ready:
                 continue
             responses = [
-                self._query_instance(session, each, each.stream)
-                for each in hosted.instances.values()
-                if each.reports_readiness and each.stream is not None
+                self._query_instance(session, instance, instance.stream)
+                for instance in hosted.instances.values()
+                if instance.reports_readiness and instance.stream is not None
             ]
             queried = queried or bool(responses)
             pending.append(responses)
@@ -80,9 +81,9 @@ class Readiness:
     def _query_instance(
         self, session: Session, instance: RemoteInstance, stream: BatchStream
     ) -> asyncio.Future[bool]:
-        known = instance.question
-        if known is not None and known.stream is stream and not known.response.done():
-            return known.response
+        pending = instance.question
+        if pending is not None and pending.stream is stream and not pending.response.done():
+            return pending.response
         loop = asyncio.get_running_loop()
         response: asyncio.Future[bool] = loop.create_future()
         question = instance.question = ReadinessQuestion(next(self._numbers), stream, response)
@@ -96,7 +97,7 @@ class Readiness:
 def on_readiness_report(
     placed: PlacedInstance | None, session: Session, report: pb.ReadinessReport
 ) -> None:
-    """An executor has reported; a report that belongs to no pending query is dropped."""
+    """Take an executor's report; one that belongs to no pending query is dropped."""
     question = None if placed is None else placed.instance.question
     if placed is None or placed.session is not session or question is None:
         return
@@ -114,7 +115,7 @@ def _end_unasked(question: ReadinessQuestion) -> None:
 
 def _are_all_ready(pending: Iterable[_Pending]) -> bool | None:
     def known(of_executor: list[asyncio.Future[bool]]) -> list[bool | None]:
-        return [each.result() if each.done() else None for each in of_executor]
+        return [response.result() if response.done() else None for response in of_executor]
 
     ready = [is_version_ready([*map(known, responses)]) for responses in pending]
     if False in ready:
@@ -123,9 +124,10 @@ def _are_all_ready(pending: Iterable[_Pending]) -> bool | None:
 
 
 def is_version_ready(responses: list[list[bool | None]]) -> bool | None:
-    """Whether a version is ready, from the responses of its instances on each executor.
+    """Return whether a version is ready, from the responses of its instances on each executor.
 
-    It is as soon as all instances of one executor are, as with loading. None: not yet known.
+    It is ready as soon as all instances of one executor are, as with loading. `None` means that
+    this is not known yet.
     """
     if any(all(of_executor) for of_executor in responses):
         return True

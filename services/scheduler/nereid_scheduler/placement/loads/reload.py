@@ -1,8 +1,8 @@
 """One load of one model: new versions beside the old ones, and the switch once they are up.
 
-If the model is in service, versions that replace others take over only after all of the load has
-succeeded; if any of it fails, everything stays as it was. If it is not, each version counts for
-itself.
+If the model is in service, versions that replace others take over only after the whole load has
+succeeded; if any part of it fails, everything stays as it was. If the model is not in service, each
+version counts for itself. What has to be loaded is decided by `reload_plan`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class ModelReload:
-    """The load of a model as it was found. to_unload: the versions to unload after run()."""
+    """The load of a model as it was found. to_unload: versions to unload after run()."""
 
     def __init__(
         self, loader: Loader, model: ServedModel, found: FoundModel, *, continues: bool = False
     ) -> None:
-        """continues: as in ServedVersion."""
+        """continues: see ServedVersion."""
         self._continues = continues
         self._loader = loader
         self._model = model
@@ -44,31 +44,31 @@ class ModelReload:
         }
         self._new: dict[int, ServedVersion] = {}
         self.to_unload: list[ServedVersion] = []
-        # A version failed for a reason that may pass, such as its object store's.
+        # A version failed for a reason that may pass, such as one of its object store.
         self.may_succeed_later = False
-        # Some version failed, which is logged where that happens.
+        # Some version failed, which is logged where it happens.
         self.is_reported = False
         self._is_abandoned = False
 
     async def run(
         self, plan: ReloadPlan, retries: int, no_executor_timeout_s: float | None
     ) -> list[str]:
-        """Do it; returns the errors, in Triton's words for each version."""
+        """Load the versions; return the errors, with Triton's text for each version."""
         for number in plan.load:
             self._load_version(number)
         errors, updated = self._update_instances(plan.update_instances)
         for attempts_left in range(retries, -1, -1):
             versions = [*self._new.values(), *updated]
             await self._loader.waiters.wait_for_loads(versions, no_executor_timeout_s)
-            failed = [each for each in self._new.values() if _has_failed(each)]
+            failed = [served for served in self._new.values() if _has_failed(served)]
             if not failed or not attempts_left or self._is_abandoned:
                 break
             for served in failed:
                 self._loader.unload_now(served)
                 self._load_version(served.number)
-        errors += [_error_text(each) for each in self._new.values() if not _is_ready(each)]
+        errors += [_error_text(served) for served in self._new.values() if not _is_ready(served)]
         self.may_succeed_later = any(map(_is_unavailable, self._new.values()))
-        self.is_reported = any(each.life.failed for each in self._new.values())
+        self.is_reported = any(served.life.failed for served in self._new.values())
         for served in updated:
             reason = served.life.update_error = self._loader.instance_update_error(served)
             errors += [_error_text(served, reason)] if reason else []
@@ -80,11 +80,12 @@ class ModelReload:
         return errors
 
     def abandon(self) -> list[ServedVersion]:
-        """Have run() return soon, with errors. The versions that it still waits for, which are to
-        be unloaded now.
+        """Have run() return soon, with errors.
+
+        Returns the versions that it still waits for, which must be unloaded now.
         """
         self._is_abandoned = True
-        return [each for each in self._new.values() if not each.life.load_finished]
+        return [served for served in self._new.values() if not served.life.load_finished]
 
     def _load_version(self, number: int) -> None:
         found = self._found
@@ -112,7 +113,7 @@ class ModelReload:
     def _update_instances(
         self, numbers: tuple[int, ...]
     ) -> tuple[list[str], dict[ServedVersion, ModelConfig]]:
-        """The errors, and the versions being updated with their former configurations."""
+        """Update the versions; return errors, and updated versions with former configurations."""
         errors, updated = [], {}
         for number in numbers:
             served = self._ready[number]
@@ -147,7 +148,7 @@ class ModelReload:
 
     async def _roll_instances_back(self, updated: Mapping[ServedVersion, ModelConfig]) -> None:
         for served, former in updated.items():
-            # Executors that could host these instances before can do so now, or have left.
+            # Executors that could host these instances before can host them now, or have left.
             with suppress(NereidError):
                 self._loader.update_instances(served, former)
         await self._loader.waiters.wait_for_loads(updated, None)
@@ -158,7 +159,7 @@ def _is_ready(served: ServedVersion) -> bool:
 
 
 def _has_failed(served: ServedVersion) -> bool:
-    """Whether executors have tried and failed, so that a retry may help."""
+    """Return whether executors have tried and failed, so that a retry may help."""
     return served.life.state is VersionState.UNAVAILABLE and not served.life.refused
 
 

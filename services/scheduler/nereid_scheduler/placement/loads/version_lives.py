@@ -1,6 +1,8 @@
-"""The lives of all versions in service: what executors report, applied to their states.
+"""Lives of all versions in service: events of executors are applied to their states.
 
-Sync code of one event loop. What executors are to load is decided elsewhere.
+Each event changes one VersionLife; if its state changes, ensembles, waiting tasks, the log and
+timelines are notified. Sync code of one event loop. Which executors load which instances is decided
+by `version_loads`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class VersionLives:
-    """on_change: called when a version's state has changed."""
+    """All versions' lives, and what follows from a change of one."""
 
     def __init__(
         self,
@@ -37,50 +39,52 @@ class VersionLives:
         is_updating: Callable[[ServedVersion], bool],
         record_event: RecordEvent,
     ) -> None:
-        """catalogue: where ensembles find the models of their steps. is_updating: whether a
+        """on_change: called when a version's state has changed.
+
+        catalogue: where ensembles find the models of their steps. is_updating: returns whether a
         version's instance groups are being changed. record_event: for timelines.
         """
         self._on_change = on_change
         self._is_updating = is_updating
         self._record_event = record_event
-        # Those in service or being loaded, and those that still finish requests they accepted.
+        # Versions in service or being loaded, and those that still finish requests they accepted.
         self.versions: dict[ServedVersion, None] = {}
         self.ensembles = Ensembles(catalogue, self.apply_event)
         self.waiters = LoadWaiters(self._is_load_finished)
         self.stopped = False
-        # When loads began that have not ended.
+        # Beginnings of loads that have not ended.
         self._loading_since_ns: dict[ServedVersion, int] = {}
 
     def add(self, served: ServedVersion) -> None:
-        """A version's load begins."""
+        """Begin a version's load."""
         self.versions[served] = None
         self.apply_event(served, served.life.await_executor)
 
     def remove(self, served: ServedVersion) -> None:
-        """A version is not to be loaded any more."""
+        """Remove a version that should not be loaded any more."""
         self.versions.pop(served, None)
         self.ensembles.remove_ensemble(served)
 
     def stop(self) -> None:
-        """The scheduler ends: no event changes a state from now on."""
+        """Let no event change a state from now on, since the scheduler ends."""
         self.stopped = True
 
     def report(self, served: ServedVersion, session: Session, standing: LoadStatus) -> None:
-        """An executor has come this far with loading a version."""
+        """Record how far an executor has come with loading a version."""
         self.apply_event(served, partial(served.life.report, session, standing))
 
     def report_failure(self, served: ServedVersion, session: Session, reason: str) -> None:
-        """An executor cannot load a version."""
+        """Record that an executor cannot load a version."""
         failed = partial(served.life.report, session, LoadStatus.FAILED, reason)
         self.apply_event(served, failed)
 
     def forget_reports_of(self, session: Session) -> None:
-        """An executor has left."""
+        """Forget the reports of an executor that has left."""
         for served in list(self.versions):
             self.apply_event(served, partial(served.life.forget_executor, session))
 
     def refuse(self, served: ServedVersion, error: NereidError) -> None:
-        """No executor can load a version."""
+        """Record that no executor can load a version."""
         reason = reason_of(error.code, error.message)
         self.apply_event(served, partial(served.life.refuse, reason))
 
@@ -110,7 +114,7 @@ class VersionLives:
         self._on_change()
 
     def _record_change(self, served: ServedVersion) -> None:
-        """The state of a version has changed."""
+        """Record a change of a version's state in the timeline."""
         life = served.life
         if life.failed:
             self._record_event("load failed", str(served), life.reason)

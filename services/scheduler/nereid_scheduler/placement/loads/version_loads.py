@@ -1,6 +1,7 @@
-"""Has each executor load its instances of a version, once its configuration is complete.
+"""Loads of each version on each executor, once the version's configuration is complete.
 
-Commands to executors out; their descriptions of model files in.
+Commands go out to executors; their descriptions of model files come in. Reports are applied to
+states by `version_lives`; which executor hosts which instances is decided by `executors.placement`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class VersionLoads:
-    """sessions: the executors that have joined, by name."""
+    """Loads of versions on the executors that have joined (sessions, by name)."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (one owner of what a load changes each)
         self,
@@ -59,7 +60,7 @@ class VersionLoads:
         self._revision_tasks: set[asyncio.Task[None]] = set()
 
     def model_described(self, session: Session, message: pb.Described) -> None:
-        """An executor has read a model file, or has failed to."""
+        """Record that an executor has read a model file, or has failed to."""
         served = self.descriptions.end(session, message.command)
         if served is None:
             return
@@ -72,6 +73,7 @@ class VersionLoads:
         self.load_on_all(served)
 
     def load_on_all(self, served: ServedVersion) -> None:
+        """Load a version on every executor that has joined."""
         for session in list(self._sessions.values()):
             self.load_on(served, session)
 
@@ -126,7 +128,7 @@ class VersionLoads:
             task.add_done_callback(self._revision_tasks.discard)
 
     def slots(self, config: ModelConfig, session: Session) -> list[Slot]:
-        """The instances for an executor. Raises NereidError: it cannot host them."""
+        """Return the instances of an executor; raise NereidError if it cannot host them."""
         slots = place(config, session.hello)
         if self._rules.rate_limiter is not None:
             resources = self._rules.rate_limiter.resources
@@ -141,7 +143,7 @@ class VersionLoads:
 
         If they change in between, responses are cached under a revision that is never looked up.
         """
-        # Executors load just those of an object store that were listed.
+        # From an object store executors load exactly the files that were listed.
         stored = served.stored_digest
         digest = stored or await asyncio.to_thread(digest_files, served.path)
         runtime = served.runtime
@@ -153,7 +155,7 @@ class VersionLoads:
             self._instances.load_instances(served, session, slots, revision)
 
     def set_shown_config(self, served: ServedVersion, session: Session) -> None:
-        """Clients see the instance groups of the first executor."""
+        """Set the configuration for clients: they see the instance groups of the first executor."""
         if served.shown is None:
             proto = full_config_of(served).proto
             served.shown = with_instance_groups(proto, gpu_ids=gpu_ids(session.hello))

@@ -1,4 +1,4 @@
-"""The models of the scheduler: their versions, states, and which version a request names.
+"""Catalogue of the scheduler's models: their versions, states, and which one a request names.
 
 Knows states and configurations, not how they came about, and no stream. The texts are Triton's.
 """
@@ -38,10 +38,10 @@ _SERVED: Final = frozenset({VersionState.READY, VersionState.LOADING})
 
 @dataclass(slots=True, eq=False)
 class ServedVersion:
-    """One version.
+    """One version of a model.
 
-    name: with --model-namespacing its qualified name, as in all of this package.
-    draft: its configuration as written; runtime has the completed one and takes its requests.
+    name: its qualified name with --model-namespacing, as in all of this package.
+    draft: its configuration as written; `runtime` has the completed one and takes its requests.
     shown: the configuration for clients, with the instance groups spelled out.
     """
 
@@ -52,21 +52,21 @@ class ServedVersion:
     namespace: str = ""
     # Digest of its files when they were found.
     file_digest: bytes = b""
-    # Of an ensemble that is not on this host; None: they are at path.
+    # Labels of an ensemble that is not on this host; with `None` they are files at `path`.
     labels: Mapping[str, tuple[str, ...]] | None = None
     # Keeps a directory that was made for one load from being deleted.
     override_directory: OverrideDirectory | None = None
     life: VersionLife = field(default_factory=VersionLife)
     runtime: QueuedRequests | None = None
     shown: config_pb.ModelConfig | None = None
-    # The only executors to load it, by their names; None: all.
+    # Names of the only executors that load it; `None` means all.
     hosts: frozenset[str] | None = None
-    # When its load began (monotonic), and how long it took until the version was ready.
+    # Time when its load began (monotonic), and how long it took until the version was ready.
     load_started_s: float | None = None
     load_duration_s: float | None = None
-    # It comes to a model in service, which is no less ready meanwhile.
+    # The version is added to a model in service, which is no less ready meanwhile.
     is_addition: bool = False
-    # It was in service before this scheduler had it, or may have been: its counters go on.
+    # The version was or may have been in service before this scheduler had it: counters go on.
     continues: bool = False
 
     def __str__(self) -> str:
@@ -74,21 +74,21 @@ class ServedVersion:
 
     @property
     def plain_name(self) -> str:
-        """The name that clients use for its model."""
+        """Name that clients use for its model."""
         return plain_name(self.name, self.namespace)
 
     @property
     def model_version(self) -> ModelVersion | None:
-        """The runtime of a model with instances; an ensemble has none."""
+        """Runtime of a model with instances; an ensemble has none."""
         return self.runtime if isinstance(self.runtime, ModelVersion) else None
 
     @property
     def stored_digest(self) -> bytes:
-        """Of its files in an object store, as executors check it; empty: they are not in one."""
+        """Digest of its files in an object store, as executors check it; empty for other files."""
         return self.file_digest if is_store_url(self.path) else b""
 
     def record_load_times(self, now_s: float) -> None:
-        """To be called after each event of its life."""
+        """Record times of the load; call it after each event of the version's life."""
         if self.load_started_s is None and self.life.loading:
             self.load_started_s = now_s
         if self.load_duration_s is None and self.life.state is VersionState.READY:
@@ -98,8 +98,9 @@ class ServedVersion:
 
 @dataclass(slots=True)
 class ServedModel:
-    """A model of the repository. reason: why it has no versions, as the index shows it.
+    """A model of the repository.
 
+    reason: why it has no versions, as the index shows it.
     namespace: the repository that it is in, with --model-namespacing; its name begins with that.
     """
 
@@ -110,22 +111,24 @@ class ServedModel:
 
     @property
     def plain_name(self) -> str:
-        """By which clients know it."""
+        """Name that clients use for it."""
         return plain_name(self.name, self.namespace)
 
     @property
     def unloaded(self) -> bool:
-        """Whether no version of it is loaded, or being loaded."""
-        return all(each.life.unload_begun or each.life.unloaded for each in self.versions.values())
+        """True if no version of it is loaded, or being loaded."""
+        return all(
+            served.life.unload_begun or served.life.unloaded for served in self.versions.values()
+        )
 
     @property
     def in_service(self) -> bool:
-        """Whether any version of it is loaded, or being loaded."""
-        return any(not each.life.refused for each in self.versions.values())
+        """True if any version of it is loaded, or being loaded."""
+        return any(not served.life.refused for served in self.versions.values())
 
 
 class FoundName(NamedTuple):
-    """A model in a repository, and the reason why it cannot be loaded, if its name shows that.
+    """A model in a repository, and why it cannot be loaded if its name shows that.
 
     problem: why the repository could not be read last.
     """
@@ -136,36 +139,37 @@ class FoundName(NamedTuple):
 
 
 class Catalogue:
-    """All models by name. Clients ask by plain names; one that several namespaces have is
-    ambiguous.
+    """All models by name.
+
+    Clients ask by plain names; a name that several namespaces have is ambiguous.
     """
 
     def __init__(
         self, models: Iterable[ServedModel] = (), desired: DesiredModels | None = None
     ) -> None:
-        """desired: what else is known of models, beside those that are loaded or were."""
+        """desired: what else is known of models, beside those that are or were loaded."""
         self._models: dict[str, ServedModel] = {}
-        # By plain name: the qualified names of models that are in a namespace.
+        # By plain name: qualified names of the models that are in a namespace.
         self._namespaced: dict[str, dict[str, None]] = {}
         for model in models:
             self.set_model(model)
         self._desired = desired or DesiredModels()
 
     def find_on_demand(self, name: str) -> OnDemandModel | None:
-        """The model that a client means, if a request loads it, and no other has this name."""
+        """Return the model that a client means, if a request loads it and its name is unique."""
         on_demand = self._desired.on_demand
-        found = on_demand.get(name)
-        if found is None and on_demand:
-            named = [each for each in on_demand.values() if each.found.plain_name == name]
-            found = named[0] if len(named) == 1 else None
-        return found
+        on_demand_model = on_demand.get(name)
+        if on_demand_model is None and on_demand:
+            named = [model for model in on_demand.values() if model.found.plain_name == name]
+            on_demand_model = named[0] if len(named) == 1 else None
+        return on_demand_model
 
     def model(self, name: str) -> ServedModel | None:
-        """The model of this name, if one has ever been found."""
+        """Return the model of this name, if one has ever been found."""
         return self._models.get(name)
 
     def models(self) -> list[ServedModel]:
-        """All models."""
+        """Return all models."""
         return list(self._models.values())
 
     def set_model(self, model: ServedModel) -> None:
@@ -183,26 +187,30 @@ class Catalogue:
             self._namespaced.pop(model.plain_name, None)
 
     def qualified_names(self, name: str) -> list[str]:
-        """The models that a client may mean, which may be none."""
+        """Return the qualified names of the models that a client may mean."""
         names = self._namespaced.get(name, ())
-        return [each for each in names if not self._models[each].unloaded] if names else [name]
+        return (
+            [qualified for qualified in names if not self._models[qualified].unloaded]
+            if names
+            else [name]
+        )
 
     def cached_models(self) -> tuple[str, ...]:
-        """The names of the models whose responses may be cached."""
+        """Return the names of the models whose responses may be cached."""
         names = {
-            each.plain_name
-            for each in self.versions()
-            if each.draft.response_cache.enable and not each.life.unload_begun
+            served.plain_name
+            for served in self.versions()
+            if served.draft.response_cache.enable and not served.life.unload_begun
         }
         return tuple(sorted(names))
 
     def versions(self) -> Iterator[ServedVersion]:
-        """Every version of every model."""
+        """Yield every version of every model."""
         for model in self._models.values():
             yield from model.versions.values()
 
     def find(self, name: str, version: str) -> ServedVersion:
-        """The version that a request names; without a number: the model's latest that is ready.
+        """Return the version that a request names; without a number, the latest that is ready.
 
         Raises:
             NereidError: there is no such version, or it is not ready.
@@ -210,7 +218,7 @@ class Catalogue:
         return self._find(self._resolve(name), parse_version(version))
 
     def is_loading(self, name: str, version: str) -> bool:
-        """Whether a version that find() refuses may become ready: its first load is pending."""
+        """Return whether a version that find() refuses may become ready by a pending first load."""
         number = parse_version(version)
         if name in self._desired.awaited.values():
             return True
@@ -226,8 +234,9 @@ class Catalogue:
         return VersionState.LOADING in states and VersionState.READY not in states
 
     def runs_at_most_once(self, name: str, version: str) -> bool:
-        """Whether a request must not run twice: by its model's configuration, or by that of any
-        model that it consists of.
+        """Return whether a request must not run twice.
+
+        That is set by its model's configuration, or by that of any model that it consists of.
         """
         drafts = self.drafts(name, version)
         return any(map(runs_at_most_once, drafts)) or any(
@@ -235,7 +244,7 @@ class Catalogue:
         )
 
     def run_ids(self, name: str, version: str, request_id: int) -> set[int]:
-        """By which ids instances run a request: its own, and for an ensemble its steps'."""
+        """Return the ids by which instances run a request: its own, and its ensemble's steps'."""
         ids = {request_id}
         for draft in self.drafts(name, version):
             for index, step in enumerate(draft.ensemble_scheduling.step):
@@ -243,42 +252,43 @@ class Catalogue:
         return ids
 
     def drafts(self, name: str, version: str) -> list[config_pb.ModelConfig]:
-        """The configurations, as written, that a request may mean; without a number: of all
-        versions.
+        """Return the configurations, as written, of the versions that a request may mean.
+
+        Without a number these are all versions.
         """
         number = parse_version(version)
         drafts = []
-        for each in self.qualified_names(name):
-            model = self._models.get(each, ServedModel(each))
+        for qualified in self.qualified_names(name):
+            model = self._models.get(qualified, ServedModel(qualified))
             chosen = model.versions.values() if number == _LATEST else [model.versions.get(number)]
             drafts += [served.draft for served in chosen if served is not None]
         return drafts
 
     def running(self, name: str) -> list[ServedVersion]:
-        """The versions of a model whose unload has not begun."""
+        """Return the versions of a model whose unload has not begun."""
         model = self._models.get(name, ServedModel(name))
-        return [each for each in model.versions.values() if not each.life.unload_begun]
+        return [served for served in model.versions.values() if not served.life.unload_begun]
 
     def is_known(self, name: str) -> bool:
-        """Whether a model is in service, is being loaded, or has failed to."""
+        """Return whether a model is in service, is being loaded, or has failed to load."""
         model = self._models.get(name)
         return model is not None and not model.unloaded
 
     def is_served(self, name: str) -> bool:
-        """Whether a model is ready, or being loaded."""
+        """Return whether a model is ready, or being loaded."""
         model = self._models.get(name, ServedModel(name))
-        return any(each.life.state in _SERVED for each in model.versions.values())
+        return any(served.life.state in _SERVED for served in model.versions.values())
 
     def is_step(self, name: str) -> bool:
-        """Whether an ensemble that is in service, or may come into it, has a step of this model."""
+        """Return whether an ensemble that is, or may come, in service has a step of this model."""
         return any(
-            name in step_models(each.draft)
-            for each in self.versions()
-            if not each.life.unload_begun and not each.life.refused
+            name in step_models(served.draft)
+            for served in self.versions()
+            if not served.life.unload_begun and not served.life.refused
         )
 
     def is_ready(self, name: str, version: str) -> bool:
-        """Whether a request for this model would be executed now."""
+        """Return whether a request for this model would be executed now."""
         number = parse_version(version)
         try:
             return self._find(self._resolve(name), number).life.serving
@@ -286,23 +296,23 @@ class Catalogue:
             return self.is_out(name, version)
 
     def is_out(self, name: str, version: str) -> bool:
-        """Whether a request for this model would be executed after it has loaded it."""
+        """Return whether a request for this model would load it, and then be executed."""
         number = parse_version(version)
-        found = self.find_on_demand(name)
-        if found is None or found.error is not None or not found.has(number):
+        on_demand = self.find_on_demand(name)
+        if on_demand is None or on_demand.error is not None or not on_demand.has(number):
             return False
-        return not self._has_ready(found.name, number)
+        return not self._has_ready(on_demand.name, number)
 
     def _has_ready(self, name: str, number: int) -> bool:
         model = self._models.get(name)
         return model is not None and any(
-            each.life.state is VersionState.READY
-            for each in model.versions.values()
-            if number in (_LATEST, each.number)
+            served.life.state is VersionState.READY
+            for served in model.versions.values()
+            if number in (_LATEST, served.number)
         )
 
     def ready_versions(self, name: str) -> list[QueuedRequests]:
-        """The versions of a model that are ready, by number."""
+        """Return the versions of a model that are ready, by number."""
         return [runtime for _, runtime in self._ready(name)]
 
     def _ready(self, name: str) -> list[tuple[ServedVersion, QueuedRequests]]:
@@ -322,10 +332,10 @@ class Catalogue:
         version: str,
         memory_of: Callable[[ServedVersion], Mapping[str, int]] | None = None,
     ) -> kserve_pb2.ModelStatisticsResponse:
-        """The statistics of the ready versions: of all models, of one, or of one version.
+        """Return the statistics of the ready versions: of all models, of one, or of one version.
 
-        memory_of: the bytes that a version takes, by device; None: they are left out, as Triton's
-        backends do that do not report them.
+        memory_of: returns the bytes that a version takes, by device; with `None` they are left out,
+        like Triton's backends do that do not report them.
         """
         number = parse_version(version)
         if name:
@@ -335,13 +345,13 @@ class Catalogue:
             if not chosen:
                 raise InvalidArgument(f"requested model '{name}' is not available")
             if number != _LATEST:
-                chosen = [each for each in chosen if each[0].number == number]
+                chosen = [pair for pair in chosen if pair[0].number == number]
             if not chosen:
                 raise InvalidArgument(
                     f"requested model version is not available for model '{name}'"
                 )
         else:
-            chosen = [each for model in self._models for each in self._ready(model)]
+            chosen = [pair for model in self._models for pair in self._ready(model)]
         response = kserve_pb2.ModelStatisticsResponse()
         for served, runtime in chosen:
             message = runtime.statistics.to_proto(runtime.name, str(runtime.number))
@@ -354,19 +364,19 @@ class Catalogue:
         return response
 
     def _statistics_on_demand(self, name: str, number: int) -> kserve_pb2.ModelStatisticsResponse:
-        """Of a model whose next request loads it: they begin at zero with each load."""
+        """Return the statistics of a model whose next request loads it: they restart at zero."""
         known = self.find_on_demand(name)
         assert known is not None, "out, but not loaded on demand"
         response = kserve_pb2.ModelStatisticsResponse()
-        for each in known.found.versions:
-            if number in (_LATEST, each):
-                response.model_stats.add(name=known.found.plain_name, version=str(each))
+        for version in known.found.versions:
+            if number in (_LATEST, version):
+                response.model_stats.add(name=known.found.plain_name, version=str(version))
         return response
 
     def index(
         self, found: Mapping[str, FoundName], *, ready_only: bool
     ) -> kserve_pb2.RepositoryIndexResponse:
-        """Every version with its state; a model without versions by its name, with the reason.
+        """Return every version with its state; a model without versions by its name and reason.
 
         found: the models in the repositories. A model that was deleted there is left out unless a
         version of it is in service.
@@ -385,7 +395,8 @@ class Catalogue:
                     response.models.add(name=shown, state=VersionState.LOADING.value)
                 continue
             if reason:
-                # As on Triton, also if it was loaded when its name was unique.
+                # The reason is shown also if the model was loaded when its name was unique, as on
+                # Triton.
                 model = ServedModel(name, reason=reason)
             on_demand = desired.on_demand.get(name)
             if on_demand is not None and model.unloaded:
@@ -403,37 +414,43 @@ class Catalogue:
         return response
 
     def all_serving(self) -> bool:
-        """Strict readiness: every version, but for unloaded ones, could execute a request now."""
+        """Return whether every version, but for unloaded ones, could execute a request now.
+
+        This is Triton's strict readiness.
+        """
         desired = self._desired
         if desired.unrestored or self._is_awaiting():
             return False
         return all(
             model.versions
             and all(
-                each.life.serving
-                or each.life.unloaded
-                or _is_being_added(each)
-                or self._is_moving(each)
-                for each in model.versions.values()
+                served.life.serving
+                or served.life.unloaded
+                or _is_being_added(served)
+                or self._is_moving(served)
+                for served in model.versions.values()
             )
             for model in self._models.values()
             if model.name not in desired.on_demand
         )
 
     def all_settled(self) -> bool:
-        """Lenient readiness: no version waits for its first load to succeed or fail."""
+        """Return whether no version waits for its first load to succeed or fail.
+
+        This is Triton's lenient readiness.
+        """
         if self._is_awaiting():
             return False
         return all(
-            each.life.state is not VersionState.LOADING
-            or _is_being_added(each)
-            or self._is_moving(each)
-            for each in self.versions()
-            if each.name not in self._desired.on_demand
+            served.life.state is not VersionState.LOADING
+            or _is_being_added(served)
+            or self._is_moving(served)
+            for served in self.versions()
+            if served.name not in self._desired.on_demand
         )
 
     def _is_awaiting(self) -> bool:
-        """Whether models have yet to be found that do not just pass to this scheduler."""
+        """Return whether models have yet to be found that do not just pass to this scheduler."""
         desired = self._desired
         return desired.restoring or not desired.awaited.keys() <= desired.moving
 
@@ -442,9 +459,9 @@ class Catalogue:
         return served.name in self._desired.moving and served.life.state in states
 
     def _resolve(self, name: str) -> str:
-        """The one model that a client means, by its qualified name."""
+        """Return the qualified name of the one model that a client means."""
         if name not in self._namespaced:
-            # On every request's way: without namespaces a lookup costs no list.
+            # Every request passes here: without namespaces a lookup must not build a list.
             return name
         names = self.qualified_names(name)
         if len(names) > 1:
@@ -491,7 +508,7 @@ def _show_on_demand(
     *,
     ready_only: bool,
 ) -> None:
-    """READY, as its requests succeed; while it is being loaded, LOADING."""
+    """Show a model on demand as READY, as its requests succeed; while it loads, as LOADING."""
     state = VersionState.UNAVAILABLE if model.error is not None else VersionState.READY
     reason = model.reason
     if model.wanted:
@@ -503,7 +520,7 @@ def _show_on_demand(
 
 
 def parse_version(text: str) -> int:
-    """The version that a request names, as Triton parses it; -1 if it names none: the latest."""
+    """Return the version that a request names, as Triton parses it; -1 means the latest one."""
     if not text:
         return _LATEST
     number = parse_c_integer(text)

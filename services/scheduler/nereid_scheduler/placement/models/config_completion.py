@@ -1,6 +1,7 @@
-"""A model's full configuration: its config.pbtxt, completed with what its model file says.
+"""Completion of a model's config.pbtxt with what its model file says.
 
-Pure. Also refuses features that this scheduler does not offer yet.
+Also refuses features that this scheduler does not offer yet. Pure: descriptions of model files are
+arguments; it reads none.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ _BATCH_SIZE_DEFAULT: Final = 4
 
 @dataclass(frozen=True)
 class CompletionRules:
-    """Whether to complete configurations, and each backend's --backend-config."""
+    """Settings of completion: whether it is disabled, and each backend's --backend-config."""
 
     disabled: bool
     backend_settings: Callable[[str], dict[str, str]]
 
     def of(self, backend: str) -> CompletionSettings:
-        """The settings for one backend's models."""
+        """Return the settings for one backend's models."""
         text = self.backend_settings(backend).get(_BATCH_SIZE_KEY, str(_BATCH_SIZE_DEFAULT))
         try:
             size = int(text)
@@ -49,21 +50,21 @@ class CompletionRules:
 
 
 def needs_description(draft: config_pb.ModelConfig, rules: CompletionRules) -> bool:
-    """Whether an executor must read the model file to complete the configuration."""
+    """Return whether an executor must read the model file to complete the configuration."""
     return not rules.disabled and is_incomplete(draft)
 
 
 def complete(
     draft: config_pb.ModelConfig, described: pb.Described | None, rules: CompletionRules
 ) -> ModelConfig:
-    """The configuration to serve with; without a description it is taken as written.
+    """Return the configuration to serve with; without a description it is taken as written.
 
     Raises:
         NereidError: it is wrong in itself, does not fit the model file, or cannot be served.
     """
     description = None
     if described is not None and described.HasField("config"):
-        # The model has completed it itself.
+        # The model has completed the configuration itself.
         draft = described.config
     elif described is not None and (described.inputs or described.outputs):
         description = read_description(described)
@@ -80,7 +81,7 @@ def check_servable(draft: config_pb.ModelConfig) -> None:
     """Raise if the configuration asks for a feature that is not offered: never ignore one."""
     agents = [agent.name for agent in draft.model_repository_agents.agents]
     if agents and is_ensemble(draft):
-        # They run in executors, which have no ensembles.
+        # Repository agents run in executors, which have no ensembles.
         names = ", ".join(f"'{name}'" for name in agents)
         raise Unimplemented(
             f"model '{draft.name}': repository agents are not offered for ensembles: {names}"

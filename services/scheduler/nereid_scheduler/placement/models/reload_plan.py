@@ -1,6 +1,6 @@
-"""What a load has to do so that a model is served as it was found in its repository.
+"""Plan of a load: the steps after which a model is served as it was found in its repository.
 
-Pure: versions in service and the model as it was found, in; numbers of versions, out.
+Pure: versions in service and the found model in, numbers of versions out. `reload` carries it out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReloadPlan:
-    """The versions to load, to give other instance groups, and to unload."""
+    """Versions to load, to give other instance groups, and to unload."""
 
     load: tuple[int, ...] = ()
     update_instances: tuple[int, ...] = ()
@@ -30,13 +30,13 @@ class ReloadPlan:
 
 
 def plan_reload(current: Mapping[int, ServedVersion], found: FoundModel) -> ReloadPlan:
-    """The steps from the current versions to those that were found."""
+    """Return the steps from the current versions to those that were found."""
     load, update = [], []
     for number in found.versions:
         served = current.get(number)
         if served is None or not _is_unchanged(served, found):
             load.append(number)
-        elif any(_same_instances(each, found.draft) for each in _configurations(served)):
+        elif any(_same_instances(config, found.draft) for config in _configurations(served)):
             continue
         elif served.life.state is VersionState.READY and not is_ensemble(found.draft):
             update.append(number)
@@ -51,23 +51,26 @@ def plan_reload(current: Mapping[int, ServedVersion], found: FoundModel) -> Relo
 
 
 def _same_instances(one: config_pb.ModelConfig, other: config_pb.ModelConfig) -> bool:
-    """Whether the two agree in the fields that can change while a version is in service."""
+    """Return whether two drafts agree in the fields that can change while a version serves."""
     groups = list(one.instance_group) == list(other.instance_group)
     return groups and one.version_policy == other.version_policy
 
 
 def _is_unchanged(served: ServedVersion, found: FoundModel) -> bool:
-    """Whether the model that is loaded, or being loaded, has the files and fields found now."""
+    """Return whether a loaded, or loading, version has the files and fields found now."""
     if served.life.state not in (VersionState.READY, VersionState.LOADING):
         return False
     if served.path != found.version_path(served.number):
         return False
     now = revision_of(found.draft, found.file_digests[served.number])
-    return any(revision_of(each, served.file_digest) == now for each in _configurations(served))
+    return any(revision_of(config, served.file_digest) == now for config in _configurations(served))
 
 
 def _configurations(served: ServedVersion) -> Iterator[config_pb.ModelConfig]:
-    """As written, and as clients are told, who may give it back as an override."""
+    """Yield a version's configuration as written, and as clients see it.
+
+    Clients may send the latter back as an override.
+    """
     yield served.draft
     if served.shown is not None:
         yield served.shown

@@ -1,22 +1,26 @@
-"""Which executors may have the first runs of requests that were sent again, and who waits for what
-they say about them. Pure.
+"""Decisions on the first runs of requests that were sent again. Pure.
 
-    event                               decided
-    a request is sent again, and some   it waits: what is named is recalled from its executor, the
-    of its runs are named, or a grace   others until their executors may have named them
+A run is an id under which executors know a request: the request's own, or that of an ensemble's
+step. Here it is decided which executor is asked for a run's response, and which request ends its
+wait. A *named* run is one that an executor has said it has begun.
+
+    event                               decision
+    a request is sent again, and some   it waits: named runs are recalled from their executors, the
+    of its runs are named, or a grace   others wait until their executors may have named them
     period is on
-    - else                              there is no first run to wait for
-    it is sent once more                who waited for it is forgotten: its gateway gave that up
-    executors name requests             those among them that wait are recalled
-    an executor has no response, or     the next one that has named it is asked; or a report is
-    leaves                              awaited, which may name it; else it ends without a response
-    another scheduler is lost, or an    in a takeover's grace period each is asked to report what it
-    executor joins after that           has begun for the lost one
-    no report is awaited any more, or   what is not named ends without a response
+    - otherwise                         there is no first run to wait for
+    it is sent once more                the earlier wait is forgotten, as its gateway gave it up
+    executors name runs                 the runs among them that are waited for are recalled
+    an executor has no response, or     the next executor that has named the run is asked; or a
+    leaves                              report is awaited, which may name it; else it ends without
+                                        a response
+    another scheduler is lost, or an    in a takeover's grace period each executor is asked to
+    executor joins after that           report what it has begun for the lost scheduler
+    no report is awaited any more, or   runs that are not named end without a response
     the grace period is over
-    all runs of a request have ended    it has the response of its own run, or none
+    all runs of a request have ended    the request gets the response of its own run, or none
 
-A run is an id under which executors know a request: its own, or of an ensemble's step.
+Knows no clock, stream or model; `first_runs` carries the decisions out.
 """
 
 from __future__ import annotations
@@ -32,14 +36,14 @@ if TYPE_CHECKING:
 
 
 class Recall(NamedTuple):
-    """An executor is to be asked for a run's response."""
+    """Decision to ask an executor for a run's response."""
 
     executor: Hashable
     run: int
 
 
 class ReportQuery(NamedTuple):
-    """An executor is to be asked what it has begun for a scheduler that was lost."""
+    """Decision to ask an executor what it has begun for a scheduler that was lost."""
 
     executor: Hashable
     number: int
@@ -47,7 +51,7 @@ class ReportQuery(NamedTuple):
 
 
 class FirstRunEnd(NamedTuple):
-    """Who waits for a first run gets its response; None: there is none that could be had."""
+    """Decision to end a wait; response is `None` if the first run's could not be had."""
 
     waiter: Hashable
     response: InferResponse | None
@@ -60,62 +64,70 @@ Decision = Recall | ReportQuery | FirstRunEnd
 class _Wait:
     waiter: Hashable
     request_id: int
-    # The runs that have not ended.
+    # Runs that have not ended.
     open: set[int]
     response: InferResponse | None = None
 
 
 class Recalls:
-    """One scheduler's. Executors are sessions; times are seconds of one monotonic clock."""
+    """First runs of one scheduler.
+
+    Executors are sessions; times are seconds of one monotonic clock.
+    """
 
     def __init__(self, grace_ends_s: float, takeover_grace_s: float, max_named: int) -> None:
-        """grace_ends_s: of the start; takeover_grace_s: after the loss of another scheduler.
-        max_named: how many runs it remembers.
+        """grace_ends_s: end of the start's grace period. max_named: how many runs are remembered.
+
+        takeover_grace_s: length of the grace period after the loss of another scheduler.
         """
         self._grace_ends_s = grace_ends_s
         self._takeover_grace_s = takeover_grace_s
         self._max_named = max_named
-        # Those that have joined.
+        # Executors that have joined.
         self._executors: dict[Hashable, None] = {}
-        # By run, those that have named it, and have not said that they have no response.
+        # By run: executors that have named it and have not said that they have no response.
         self._named: dict[int, list[Hashable]] = {}
-        # The lost schedulers whose takeover has a grace period; None: it is that of the start.
+        # Lost schedulers whose takeover has a grace period; `None` during that of the start.
         self._lost: set[str] | None = None
-        # The executors that are to report, by the number of the query.
+        # Executors whose reports are awaited, by the number of the query.
         self._queries: dict[int, Hashable] = {}
         self._numbers = count(1)
         self._waits: dict[Hashable, _Wait] = {}
-        # By run, who waits for it; and the executor that is being asked.
+        # By run: the request that waits for it, and the executor that is being asked.
         self._by_run: dict[int, _Wait] = {}
         self._asked: dict[int, Hashable] = {}
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for a first run."""
+        """Number of requests that wait for a first run."""
         return len(self._waits)
 
     @property
     def wake_at_s(self) -> float | None:
-        """When to call on_time(); None: nobody waits for that."""
+        """Time to call on_time(); `None` if no run waits for the end of the grace period."""
         return self._grace_ends_s if len(self._by_run) > len(self._asked) else None
 
     def begin_grace(self, ends_s: float) -> None:
-        """Executors can join from now on."""
+        """Restart the grace period of the start: executors can join from now on."""
         self._grace_ends_s, self._lost = ends_s, None
 
     def begin_takeover(self, lost: Iterable[str], now_s: float) -> list[Decision]:
-        """Other schedulers were lost. A request that was sent to one of them is not run again
-        before the executors have reported what they have begun for it.
+        """Begin a grace period after other schedulers were lost.
+
+        A request that was sent to one of them does not run again before the executors have reported
+        what they have begun for it.
         """
         in_grace = now_s < self._grace_ends_s
         if in_grace and self._lost is None:
-            return []  # it has just started: others may still join
+            return []  # this scheduler has just started: executors may still join
         lost = set(lost)
         self._lost = lost | self._lost if in_grace and self._lost else lost
-        # Executors notice a scheduler that hangs about as soon as its peers do. What waits longer
-        # waits in vain; and a request that is not named in time may run again, as after any loss.
+        # Executors notice a scheduler that hangs about as soon as its peers do, so a longer wait is
+        # in vain. A request that is not named in time may run again, as after any loss.
         self._grace_ends_s = now_s + self._takeover_grace_s
-        queries = [query for each in self._executors for query in self._ask_reports(each, lost)]
+        queries = [
+            query for executor in self._executors for query in self._ask_reports(executor, lost)
+        ]
         return queries + self._end_grace_early(now_s)
 
     # ---- requests
@@ -123,9 +135,10 @@ class Recalls:
     def find(
         self, waiter: Hashable, request_id: int, run_ids: Collection[int], now_s: float
     ) -> list[Decision] | None:
-        """A request was sent again; None: there is no first run to wait for.
+        """Let a request that was sent again wait for its first run, if there may be one.
 
-        run_ids: all of its runs.
+        waiter: is given the response. run_ids: all of the request's runs. Returns `None` if there
+        is no first run to wait for.
         """
         for run in run_ids:
             older = self._by_run.get(run)
@@ -140,22 +153,22 @@ class Recalls:
         return self._recall(runs)
 
     def forget(self, waiter: Hashable) -> None:
-        """It waits for nothing any more."""
+        """Forget a request that waits for nothing any more."""
         wait = self._waits.pop(waiter, None)
         for run in () if wait is None else wait.open:
             del self._by_run[run]
             self._asked.pop(run, None)
 
     def end_waits(self) -> list[Decision]:
-        """The scheduler ends: what waits gets no first run."""
+        """End all waits without a response, since the scheduler ends."""
         waiters = list(self._waits)
         self._waits.clear()
         self._by_run.clear()
         self._asked.clear()
-        return [FirstRunEnd(each, None) for each in waiters]
+        return [FirstRunEnd(waiter, None) for waiter in waiters]
 
     def on_time(self, now_s: float) -> list[Decision]:
-        """Time has passed."""
+        """End what the grace period made wait, if it is over."""
         return self._end_unnamed() if now_s >= self._grace_ends_s else []
 
     # ---- executors
@@ -163,30 +176,30 @@ class Recalls:
     def executor_joined(
         self, executor: Hashable, runs: Iterable[int], now_s: float
     ) -> list[Decision]:
-        """It has begun these, and may have, or get, their responses."""
+        """Add an executor. It has begun these runs, and may have, or get, their responses."""
         self._executors[executor] = None
         decisions = self._name_runs(executor, runs)
         if self._lost and now_s < self._grace_ends_s:
-            # It may still have a session with one that was lost.
+            # The executor may still have a session with a scheduler that was lost.
             decisions += self._ask_reports(executor, self._lost)
         return decisions
 
     def executor_reported(
         self, executor: Hashable, runs: Iterable[int], query: int, now_s: float
     ) -> list[Decision]:
-        """It has begun these. query: that it replies to, 0 if none."""
+        """Record runs that an executor has begun. query: the number of its query, 0 if none."""
         decisions = self._name_runs(executor, runs)
         if self._queries.pop(query, None) is not None:
             decisions += self._end_grace_early(now_s)
         return decisions
 
     def executor_left(self, executor: Hashable, now_s: float) -> list[Decision]:
-        """It cannot be asked any more."""
+        """Remove an executor, which cannot be asked any more."""
         self._executors.pop(executor, None)
-        for run in [each for each, executors in self._named.items() if executor in executors]:
+        for run in [run for run, executors in self._named.items() if executor in executors]:
             self._remove_name(executor, run)
         decisions: list[Decision] = []
-        for run in [each for each, asked in self._asked.items() if asked is executor]:
+        for run in [run for run, asked in self._asked.items() if asked is executor]:
             decisions += self._ask_next(run)
         queries = [number for number, asked in self._queries.items() if asked is executor]
         for number in queries:
@@ -196,8 +209,10 @@ class Recalls:
     def on_recalled(
         self, executor: Hashable, run: int, response: InferResponse | None
     ) -> list[Decision]:
-        """What an executor says about a run. One that has a response can be asked again: the
-        gateway's link may break before that arrives.
+        """Record what an executor says about a run.
+
+        An executor that has a response can be asked again: the gateway's link may break before the
+        response arrives.
         """
         if response is not None:
             return self._end_run(run, response)
@@ -217,8 +232,10 @@ class Recalls:
         return self._recall(named)
 
     def _ask_reports(self, executor: Hashable, lost: Iterable[str]) -> list[Decision]:
-        queries = [ReportQuery(executor, next(self._numbers), each) for each in sorted(lost)]
-        self._queries.update((each.number, executor) for each in queries)
+        queries = [
+            ReportQuery(executor, next(self._numbers), scheduler) for scheduler in sorted(lost)
+        ]
+        self._queries.update((query.number, executor) for query in queries)
         return [*queries]
 
     def _remove_name(self, executor: Hashable, run: int) -> None:
@@ -229,7 +246,7 @@ class Recalls:
                 del self._named[run]
 
     def _recall(self, runs: Iterable[int]) -> list[Decision]:
-        """Ask for those of these that wait and are named."""
+        """Ask for those of these runs that are waited for and named."""
         decisions: list[Decision] = []
         for run in runs:
             executors = self._named.get(run)
@@ -239,15 +256,18 @@ class Recalls:
         return decisions
 
     def _ask_next(self, run: int) -> list[Decision]:
-        """Who was asked has no response."""
+        """Ask another executor, since the one that was asked has no response."""
         del self._asked[run]
-        # What is not named ends with the last report that is awaited.
+        # A run that is not named ends with the last report that is awaited.
         if run in self._named or self._queries:
             return self._recall((run,))
         return self._end_run(run, None)
 
     def _end_grace_early(self, now_s: float) -> list[Decision]:
-        """Once all executors have reported. With none at all, those that come back may have it."""
+        """End the grace period once all executors have reported.
+
+        Without any executor it goes on: those that come back may have the response.
+        """
         if self._queries or not self._executors or now_s >= self._grace_ends_s:
             return []
         self._grace_ends_s = now_s
@@ -256,7 +276,7 @@ class Recalls:
     def _end_unnamed(self) -> list[Decision]:
         self._queries.clear()
         decisions: list[Decision] = []
-        for run in [each for each in self._by_run if each not in self._asked]:
+        for run in [run for run in self._by_run if run not in self._asked]:
             decisions += self._end_run(run, None)
         return decisions
 

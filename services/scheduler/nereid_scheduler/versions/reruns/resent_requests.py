@@ -1,7 +1,8 @@
-"""Requests that their gateway sends again, since the scheduler, or a response, was lost.
+"""Requests that their gateway sends again because the scheduler, or a response, was lost.
 
-The first run may still go on in an executor. While it can be reached, the request waits for it and
-gets its response. Without that, it runs again; or fails, if its model runs requests at most once.
+The first run may still go on in an executor. While the executor can be reached, the request waits
+for it and gets its response. Without a first run it runs again, or fails if its model runs requests
+at most once.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 def may_have_run(model: str, cause: str) -> Aborted:
-    """The error for a request that must not run again."""
+    """Return the error of a request that must not run again."""
     text = f"{cause}; the request may have run, and model '{model}' runs requests at most once"
     return Aborted(text, accepted=True)
 
@@ -42,7 +43,7 @@ class ResentRequest:
         on_response: OnResponse,
         on_unknown: Callable[[], None],
     ) -> None:
-        """on_unknown: called, later, if there is no response of a first run."""
+        """on_unknown: called later if there is no response of a first run."""
         self._request = request
         self._first_runs = first_runs
         self._on_response = on_response
@@ -50,8 +51,9 @@ class ResentRequest:
         self._deadline_timer: asyncio.TimerHandle | None = None
 
     def wait(self, run_ids: Collection[int]) -> bool:
-        """Begin to wait; False: there is no first run to wait for. run_ids: by which executors know
-        the request; its own among them.
+        """Begin to wait; return False if there is no first run to wait for.
+
+        run_ids: ids by which executors know the request, its own among them.
         """
         request = self._request
         if not self._first_runs.find(self, request.id, run_ids):
@@ -63,13 +65,14 @@ class ResentRequest:
         return True
 
     def cancel(self) -> None:
+        """Stop waiting; the first run goes on."""
         self._forget()
 
     def set_flow(self, *, paused: bool) -> None:
         """Do nothing: there are no responses yet."""
 
     def on_first_run(self, response: InferResponse | None) -> None:
-        """A first_runs.FirstRunWaiter."""
+        """Take the first run's response; without one call on_unknown. See FirstRunWaiter."""
         self._forget()
         if response is None:
             self._on_unknown()

@@ -1,7 +1,7 @@
-"""Checks requests against a model's configuration: the one place where an Entry is built.
+"""Validation of requests against a model's configuration: the one place that builds an Entry.
 
-Reads heads and payload sizes, never a tensor's content. The texts are Triton's, and so is the order
-of the checks; which texts carry the request's id is Triton's choice too.
+Reads heads and payload sizes, never a tensor's content; knows no queue. The texts are Triton's, and
+so is the order of the checks; which texts carry the request's id is Triton's choice too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAX_HEAD_BYTES = 4096
 # Sizes in bytes must fit the int64 that clients and backends compute them in.
 _MAX_TENSOR_BYTES = 2**63 - 1
 _NS_PER_S = 1_000_000_000
-# Elements without an order, or (as on Triton) without arithmetic.
+# Datatypes whose elements have no order, or (as on Triton) no arithmetic.
 _UNCLASSIFIABLE = frozenset({datatypes.BYTES, "BOOL", "FP16", "BF16"})
 
 _BATCH_NOTE = (
@@ -49,7 +49,7 @@ _BATCH_NOTE = (
 
 
 class Validator:
-    """Checks the requests of one model version. Raises NereidErrors."""
+    """Check the requests of one model version. Its methods raise NereidErrors."""
 
     def __init__(self, config: ModelConfig, max_heads: int = _MAX_HEADS) -> None:
         self._name = config.name
@@ -64,7 +64,7 @@ class Validator:
         owner: EntryOwner,
         now_ns: int,
     ) -> Entry:
-        """The entry for a request: head and sizes checked, priority level and queue timeout set."""
+        """Return the entry of a request: head and sizes checked, level and queue timeout set."""
         head = request.head
         valid = self._valid_heads.get(head) or self.check(head, request.request_id)
         payloads = request.payloads
@@ -83,7 +83,7 @@ class Validator:
             level = policies.level(request.priority)
             timeout_us = policies.timeout_us(level, request.timeout_us)
         deadline = request.deadline
-        # Not by keyword, which takes longer.
+        # Arguments are positional, as keywords take longer.
         return Entry(
             request,
             valid,
@@ -97,6 +97,7 @@ class Validator:
         )
 
     def check(self, head: bytes, request_id: str = "") -> ValidHead:
+        """Return what a head says, checked; raise InvalidArgument if it does not fit the model."""
         valid = self._valid_heads.get(head)
         if valid is None:
             valid = self._head_reader.read_head(head, request_prefix(request_id))
@@ -106,6 +107,7 @@ class Validator:
     def check_sizes(
         self, valid: ValidHead, payloads: Sequence[Payload], request_id: str = ""
     ) -> None:
+        """Check the payload sizes of a request against its head."""
         sizes = valid.sizes
         if len(payloads) != len(sizes):
             raise Internal(f"{len(payloads)} tensors came for {len(sizes)} inputs")
@@ -139,16 +141,20 @@ class _QueuePolicies:
             if self._levels:
                 self.default_level = batching.default_priority_level
                 self._policies = dict(batching.priority_queue_policies)
-        # All requests have the default level, and none has a timeout.
+        # True if all requests have the default level, and none has a timeout.
         self.uniform = not self._levels and (
             self._policy is None or not self._policy.default_timeout_us
         )
 
     def level(self, priority: int) -> int:
+        """Return the level of a request; an unknown priority gets the default one."""
         return priority if 1 <= priority <= self._levels else self.default_level
 
     def timeout_us(self, level: int, wanted_us: int) -> int:
-        """0: no timeout. As on Triton, a request can only shorten a timeout that there is."""
+        """Return a request's queue timeout in microseconds; 0 means none.
+
+        As on Triton, a request can only shorten a timeout that the model has.
+        """
         policy = self._policies.get(level, self._policy)
         if policy is None:
             return 0
@@ -171,6 +177,7 @@ class _HeadReader:
         self._padding = config.padding
 
     def read_head(self, head: bytes, prefix: str) -> ValidHead:
+        """Return a head's batch size, shapes and payload sizes, or raise Triton's error."""
         try:
             message = kserve_pb2.ModelInferRequest.FromString(head)
         except DecodeError as error:
@@ -181,12 +188,12 @@ class _HeadReader:
         try:
             batch_size, shapes, sizes = self._check_inputs(inputs, prefix)
         except InvalidArgument:
-            # Of several errors, the one that Triton finds first.
+            # There may be several errors: raise the one that Triton finds first.
             by_name = {tensor.name: tensor for tensor in inputs}
             self._check_inputs([by_name[name] for name in in_hash_order(names)], prefix)
             raise
         if self._padding is not None:
-            # Requests of different sizes may share a batch if they are padded to the same.
+            # Requests of different sizes may share a batch if they are padded to the same size.
             try:
                 shapes = self._padding.padded_shapes(shapes)
             except InvalidArgument as refusal:
@@ -208,7 +215,7 @@ class _HeadReader:
     def _check_inputs(
         self, inputs: Sequence[Input], prefix: str
     ) -> tuple[int, dict[str, tuple[int, ...]], list[int | None]]:
-        """The batch size; by name, the dims without the batch; the sizes in bytes."""
+        """Return the batch size; the dims without the batch, by name; and the sizes in bytes."""
         batch_size = self._batch_size(inputs, prefix)
         shapes: dict[str, tuple[int, ...]] = {}
         sizes: list[int | None] = []
@@ -235,7 +242,7 @@ class _HeadReader:
         if unknown:
             name = next(name for name in in_hash_order(names) if name in unknown)
             raise InvalidArgument(f"unexpected inference input '{name}' for model '{self._name}'")
-        # Triton only counts, and the model fails on what is missing.
+        # Triton only counts the inputs, and the model fails on a missing one.
         if not seen.issuperset(self._required_names):
             raise InvalidArgument(prefix + self._count_text(names))
 
@@ -264,10 +271,10 @@ class _HeadReader:
         )
 
     def _batch_size(self, inputs: Iterable[Input], prefix: str) -> int:
-        """What all inputs agree on; 1 without a batch dimension."""
+        """Return the batch size that all inputs agree on; 1 without a batch dimension."""
         if self._max_batch_size <= 0:
             return 1
-        found: int | None = None
+        batch_size: int | None = None
         for tensor in inputs:
             if self._inputs[tensor.name].is_shape_tensor:
                 continue
@@ -279,26 +286,26 @@ class _HeadReader:
             size = tensor.shape[0]
             if size < 0:
                 raise InvalidArgument(prefix + self._unspecified_text(tensor))
-            if found is None:
-                found = size
-            elif size != found:
+            if batch_size is None:
+                batch_size = size
+            elif size != batch_size:
                 raise InvalidArgument(
                     f"{prefix}input '{tensor.name}' batch size does not match other inputs for "
                     f"'{self._name}'"
                 )
-        if found is None:
+        if batch_size is None:
             return 1
-        if found > self._max_batch_size:
+        if batch_size > self._max_batch_size:
             raise InvalidArgument(
                 f"{prefix}inference request batch-size must be <= {self._max_batch_size} "
                 f"for '{self._name}'"
             )
-        return found
+        return batch_size
 
     def _check_tensor(
         self, tensor: Input, batch_size: int, prefix: str
     ) -> tuple[tuple[int, ...], int | None]:
-        """The tensor's dims without the batch, and its size in bytes."""
+        """Return the tensor's dims without the batch, and its size in bytes."""
         spec = self._inputs[tensor.name]
         if tensor.datatype != spec.datatype:
             got = tensor.datatype if tensor.datatype in datatypes.NAMES else "<invalid>"
@@ -312,8 +319,8 @@ class _HeadReader:
             raise InvalidArgument(prefix + self._unspecified_text(tensor))
         if not shape_fits(dims, spec.dims):
             raise InvalidArgument(prefix + self._shape_text(tensor, spec))
-        # Without zeros, so that no dimension can hide behind one. Like Triton, a batch of 0 is
-        # sized as a tensor without a batch dimension.
+        # Zeros are left out, so that no dimension can hide behind one. Like on Triton, a batch of 0
+        # is sized as a tensor without a batch dimension.
         full = (batch_size, *dims) if batched and batch_size else dims
         width = datatypes.SIZE_BYTES.get(spec.datatype, 1)
         if datatypes.element_count([dim for dim in full if dim]) * width > _MAX_TENSOR_BYTES:
@@ -339,7 +346,7 @@ class _HeadReader:
         )
 
     def _shape_key(self, shapes: dict[str, tuple[int, ...]]) -> Hashable:
-        """What two requests must have in common to share a batch."""
+        """Return a key that two requests must have in common to share a batch."""
         any_optional = self._required < len(self._inputs)
         key: list[Hashable] = []
         for name, spec in self._inputs.items():

@@ -1,5 +1,7 @@
-"""Checks model_warmup against the model's inputs: a sample that would be refused as a request fails
-the load, with the same text. The samples' data is read by executors.
+"""Validation of model_warmup against the model's inputs.
+
+A sample that would be refused as a request fails the load, with the same text. The samples' data is
+read by executors, not here.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ def check_samples(config: ModelConfig) -> None:
     """Check each sample that will be run.
 
     Raises:
-        InvalidArgument: it would be refused as a request.
+        InvalidArgument: a sample would be refused as a request.
     """
     config = replace(config, inputs=(*config.inputs, *_control_inputs(config)))
     validator = Validator(config)
@@ -34,7 +36,7 @@ def check_samples(config: ModelConfig) -> None:
 
 
 def _control_inputs(config: ModelConfig) -> Iterator[InputSpec]:
-    """The sequence batcher's tensors; in a sample it is its author who writes them."""
+    """Yield the sequence batcher's tensors, which the author of a sample writes himself."""
     for control_input in config.proto.sequence_batching.control_input:
         for control in control_input.control:
             yield InputSpec(control_input.name, control_datatype(control), (1,), optional=True)
@@ -48,7 +50,7 @@ def _head(
     inputs = {tensor.name for tensor in config.inputs}
     for name, tensor in sample.inputs.items():
         if name not in inputs:
-            # Executors ignore it, as Triton does.
+            # Executors ignore an unknown input, as Triton does.
             continue
         datatype = NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "")
         head.inputs.add(name=name, datatype=datatype, shape=[*batch, *tensor.dims])

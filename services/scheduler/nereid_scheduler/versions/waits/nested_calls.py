@@ -1,9 +1,9 @@
-"""Requests that models make themselves: how deep they are nested, and whether they can deadlock.
+"""Depth and deadlock detection of requests that models make themselves.
 
-A model that waits for another model's response keeps its instance busy. Where instances wait for
-each other in a circle, none would ever respond: the request that would close the circle is refused.
-A request that follows another one like it (see response_cache) waits for the instance of that one.
-Looks only at requests that name a caller. Knows no stream.
+A model that waits for another model's response keeps its instance busy. If instances wait for each
+other in a circle, none of them ever responds, so the request that would close the circle is
+refused. A request that follows an identical one in flight (see response_cache) waits for the
+instance of that one. Only requests that name a caller are looked at. Knows no stream.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Call(NamedTuple):
 
 
 class NestedCalls:
-    """Which instances wait for which requests. placed: all instances there are."""
+    """Requests that instances wait for. placed: all instances, by the number that callers name."""
 
     def __init__(self, placed: Mapping[int, PlacedInstance]) -> None:
         self._placed = placed
@@ -51,7 +51,7 @@ class NestedCalls:
         placed = self._placed.get(request.caller)
         if placed is None:
             return
-        # Any of them may be the one that asks.
+        # The instance may make the call for any of its entries.
         entries = placed.instance.batches.entries()
         request.depth = 1 + max((entry.request.depth for entry in entries), default=-1)
         if request.depth > MAX_DEPTH:
@@ -61,7 +61,7 @@ class NestedCalls:
             )
 
     def add_call(self, request: InferRequest, entry: Entry) -> None:
-        """The request was accepted as this entry.
+        """Record that a request was accepted as this entry.
 
         Raises:
             Unavailable: it would deadlock.
@@ -75,7 +75,7 @@ class NestedCalls:
         self._calls.setdefault(caller, []).append(Call(batch, entry))
         self._count += 1
         if entry.cache_lookup is not None and entry.state is RequestState.CACHE_LOOKUP:
-            # Whether it has to wait for an instance is known after the lookup.
+            # After the lookup it is known whether the request has to wait for an instance.
             entry.cache_lookup.on_queued = partial(self._check_deadlock, caller, entry)
         self._check_deadlock(caller, entry)
 
@@ -88,11 +88,11 @@ class NestedCalls:
             )
 
     def _instances_of(self, model: EntryOwner) -> list[RemoteInstance]:
-        """Those that are ready."""
+        """Return a model's instances that are ready."""
         return [
-            each.instance
-            for each in self._placed.values()
-            if each.served.runtime is model and each.instance.stream is not None
+            placed.instance
+            for placed in self._placed.values()
+            if placed.served.runtime is model and placed.instance.stream is not None
         ]
 
     def _sweep(self) -> None:
@@ -107,7 +107,7 @@ class NestedCalls:
         self._sweep_at = 2 * self._count + _MIN_SWEEP
 
     def _awaited_calls(self, instance: RemoteInstance) -> list[Call]:
-        """What the batch that it executes now still waits for."""
+        """Return the calls that the batch that an instance executes now still waits for."""
         first = instance.batches.first
         if first is None:
             return []
@@ -125,10 +125,12 @@ class NestedCalls:
             return False
         if awaited.state is not RequestState.EXECUTING and not self._all_wait(entry.owner):
             return False
-        calls = {each: self._awaited_calls(each) for each in self._calls}
+        calls = {instance: self._awaited_calls(instance) for instance in self._calls}
         blocked = {instance for instance, awaited_calls in calls.items() if awaited_calls}
         while True:
-            freed = [each for each in blocked if not self._depends_on(calls[each], blocked)]
+            freed = [
+                instance for instance in blocked if not self._depends_on(calls[instance], blocked)
+            ]
             if not freed:
                 return caller in blocked
             blocked.difference_update(freed)
@@ -138,7 +140,7 @@ class NestedCalls:
         return bool(instances) and all(map(self._awaited_calls, instances))
 
     def _depends_on(self, calls: Iterable[Call], blocked: set[RemoteInstance]) -> bool:
-        """Whether only blocked instances can respond to one of these calls."""
+        """Return whether only blocked instances can respond to one of these calls."""
         for call in calls:
             awaited = _awaited_entry(call.entry)
             if awaited.state is RequestState.CACHE_LOOKUP:
@@ -146,9 +148,9 @@ class NestedCalls:
             instances = self._instances_of(call.entry.owner)
             if awaited.state is RequestState.EXECUTING:
                 instances = [
-                    each
-                    for each in instances
-                    if each.batches.first and awaited in each.batches.first.batch.entries
+                    instance
+                    for instance in instances
+                    if instance.batches.first and awaited in instance.batches.first.batch.entries
                 ]
             if instances and blocked.issuperset(instances):
                 return True
@@ -156,5 +158,5 @@ class NestedCalls:
 
 
 def _awaited_entry(entry: Entry) -> Entry:
-    """The entry whose execution this one waits for: itself, or the leader of its flight."""
+    """Return the entry whose execution this one waits for: itself, or its flight's leader."""
     return entry if entry.cache_lookup is None else entry.cache_lookup.flight.leader
