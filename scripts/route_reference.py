@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from nereid_gateway.core.routes import HTTP, METRICS, RULES, SAGEMAKER, VERTEX_AI
+from nereid_gateway.core.routes import ENDPOINTS, HTTP, METRICS, SAGEMAKER, VERTEX_AI
 from scripts.reference_page import table, write_or_check
 
 _INTRODUCTION = """\
@@ -35,13 +35,13 @@ def page() -> str:
     rows = [
         (
             f"`{template}`",
-            b", ".join(rule.methods).decode(),
-            f"`{rule.api}`" if rule.api else "",
-            "yes" if rule.is_control else "",
-            ", ".join(_PORTS[port] for port in rule.ports),
+            b", ".join(endpoint.methods).decode(),
+            f"`{endpoint.api}`" if endpoint.api else "",
+            "yes" if endpoint.is_control else "",
+            ", ".join(_PORTS[port] for port in endpoint.ports),
         )
-        for rule in RULES.values()
-        for template in rule.templates
+        for endpoint in ENDPOINTS
+        for template in endpoint.templates
     ]
     return _INTRODUCTION + table(_HEADER, rows)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from nereid_gateway.core.routes import RULES, SAGEMAKER, VERTEX_AI, resolve
+from nereid_gateway.core.routes import SAGEMAKER, VERTEX_AI, resolve
 from nereid_gateway.extras.managed.archives import Archives
 from nereid_gateway.extras.managed.default_model import DefaultModel
 from nereid_gateway.extras.managed.multi_model import MultiModel
@@ -93,7 +93,7 @@ def run(data: bytes) -> None:
         assert call.done is (not port.calls)
         if port.calls:
             assert port.calls == [call]
-            assert port.port.name in RULES[resolve(call.target).kind].ports
+            assert port.port.name in resolve(call.target).endpoint.ports
             assert b"accept-encoding" not in call.headers
         status = call.unwritten[0][9:12] if call.done else b""
         assert not call.done or status in {b"400", b"405"}

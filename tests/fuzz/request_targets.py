@@ -5,7 +5,7 @@ refused.
 from __future__ import annotations
 
 from nereid.core.errors import InvalidArgument
-from nereid_gateway.core.routes import RULES, RouteKind, model_target, resolve
+from nereid_gateway.core.routes import ENDPOINTS, NOT_FOUND, model_target, resolve
 from nereid_gateway.server.query import Query
 
 LONGEST_BYTES = 512
@@ -22,9 +22,9 @@ WORDS = [b"%2F", b"%ff", b"%", b"/infer", b"?last=", b"&", b"nan", b"inf", b"-1"
 
 def run(data: bytes) -> None:
     route = resolve(data)
-    assert (route.kind in RULES) is (route.kind is not RouteKind.NOT_FOUND)
+    assert route.endpoint is NOT_FOUND or route.endpoint in ENDPOINTS
     assert not any("/" in name for name in route[1:] if isinstance(name, str))
-    if route.kind is RouteKind.INFER:
+    if route.endpoint.handler == "InferEndpoint.handle":
         assert resolve(model_target(route.model, "infer")).model == route.model
     try:
         query = Query(data, ("last", "allow_last"))

@@ -110,8 +110,7 @@ def test_a_name_stands_for_errors_of_one_type(path: str) -> None:
 # Of no inference request, or of one that was sent before.
 HAVE_CLOSURES = {
     "_control",
-    "_load",
-    "_pass_through",
+    "load",
     "_spawn",
     "_await_first_run",
     "request_grants",

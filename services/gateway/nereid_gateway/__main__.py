@@ -1,8 +1,8 @@
-"""`python -m nereid_gateway`: the gateway as a process of its own."""
+"""Gateway as a process of its own: `python -m nereid_gateway`."""
 
 from __future__ import annotations
 
-# Before anything that may lie in the folder of the start.
+# This import comes before imports of modules that may lie in the working directory.
 import nereid.safe_path  # isort: split
 
 import asyncio
@@ -42,7 +42,7 @@ async def serve(
     settings: GatewaySettings,
     shutdown: Shutdown,
 ) -> int:
-    """Serve until shutdown is requested; the exit code."""
+    """Serve until shutdown is requested; return the exit code."""
     domain = shm_namespace(settings.shm_limit_bytes)
     address = only_address(settings.scheduler_address)
     mesh: MeshAccess
@@ -50,7 +50,7 @@ async def serve(
         channel = _open_channel(settings, address, replaceable=False)
         mesh, close = OneScheduler(dial_scheduler(channel, domain), channel), channel.close
     else:
-        # Imported only where it is used.
+        # This import is deferred because most gateways have one scheduler.
         from nereid.mesh_routing.scheduler_channels import SchedulerChannels  # noqa: PLC0415
 
         specs = parse_addresses(settings.scheduler_address)
@@ -85,7 +85,7 @@ async def _start(service: GatewayService) -> None:
 
 
 def main() -> int:
-    """Run the process."""
+    """Run the process and return its exit code."""
     stand_by(os.environ)
     settings = gateway_settings.read()
     ports, group = read_ports(os.environ), read_group(os.environ)

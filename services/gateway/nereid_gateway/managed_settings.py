@@ -1,4 +1,4 @@
-"""The flags of SageMaker's and Vertex AI's ports, with the variables that those platforms set."""
+"""Flags of SageMaker's and Vertex AI's ports, with the variables that those platforms set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ NOT_IN_VERTEX_AI: Final = PlatformVariable("AIP_MODE", {"PREDICTION": "false"})
 
 
 def parse_port_range(text: str) -> tuple[int, int]:
-    """The first and the last port of a text FIRST-LAST. Raises ValueError: it is none."""
+    """Return the first and the last port of a text FIRST-LAST.
+
+    Raises:
+        ValueError: the text is no such range.
+    """
     match = _RANGE.fullmatch(text)
     if match is None:
         raise ValueError("expected FIRST-LAST")
@@ -44,7 +48,10 @@ def _path(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ManagedSettings:
-    """Those ports speak HTTP without TLS, at the interface of the HTTP port."""
+    """Settings of the managed ports.
+
+    The ports speak HTTP without TLS, at the interface of the HTTP port.
+    """
 
     TOPIC: ClassVar = Topic.MANAGED
 
@@ -126,11 +133,13 @@ class ManagedSettings:
 
     @property
     def has_managed_port(self) -> bool:
+        """True if some managed port is served."""
         return self.allow_sagemaker or self.allow_vertex_ai
 
     def managed_errors(self, ports: Mapping[str, int]) -> list[str]:
-        """What is wrong with these settings, a line each. ports: those that are served beside
-        SageMaker's, by their flags.
+        """Return the errors in these settings, a line each.
+
+        ports: ports that are served beside SageMaker's, by their flags.
         """
         errors = []
         if self.allow_sagemaker and self.sagemaker_safe_port_range:

@@ -1,6 +1,6 @@
-"""The gateway as a whole: constructs its data plane and fronts; starts, drains and closes them.
+"""Gateway as a whole: constructs its data plane and fronts; starts, drains and closes them.
 
-How the scheduler is reached is passed in, so that both can run in one process.
+The access to the scheduler is passed in, so that both can run in one process.
 """
 
 from __future__ import annotations
@@ -66,19 +66,19 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# The part of the drain time in which new requests are still accepted, as by Triton.
+# Part of the drain time in which new requests are still accepted, as by Triton.
 _ACCEPTING_SHARE: Final = 0.2
-# How long clients with open connections are waited for, so that they can go elsewhere.
+# Time for which clients with open connections are awaited, so that they can go elsewhere.
 _NOTICE_S: Final = 0.5
 _SCRAPE_TIMEOUT_S: Final = 2.0
-# How long the first gateway of a group waits for the others before it serves.
+# Time for which the first gateway of a group waits for the others before it serves.
 _GROUP_START_S: Final = 5.0
-# Of one gRPC client that does not read its responses.
+# Unsent bytes of a gRPC client that does not read its responses.
 _MAX_UNSENT_BYTES: Final = 64 << 20
 
 
 def joined(link: rpc.Link[ToScheduler]) -> OpenLink:
-    """One end of a pair of links in memory."""
+    """Return a function that opens one end of a pair of links in memory."""
 
     def open_link(*, on_items: Any, on_up: Any, on_down: Any) -> SchedulerLink:
         link.on_items, link.on_up, link.on_down = on_items, on_up, on_down
@@ -90,7 +90,7 @@ def joined(link: rpc.Link[ToScheduler]) -> OpenLink:
 
 
 class GatewayService:
-    """One gateway. start() once, drain() once."""
+    """Gateway in one process. Call start() once and drain() once."""
 
     def __init__(
         self,
@@ -100,8 +100,10 @@ class GatewayService:
         ports: InheritedPorts | None = None,
         group: GatewayGroup | None = None,
     ) -> None:
-        """ports: those that are bound already; None: none is. group: of the gateways that serve
-        them together; None: it serves alone.
+        """Construct the gateway from its settings.
+
+        ports: ports that are bound already, if any. group: the gateways that serve them together,
+        if there are others.
         """
         self._settings = settings
         self._ports = ports
@@ -115,7 +117,7 @@ class GatewayService:
         scrape_limit_s = min(control_limit_s, _SCRAPE_TIMEOUT_S)
         self._counts = ModelCounts(mesh, scrape_limit_s, group=group)
         control = Control(mesh, control_limit_s, reconnect_limit_s, counts=self._counts)
-        # Of both ports.
+        # Budget of both ports.
         self._budget = ByteBudget(
             settings.budget_limits, lambda: self._upstream.pending.pending_bytes
         )
@@ -150,9 +152,9 @@ class GatewayService:
             self._decoders,
             timeline=self._timeline,
         )
-        # None: clients need no credentials.
+        # Both are `None` if clients need no credentials.
         self._access, self._access_watch = _open_access(settings)
-        # None: there is no console.
+        # `None` without a console.
         self._consoles: ConsoleHub | None = None
         self._http_policy = CallPolicy(
             restricted_apis.gather(settings.http_restricted_api),
@@ -172,7 +174,7 @@ class GatewayService:
             restricted_apis=settings.restricted_apis("http"),
         )
         self._http = self._http_server()
-        # All HTTP servers of clients: those of managed ports follow.
+        # All HTTP servers of clients; those of managed ports are added below.
         self._edges = [self._http]
         self._grpc_front = GrpcFront(
             self._data_plane, self._forwarding(settings.grpc_header_forward_pattern)
@@ -195,7 +197,7 @@ class GatewayService:
         self._shares_ports = (
             group is not None or settings.reuse_http_port or settings.reuse_grpc_port
         )
-        # None: there are no other gateways to gather series from.
+        # `None` if there are no other gateways to gather series from.
         self._group_metrics: GroupMetrics | None = None
         if group is not None:
             number, size = group.number, group.size
@@ -207,18 +209,18 @@ class GatewayService:
         self._metrics = HttpServer(metrics_front, _http_limits(settings))
         self._managed = self._managed_ports(control, metrics_front)
         self._edges += self._managed.values()
-        # The addresses bound by start(); None for a front that is off.
+        # Addresses that start() has bound; `None` for a front that is off.
         self.http_address: str | None = None
         self.grpc_address: str | None = None
         self.metrics_address: str | None = None
-        # By "sagemaker" and "vertex-ai", those that are served.
+        # Addresses of the managed ports that are served, by "sagemaker" and "vertex-ai".
         self.managed_addresses: dict[str, str] = {}
 
     def _console(self, slow_requests: SlowRequests | None) -> ConsoleEndpoints | None:
-        """None: it is not to be served."""
+        """Return the console's endpoints, or None if it is not to be served."""
         if slow_requests is None:
             return None
-        # Most gateways start without it.
+        # The import is deferred: most gateways start without this module.
         from nereid_gateway.extras.console.console import make_console  # noqa: PLC0415
 
         self._consoles, endpoints = make_console(
@@ -233,7 +235,7 @@ class GatewayService:
         return endpoints
 
     async def _read_own_page(self) -> bytes:
-        """The series of this gateway, or of all gateways of its group."""
+        """Return the series of this gateway, or of all gateways of its group."""
         return await self._read_own()
 
     def _http_server(self) -> HttpServer:
@@ -243,11 +245,11 @@ class GatewayService:
         return HttpServer(dispatch, _http_limits(settings), reader, allocate_body, self._budget)
 
     def _managed_ports(self, control: Control, metrics: Dispatch) -> dict[str, HttpServer]:
-        """By "sagemaker" and "vertex-ai", those that are to be served."""
+        """Return the managed ports to serve, by "sagemaker" and "vertex-ai"."""
         settings = self._settings
         if not settings.has_managed_port:
             return {}
-        # Most gateways start without them.
+        # Most gateways start without these ports.
         from nereid_gateway.extras.managed.ports import make_ports  # noqa: PLC0415
 
         limits = _http_limits(settings)
@@ -255,8 +257,10 @@ class GatewayService:
         return make_ports(settings, control, front, metrics, guard, limits, self._budget)
 
     def _guard(self, front: Dispatch) -> tuple[Dispatch, AllocateBody]:
-        """A front behind its guard, which refuses what a client may not do, and what makes buffers
-        for large requests behind the same guard.
+        """Return a front behind its guard, and the function that makes its buffers.
+
+        The guard refuses calls that a client may not make. Buffers for large requests are made
+        behind the same guard.
         """
         policy = self._http_policy
         if not policy:
@@ -272,7 +276,7 @@ class GatewayService:
         """Bind the ports, then open the link.
 
         Raises:
-            OSError: a port cannot be had; nothing is left running then.
+            OSError: a port is not available; nothing is left running then.
         """
         settings = self._settings
         try:
@@ -315,11 +319,11 @@ class GatewayService:
             _log.info("serving the routes of %s on %s", name, bound)
 
     async def import_deferred(self) -> None:
-        """Import what it has started without; it serves meanwhile."""
+        """Import modules that the start does not need, while the gateway serves."""
         await asyncio.to_thread(import_deferred)
 
     def exposure(self) -> str:
-        """What its ports are open for, and to whom."""
+        """Return the summary of what the ports serve, and to whom."""
         addresses = {
             "http": self.http_address,
             "grpc": self.grpc_address,
@@ -359,7 +363,7 @@ class GatewayService:
         options = _grpc_options(self._settings)
         if self._settings.grpc_engine == "nereid":
             return rpc.Server(handlers, options, self._budget, self._zlib_queue)
-        # Imported only where the settings ask for it.
+        # This import is deferred because most settings do not ask for this engine.
         from nereid.rpc.grpcio_engine import GrpcioServer, PingRules  # noqa: PLC0415
 
         settings = self._settings
@@ -371,9 +375,10 @@ class GatewayService:
         return GrpcioServer(handlers, options, pings)
 
     async def drain(self, timeout_s: float) -> None:
-        """Send clients elsewhere, finish pending requests, then close; all within timeout_s. Ports
-        that no other gateway serves are open as long as anything is pending: who connects gets a
-        response, be it that the server is stopping.
+        """Send clients elsewhere, finish pending requests, then close, all within timeout_s.
+
+        Ports that no other gateway serves are open as long as anything is pending: a client that
+        connects gets a response, if only that the server is stopping.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -388,7 +393,7 @@ class GatewayService:
             pending = len(self._upstream.pending.requests)
             _log.info("draining: %d requests are still pending, no more are accepted", pending)
         if self._shares_ports:
-            # Other gateways serve new connections; what has come on the open ones is still served.
+            # Other gateways serve new connections; requests on open connections are still served.
             self._stop_accepting()
         else:
             self._data_plane.stop_accepting()
@@ -401,14 +406,14 @@ class GatewayService:
         self._upstream.close()
         if self._grpc is not None:
             await self._grpc.drain(max(0.1, deadline - loop.time()))
-        # The responses are in the transports: let each connection end by itself.
+        # The responses are in the transports: each connection may end by itself.
         limit_s = max(0.1, deadline - loop.time())
         await asyncio.gather(*(edge.wait_closed(limit_s) for edge in self._edges))
         await self._close_edges()
         await self._close_unrelated()
 
     async def _close_unrelated(self) -> None:
-        """What no client's request needs."""
+        """Close the parts that no client's request needs."""
         await self._counts.close()
         await self._metrics.close()
         if self._group_metrics is not None:
@@ -431,8 +436,9 @@ class GatewayService:
             await edge.close()
 
     async def _announce_drain(self, limit_s: float) -> None:
-        """Serve what clients send until they know that their connections end: those of gRPC are
-        told so, those of HTTP learn it from their next response.
+        """Serve requests until the clients know that their connections end.
+
+        gRPC clients are notified, HTTP clients learn it from their next response.
         """
         notices = [edge.wait_closed(limit_s) for edge in self._edges]
         if self._grpc is not None:
@@ -442,10 +448,10 @@ class GatewayService:
 
 
 def _open_access(settings: GatewaySettings) -> tuple[AccessControl | None, ConfigWatch | None]:
-    """None: clients need no credentials."""
+    """Return the access control and the watch of its file; None if clients need no credentials."""
     if not settings.auth_config:
         return None, None
-    # Most gateways start without it.
+    # The import is deferred: most gateways start without this module.
     from nereid_gateway.guards.auth.access import open_access  # noqa: PLC0415
 
     return open_access(settings.auth_config)
@@ -454,10 +460,10 @@ def _open_access(settings: GatewaySettings) -> tuple[AccessControl | None, Confi
 def _infer_chain(
     settings: GatewaySettings, upstream: Upstream, group: GatewayGroup | None
 ) -> InferChain:
-    """The console's slow requests -> tracing -> outputs in clients' shared memory -> upstream,
-    built from its end.
+    """Return the chain of steps, which is built from its end.
 
-    Steps that the settings do not ask for are not there.
+    The order is: the console's slow requests, tracing, outputs in clients' shared memory, upstream.
+    Steps that the settings do not ask for are left out.
     """
     step: InferStep = upstream
     regions = NO_REGIONS
@@ -473,7 +479,7 @@ def _infer_chain(
         step = tracing
     slow_requests = None
     if settings.console:
-        # Most gateways start without it.
+        # The import is deferred: most gateways start without this module.
         from nereid_gateway.plane.slow_requests import SlowRequests  # noqa: PLC0415
 
         step = slow_requests = SlowRequests(step.infer)

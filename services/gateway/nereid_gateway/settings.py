@@ -1,4 +1,4 @@
-"""The gateway's flags and environment variables; nothing else in the gateway reads either."""
+"""Flags and environment variables of the gateway; nothing else in the gateway reads either."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ALPN: Final = {"http": "http/1.1", "grpc": "h2"}
 
 @dataclass(frozen=True, kw_only=True)
 class HttpSettings:
-    """The flags of the HTTP port."""
+    """Flags of the HTTP port."""
 
     TOPIC: ClassVar = Topic.HTTP
 
@@ -93,7 +93,7 @@ class HttpSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class GrpcSettings:
-    """The flags of the gRPC port."""
+    """Flags of the gRPC port."""
 
     TOPIC: ClassVar = Topic.GRPC
 
@@ -156,7 +156,7 @@ class GrpcSettings:
     grpc_infer_response_compression_level: str = flag(
         "none", "how much responses to gRPC inference are compressed", flags.choice(*LEVELS)
     )
-    # Triton's threads and pools, which Nereid does not have.
+    # These flags are for Triton's threads and pools, which Nereid does not have.
     grpc_infer_thread_count: int = flag(2, "accepted and ignored", flags.integer(1))
     grpc_infer_allocation_pool_size: int = flag(8, "accepted and ignored", flags.integer(0))
     grpc_max_response_pool_size: int = flag(8, "accepted and ignored", flags.integer(1))
@@ -172,7 +172,7 @@ class GrpcSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ControlApiSettings:
-    """The flag of the APIs that change the server."""
+    """Flag of the APIs that change the server."""
 
     TOPIC: ClassVar = Topic.MODELS
 
@@ -189,7 +189,7 @@ class ControlApiSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class AuthSettings:
-    """The flag of client authentication."""
+    """Flag of client authentication."""
 
     TOPIC: ClassVar = Topic.AUTHENTICATION
 
@@ -200,16 +200,16 @@ class AuthSettings:
     )
 
     def apis_with_credentials(self) -> frozenset[str]:
-        """The groups of APIs that no client may use without an API key or a token."""
+        """Return the groups of APIs that no client may use without an API key or a token."""
         if not self.auth_config:
             return frozenset()
-        # As below: most meshes start without it.
+        # The imports here and below are deferred because most meshes start without them.
         from nereid_gateway.guards.auth.reload import load_config  # noqa: PLC0415
 
         return frozenset(APIS) - load_config(self.auth_config).config.open_apis()
 
     def auth_errors(self) -> list[str]:
-        """What is wrong with the file, one line each."""
+        """Return the errors in the file, one line each."""
         if not self.auth_config:
             return []
         from nereid_gateway.guards.auth.config import AuthConfigError  # noqa: PLC0415
@@ -218,13 +218,13 @@ class AuthSettings:
         try:
             load_config(self.auth_config)
         except AuthConfigError as error:
-            return [f"--auth-config: {self.auth_config}: {each}" for each in error.errors]
+            return [f"--auth-config: {self.auth_config}: {text}" for text in error.errors]
         return []
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientShmSettings:
-    """The flags of clients' shared memory."""
+    """Flags of clients' shared memory."""
 
     TOPIC: ClassVar = Topic.SHARED_MEMORY
 
@@ -238,7 +238,7 @@ class ClientShmSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class MeshMetricsSettings:
-    """The flags of the metrics port, which serves the whole mesh's page."""
+    """Flags of the metrics port, which serves the whole mesh's page."""
 
     TOPIC: ClassVar = Topic.METRICS
 
@@ -257,7 +257,7 @@ class MeshMetricsSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LimitSettings:
-    """How much of everything clients may have at once, and for how long."""
+    """Limits on what clients may use at once, and for how long."""
 
     TOPIC: ClassVar = Topic.LIMITS
 
@@ -384,7 +384,7 @@ class GatewaySettings(
 
     @property
     def budget_limits(self) -> BudgetLimits:
-        """Of the bytes that are held for clients."""
+        """Limits on the bytes that are held for clients."""
         total = self.max_pending_bytes
         return BudgetLimits(
             total_bytes=total,
@@ -394,28 +394,28 @@ class GatewaySettings(
 
     @property
     def max_client_connections(self) -> int:
-        """Of one client, on each port."""
+        """Number of connections that one client may have on each port."""
         return self.max_connections_per_client or max(1024, self.max_connections // 4)
 
     @property
     def http_at(self) -> str:
-        """Where HTTP is served: host:port or unix:/path."""
+        """Address of the HTTP port: host:port or unix:/path."""
         return flags.listening_address(self.http_address, self.http_port)
 
     @property
     def grpc_at(self) -> str:
-        """Where gRPC is served."""
+        """Address of the gRPC port: host:port or unix:/path."""
         return flags.listening_address(self.grpc_address, self.grpc_port)
 
     @property
     def metrics_at(self) -> str:
-        """Where metrics are served: by default on the loopback if HTTP is off the network."""
+        """Address of the metrics port, by default on the loopback if HTTP is off the network."""
         interface = self.metrics_address or self._http_interface
         return flags.listening_address(interface, self.metrics_port)
 
     @property
     def managed_at(self) -> dict[str, str]:
-        """Where "sagemaker" and "vertex-ai" are served, those that are."""
+        """Addresses of the managed ports that are served, by "sagemaker" and "vertex-ai"."""
         ports = {"sagemaker": self.sagemaker_port, "vertex-ai": self.vertex_ai_port}
         allowed = {"sagemaker": self.allow_sagemaker, "vertex-ai": self.allow_vertex_ai}
         return {
@@ -426,26 +426,26 @@ class GatewaySettings(
 
     @property
     def _http_interface(self) -> str:
-        """HTTP's, or the loopback's if that is off the network."""
+        """Interface of the HTTP port, or the loopback's if that port is off the network."""
         private = self.http_address.startswith("unix:")
         return "127.0.0.1" if private else self.http_address
 
     def restricted_apis(self, protocol: str) -> frozenset[str]:
-        """The APIs of the "http" or "grpc" port that require a header."""
+        """Return the APIs of the "http" or "grpc" port that require a header."""
         texts = self.http_restricted_api if protocol == "http" else self.grpc_restricted_protocol
         return frozenset(restricted_apis.gather(texts))
 
     def closed_apis(self, protocol: str) -> frozenset[str]:
-        """The APIs of the "http" or "grpc" port that are closed, as nothing else guards them."""
+        """Return the APIs of the "http" or "grpc" port that are closed, as nothing guards them."""
         if self.open_control_apis:
             return frozenset()
         return CONTROL_APIS - self.restricted_apis(protocol) - self.apis_with_credentials()
 
     def tls(self, protocol: str) -> Tls | None:
-        """The TLS side of the "http" or "grpc" port; None where it speaks clear text.
+        """Return the TLS side of the "http" or "grpc" port, or None for clear text.
 
         Raises:
-            OSError: its files cannot be used.
+            OSError: the files cannot be used.
         """
         mutual = getattr(self, f"{protocol}_use_ssl_mutual")
         if not (mutual or getattr(self, f"{protocol}_use_ssl")):
@@ -459,27 +459,29 @@ class GatewaySettings(
         return Tls(files, server=True)
 
     def errors(self) -> list[str]:
-        """Conflicts between settings, one line each."""
-        found = []
+        """Return conflicts between settings, one line each."""
+        conflicts = []
         for name in ("http_restricted_api", "grpc_restricted_protocol"):
             try:
                 restricted_apis.gather(getattr(self, name))
             except ValueError as error:
-                found.append(f"--{name.replace('_', '-')}: {error}")
+                conflicts.append(f"--{name.replace('_', '-')}: {error}")
         if not (self.allow_http or self.allow_grpc or self.has_managed_port):
-            found.append("--allow-http and --allow-grpc are both false: nothing would be served")
+            conflicts.append(
+                "--allow-http and --allow-grpc are both false: nothing would be served"
+            )
         if self.allow_metrics and self.metrics_port < 0:
-            found.append(
+            conflicts.append(
                 "--metrics-port: only the other services can do without; for no metrics"
                 " say --allow-metrics=false"
             )
-        found += self.managed_errors(self._ports_beside_sagemaker())
+        conflicts += self.managed_errors(self._ports_beside_sagemaker())
         for protocol in _ALPN:
-            found += self._tls_errors(protocol)
-        return found + self.auth_errors() + self.mesh_errors()
+            conflicts += self._tls_errors(protocol)
+        return conflicts + self.auth_errors() + self.mesh_errors()
 
     def _ports_beside_sagemaker(self) -> dict[str, int]:
-        """Those that are served, by their flags; unix sockets have none."""
+        """Return the other served ports, by their flags; unix sockets have none."""
         served = {
             "--http-port": (self.allow_http, self.http_at, self.http_port),
             "--grpc-port": (self.allow_grpc, self.grpc_at, self.grpc_port),
@@ -511,7 +513,7 @@ class GatewaySettings(
 def read(
     argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> GatewaySettings:
-    """The settings of this process; on errors, print all of them and exit with 2."""
+    """Return the settings of this process; on errors, print all of them and exit with 2."""
     return read_settings(
         GatewaySettings,
         sys.argv[1:] if argv is None else argv,

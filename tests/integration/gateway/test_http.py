@@ -11,14 +11,14 @@ from urllib.parse import quote
 
 import pytest
 
-from nereid_gateway.core.routes import RouteKind
+from nereid_gateway.core.routes import ENDPOINTS
 from tests.support.gateway.gateway_http import BODY, INFER, INPUT, At, ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 
 
 async def test_every_route_has_an_endpoint() -> None:
     async with gateway_site(console=True) as site:
-        assert set(site.service._http_front._endpoints) == set(RouteKind) - {RouteKind.NOT_FOUND}
+        assert set(site.service._http_front._handlers) == set(ENDPOINTS)
 
 
 async def test_a_body_beyond_the_limit_is_refused() -> None:

@@ -15,12 +15,12 @@ import pytest
 
 from nereid_gateway.core.access.api_groups import APIS
 from nereid_gateway.core.routes import (
+    ENDPOINTS,
     HTTP,
     METRICS,
-    RULES,
     SAGEMAKER,
     VERTEX_AI,
-    RouteRule,
+    Endpoint,
 )
 from nereid_gateway.guards.auth.api_key import make_key
 from nereid_gateway.server.browser_origins import FORGED
@@ -60,7 +60,7 @@ async def outcome(at: At, method: bytes, target: str, headers: dict[str, str]) -
     return Outcome(int(head.split(b" ")[1]), body)
 
 
-def targets(rule: RouteRule) -> Iterator[str]:
+def targets(rule: Endpoint) -> Iterator[str]:
     """With and without what may be missing."""
     for template in rule.templates:
         for pattern in (r"\[.*?\]", r"[\[\]]"):
@@ -68,9 +68,9 @@ def targets(rule: RouteRule) -> Iterator[str]:
             yield text.format(**NAMES, executor="executor-0", repository="models")
 
 
-def calls(port: str) -> Iterator[tuple[RouteRule, bytes, str]]:
+def calls(port: str) -> Iterator[tuple[Endpoint, bytes, str]]:
     """Each route with each of its methods. A managed port's redirects choose the method."""
-    for rule in RULES.values():
+    for rule in ENDPOINTS:
         methods = rule.methods[:1] if port == VERTEX_AI else rule.methods
         for method, target in product(methods, dict.fromkeys(targets(rule))):
             yield rule, method, target

@@ -1,4 +1,4 @@
-"""A large request, charged to its client until its last response or its cancellation."""
+"""Large request, charged to its client until its last response or its cancellation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ if TYPE_CHECKING:
 
 
 class ChargedRequest:
-    """A RequestHandle; handle: the request's own, once it was sent."""
+    """RequestHandle that releases the charge; `handle` is the request's own, once it was sent."""
 
     __slots__ = ("_account", "_on_response", "handle", "size_bytes")
 
     handle: RequestHandle
 
     def __init__(self, account: Account | None, size_bytes: int, on_response: OnResponse) -> None:
-        """Raises OverBudgetError: the client has too much here."""
+        """Charge a request to an account, if there is one.
+
+        Raises:
+            OverBudgetError: the client has too many bytes here.
+        """
         if account is not None:
             account.charge_pending(size_bytes)
         self._account = account
@@ -26,20 +30,22 @@ class ChargedRequest:
         self._on_response = on_response
 
     def on_response(self, response: InferResponse) -> None:
-        """Pass a response on."""
+        """Pass a response on, and release the charge with the last one."""
         if not response.more:
             self.release()
         self._on_response(response)
 
     def cancel(self) -> None:
+        """Release the charge and cancel the request."""
         self.release()
         self.handle.cancel()
 
     def set_flow(self, *, paused: bool) -> None:
+        """Pause the request's responses, or let them continue."""
         self.handle.set_flow(paused=paused)
 
     def release(self) -> None:
-        """It is pending no more."""
+        """Release the charge, because the request is no longer pending."""
         account, self._account = self._account, None
         if account is not None:
             account.release_pending(self.size_bytes)

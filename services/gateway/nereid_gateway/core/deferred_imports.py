@@ -1,7 +1,7 @@
-"""What a gateway imports once it serves: NumPy, which typed, JSON and shared-memory tensors need.
+"""Imports that a gateway makes once it serves: NumPy, for typed, JSON and shared-memory tensors.
 
-It takes as long as a fifth of all other imports. The functions that need it import it themselves,
-which costs them nothing once it is there.
+NumPy takes as long as a fifth of all other imports. The functions that need it import it
+themselves, which costs nothing once it is imported.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ _MODULES: Final = ("nereid.core.tensors.tensors",)
 
 
 def import_deferred() -> None:
-    """Import them; in a thread, as it takes a tenth of a second."""
+    """Import the modules; call it in a thread, as it takes a tenth of a second."""
     for name in _MODULES:
         importlib.import_module(name)

@@ -1,7 +1,8 @@
-"""One step of the gateway's data plane: it takes a request on its way to the scheduler by `infer`,
-and may look at the responses on their way back.
+"""Interface of the steps of the gateway's data plane.
 
-A step is constructed with the `infer` of the step behind it; GatewayService builds the chain.
+A step receives a request on its way to the scheduler by `infer`, and may inspect the responses on
+their way back. It is constructed with the `infer` of the step behind it; GatewayService builds the
+chain.
 """
 
 from __future__ import annotations
@@ -18,19 +19,21 @@ if TYPE_CHECKING:
 
 
 class RequestHandle(Protocol):
-    """A request that was sent, as its sender sees it."""
+    """Request that was sent, as its sender sees it."""
 
     def cancel(self) -> None:
-        """The client disconnected: deliver no response. Does nothing after the last one."""
+        """Deliver no further response: the client disconnected. No effect after the last one."""
 
     def set_flow(self, *, paused: bool) -> None:
-        """The client cannot keep up with the responses, or can again."""
+        """Pause responses while the client cannot keep up with them, or let them continue."""
 
 
 class InferStep(Protocol):
-    """One step of the data plane."""
+    """Step of the data plane."""
 
     def infer(self, request: InferRequest, on_response: OnResponse, /) -> RequestHandle:
-        """Send a request on; on_response is called for each response until one without `more`,
-        possibly before this returns.
+        """Send a request on.
+
+        on_response is called for each response until one without `more`, possibly before this
+        returns.
         """

@@ -1,8 +1,7 @@
-"""What the earlier processes of one gateway of a group have counted.
+"""Counts of earlier processes of one gateway of a group.
 
 A gateway that is killed is started again with its number, and its counters must not fall on the
-group's page. What was shown is what has to be kept: it is written to the group's directory with
-each page.
+group's page. Every shown value must be kept: it is written to the group's directory with each page.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ if TYPE_CHECKING:
 
 
 class KeptCounts:
-    """Read once, at the gateway's start."""
+    """Counts that are read once, at the gateway's start."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # By metric, and the value of its label.
+        # Counts by metric, and the value of its label.
         self._earlier: dict[str, Counter[str]] = {}
         self._shown: dict[str, Counter[str]] = {}
-        # Not there at the first start.
+        # The file does not exist at the first start.
         with suppress(OSError, ValueError):
-            found = json.loads(path.read_text())
-            self._earlier = {name: Counter(counts) for name, counts in found.items()}
+            document = json.loads(path.read_text())
+            self._earlier = {name: Counter(counts) for name, counts in document.items()}
 
     def add_to(self, metric: str, counts: Mapping[str, int]) -> Mapping[str, int]:
-        """A metric's counts of this process and those before, which are about to be shown."""
+        """Return a metric's counts of this and earlier processes, which are about to be shown."""
         total = self._earlier.get(metric, Counter[str]()) + Counter(counts)
         self._shown[metric] = total
         return total
 
     def save(self) -> None:
-        """Write what is shown. A full disk costs the counts of a gateway that is killed."""
+        """Write the shown counts. If the disk is full, a killed gateway loses them."""
         written = self._path.with_suffix(".new")
         with suppress(OSError):
             written.write_text(json.dumps(self._shown))

@@ -1,15 +1,15 @@
-"""Who may have how many of the requests that a gateway keeps pending: no model keeps the others
-out, and no client the other clients of a model.
+"""Shares of models and clients in the requests that a gateway keeps pending.
 
-Dynamic thresholds, as of a switch's shared buffer: a model that has more than _SHARE times what is
-left of the limit may add nothing, nor may a client of it that has more than _SHARE times what is
-left of that. Alone, one may have most of the limit; n that want all of it converge to equal parts,
-and what is left over lets the next one in at once. Below a part of the limit nobody can exceed
+No model keeps the others out, and no client the other clients of a model. The thresholds are
+dynamic, as in a switch's shared buffer: a model that has more than _SHARE times what is left of the
+limit may add nothing, nor may a client of it that has more than _SHARE times what is left of that.
+A single model may have most of the limit; n models that want all of it converge to equal parts, and
+the part that is left over admits the next one at once. Below a part of the limit nobody can exceed
 this, and nothing is counted. Models come first because all clients may be behind one proxy.
 
-Pure. The counts are of a census, with what has been admitted here since. It is taken again when
-enough requests were added uncounted, or have ended and the counts would refuse one: nothing has to
-be counted where requests end.
+Pure. The counts are those of a census, and of requests that were admitted here since. The census is
+repeated when enough requests were added uncounted, or when some have ended and the counts would
+refuse one: so nothing has to be counted where requests end.
 """
 
 from __future__ import annotations
@@ -27,27 +27,31 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.pending_requests import PendingRequest
 
 _SHARE: Final = 8
-# Counts may be wrong by this part of the limit, which bounds what a request costs by census.
+# Counts may be wrong by this part of the limit, which bounds the cost of censuses per request.
 _STALE_PART: Final = 16
 
 _sender_and_head_of = attrgetter("request.sender", "request.head")
 
 
 class PendingShares:
-    """Of one gateway. uncontended: below so many pending requests every one may be added."""
+    """Shares of one gateway.
+
+    Every request may be added below `uncontended` pending requests.
+    """
 
     def __init__(self, limit: int, model_of: Callable[[bytes], str]) -> None:
-        """limit: of all pending requests. model_of: the model that a request's head names."""
-        # One client of one model with n requests: n < _SHARE * (_SHARE * (limit - n) - n).
+        """Share a limit on all pending requests; model_of returns the model that a head names."""
+        # The bound for one client of one model with n requests: n < _SHARE * (_SHARE * (limit - n)
+        # - n).
         self.uncontended = -(-limit * _SHARE**2 // (_SHARE**2 + _SHARE + 1))
         self._limit = limit
         self._model_of = model_of
         self._by_model: Counter[str] = Counter()
         self._by_client: Counter[tuple[Hashable, str]] = Counter()
-        # The requests that are counted; they may have ended.
+        # Number of counted requests, which may have ended.
         self._counted = 0
-        # Requests that may have been added meanwhile, and the number that the next one has if none
-        # was.
+        # Number of requests that may have been added meanwhile, and the number of the next one if
+        # none was.
         self._uncounted = 0
         self._next = 0
         self._most_stale = limit // _STALE_PART
@@ -55,8 +59,9 @@ class PendingShares:
     def may_add(
         self, request: InferRequest, number: int, pending: Collection[PendingRequest]
     ) -> bool:
-        """Whether one more request may be pending beside these; if so, it is counted. number: what
-        it gets, accepted or refused, one more than the request before it.
+        """Return whether one more request may be pending beside these; count it if so.
+
+        number is the request's, accepted or refused: one more than that of the request before it.
         """
         self._uncounted += number - self._next
         self._next = number + 1
@@ -92,5 +97,5 @@ class PendingShares:
 
 
 def _owner_of(sender: Hashable) -> Hashable:
-    """The client over all its connections."""
+    """Return the client of a sender, which may have several connections."""
     return sender.owner if isinstance(sender, Account | Owner) else sender

@@ -1,8 +1,8 @@
-"""The head of a request: the parts of a ModelInferRequest that are the same for many requests.
+"""Head of a request: the parts of a ModelInferRequest that are the same for many requests.
 
 Both fronts build heads here, so that equal requests over HTTP and gRPC have the same head. Services
 cache what they derive from a head by its bytes, each part in a table of its own and not in slots of
-one object per head: most parts are there only where the settings ask for them, each forgets by its
+one object per head: most parts exist only if the settings ask for them, each is invalidated by its
 own events (rules, routes, models), and finding the object would be the same look-up.
 """
 
@@ -24,60 +24,58 @@ if TYPE_CHECKING:
 
     from nereid_gateway.plane.client_shm.regions import RegionRanges
 
-# Of a BoundedCache of what is derived from heads.
+# Limits of a BoundedCache of values that are derived from heads.
 CACHED_HEADS: Final = 2048
 MAX_CACHED_HEAD_BYTES: Final = 8192
-# Every service that a head passes reads it on its event loop. Of one request:
+# Maximum size of a head. Every service that a head passes reads it on its event loop.
 MAX_HEAD_BYTES: Final = 262144
-# Inputs, outputs, parameters.
+# Maximum number of inputs, of outputs and of parameters of a request.
 MAX_COUNT: Final = 1024
 
 
 class CheckedHead(NamedTuple):
-    """A head that was checked, and what was derived from it."""
+    """Head that was checked, and values derived from it."""
 
     head: bytes
     input_names: tuple[str, ...]
     strings: tuple[StringInput, ...]
-    # None: no tensor is in clients' shared memory.
+    # `None` if no tensor is in clients' shared memory.
     regions: RegionRanges | None = None
 
 
 def naming(model: str, version: str) -> bytes:
-    """The head that names a model and nothing else; for requests with an error."""
+    """Return the head that names a model and nothing else, for requests with an error."""
     return kserve_pb2.ModelInferRequest(model_name=model, model_version=version).SerializeToString()
 
 
 class HeadReader:
-    """Reads models' names and versions and the number of strings in requests' heads; remembers
-    them.
-    """
+    """Read models' names and versions and the number of strings in heads, and remember them."""
 
     def __init__(self) -> None:
         self._known = BoundedCache[bytes, tuple[str, str, int]](CACHED_HEADS, MAX_CACHED_HEAD_BYTES)
 
     def model_of(self, head: bytes) -> str:
-        """The model's name."""
+        """Return the model's name."""
         return self.read(head)[0]
 
     def strings_of(self, head: bytes) -> int:
-        """The number of BYTES elements in all inputs."""
+        """Return the number of BYTES elements in all inputs."""
         return self.read(head)[2]
 
     def read(self, head: bytes) -> tuple[str, str, int]:
-        """The model's name, its version as the client says it, and the number of strings."""
+        """Return the model's name, its version in the client's words, and the number of strings."""
         known = self._known.get(head)
         if known is not None:
             return known
         message = kserve_pb2.ModelInferRequest.FromString(head)
         strings = sum(
-            bounded_count(each.shape) for each in message.inputs if each.datatype == BYTES
+            bounded_count(tensor.shape) for tensor in message.inputs if tensor.datatype == BYTES
         )
         return self._known.remember(head, (message.model_name, message.model_version, strings))
 
 
 class HeadInput(NamedTuple):
-    """One input in a head."""
+    """Input in a head."""
 
     name: str
     datatype: str
@@ -91,8 +89,9 @@ def build(
     outputs: Iterable[str],
     classes: Mapping[str, int] = MappingProxyType({}),
 ) -> CheckedHead:
-    """The head of a request with these inputs for these outputs (none: all); classes: of how many
-    best elements of an output the classes are wanted.
+    """Return the head of a request with these inputs for these outputs, or for all of them.
+
+    classes: number of best elements of an output whose classes are wanted.
 
     Raises:
         InvalidArgument: a shape does not fit the protocol's 64 bits, or the head is too large.
@@ -133,7 +132,7 @@ def check_count(what: str, count: int, model: str) -> None:
     """Refuse a request with more inputs, outputs or parameters (what) than any model has.
 
     Raises:
-        InvalidArgument: it has more.
+        InvalidArgument: the request has more.
     """
     if count > MAX_COUNT:
         raise InvalidArgument(f"a request for model '{model}' has more than {MAX_COUNT} {what}")

@@ -1,6 +1,4 @@
-"""The requests of a gateway, as they are recorded for timelines: written on the hot path, read when
-somebody asks.
-"""
+"""Records of a gateway's requests for timelines: written on the hot path, read on demand."""
 
 from __future__ import annotations
 
@@ -22,28 +20,28 @@ if TYPE_CHECKING:
     from nereid.timeline.recorder import Recorder
     from nereid.timeline.ring import PackedRing
 
-# Of a client's id for its request, as it is recorded.
+# Characters that are recorded of a client's id for its request.
 _MAX_ID: Final = 128
 _HTTP: Final = "http"
 _PROTOCOLS: Final = (_HTTP, "grpc", "stream")
-# When it ended, and was received, its number, status and protocol, and the bytes of its id and of
-# its trace's, which come behind.
+# Times of end and receipt, number, status, protocol, and the sizes of the request's id and of its
+# trace's id, which follow.
 _RECORD: Final = Struct("<4q3h")
 
 
 class RequestRecords:
-    """Of one gateway."""
+    """Records of one gateway."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._ring: PackedRing = recorder.add_packed_ring(GatewayRequest, _read)
         self._heads = HeadReader()
 
     def record(self, pending: PendingRequest, status: int) -> None:
-        """A request has ended, with this gRPC status code."""
+        """Record a request that has ended with this gRPC status code."""
         request = pending.request
         arrival = request.arrival
         if arrival is None:
-            return  # it asks for a model alone
+            return  # The request is find_model()'s, which only asks for a model.
         ended_ns: int = monotonic_ns()
         request_id = b""
         if request.request_id:
@@ -66,7 +64,7 @@ class RequestRecords:
             piece.write(request_id)
         if trace_id:
             piece.write(trace_id)
-        # Not the tuple, which compiled code makes anew here.
+        # The strings are appended one by one, because compiled code would make the tuple anew here.
         objects.append(model)
         objects.append(version)
         ring.end(ended_ns)

@@ -1,7 +1,7 @@
-"""Where the time of a request went, in its response: the value of W3C's Server-Timing.
+"""Breakdown of a request's time in its response: the value of W3C's Server-Timing.
 
-For requests that ask for it by a header, or all, as --response-timings says. Knows no protocol of
-clients; what is known behind the gateway comes with the response.
+Responses have it if the request asks for it by a header, or always, by --response-timings. The
+module knows no protocol of clients; the times behind the gateway come with the response.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
     from nereid.core.wire.messages import InferRequest, InferResponse
 
-# Asks for it, as an HTTP header and as gRPC metadata, by the value 1. Others are ignored: a request
-# does not fail for what is no part of its inference.
+# A request asks for it by the value 1 of this HTTP header or gRPC metadata. Other values are
+# ignored: a request does not fail for what is no part of its inference.
 HEADER: Final = "nereid-timing"
 HEADER_BYTES: Final = HEADER.encode()
-# What the response has.
+# Header or metadata of the response.
 SERVER_TIMING: Final = "server-timing"
-# In a stream's responses, whose trailers come once for all requests: a parameter.
+# Parameter of a stream's responses, because a stream has trailers only once for all requests.
 STREAM_PARAMETER: Final = "server_timing"
 
-# The phase that is the lookup in the response cache.
+# Phase of the lookup in the response cache.
 _CACHE: Final = "cache"
 _ASKED: Final = frozenset({"1", b"1"})
 _UNQUOTED: Final = re.compile(r"[^ !#-\[\]-~]")
@@ -36,21 +36,21 @@ _UNKNOWN: Final = RequestTimings()
 
 
 class TimedRequests(Enum):
-    """Which requests' responses say where their time went."""
+    """Requests whose responses say where their time went."""
 
     NEVER = "never"
     REQUESTED = "requested"
     ALWAYS = "always"
 
     def include(self, asked: str | bytes | None) -> bool:
-        """Whether a request is among them. asked: its header's value."""
+        """Return whether a request is among them; asked is the value of its header."""
         if self is TimedRequests.REQUESTED:
             return asked in _ASKED
         return self is TimedRequests.ALWAYS
 
 
 class ResponseTimer:
-    """Of one request, from its arrival to its response."""
+    """Measure one request, from its arrival to its response."""
 
     __slots__ = ("_received_ns", "_timings")
 
@@ -59,7 +59,7 @@ class ResponseTimer:
         self._timings = _UNKNOWN
 
     def record(self, response: InferResponse) -> None:
-        """What the scheduler says of the request's time, in its last response."""
+        """Keep the scheduler's times of the request, which are in its last response."""
         if response.timings is not None:
             self._timings = response.timings
 
@@ -71,12 +71,12 @@ class ResponseTimer:
         forward_response(response)
 
     def text(self) -> str:
-        """The value of Server-Timing, if the response is sent now."""
+        """Return the value of Server-Timing, for a response that is sent now."""
         timings = self._timings
         total_ns = left_ns = monotonic_ns() - self._received_ns
         entries = []
         for name, phase_ns in timings.phases:
-            # Clocks of several hosts: the parts never are more than the whole.
+            # The parts come from clocks of several hosts, so they are cut to the whole.
             ns = min(phase_ns, left_ns)
             left_ns -= ns
             outcome = f";desc={'hit' if timings.cached else 'miss'}" if name == _CACHE else ""
@@ -91,20 +91,20 @@ class ResponseTimer:
         return ", ".join(entries)
 
     def header_line(self) -> bytes:
-        """As a line of an HTTP response's head, or of its trailers."""
+        """Return the line of an HTTP response's head, or of its trailers."""
         return b"Server-Timing: %b\r\n" % self.text().encode()
 
     def trailers(self) -> tuple[tuple[str, str], ...]:
-        """As trailing metadata of a gRPC call."""
+        """Return the trailing metadata of a gRPC call."""
         return ((SERVER_TIMING, self.text()),)
 
 
 def start_timer(request: InferRequest, received_ns: int) -> ResponseTimer:
-    """The timer of a request that is to have one. received_ns 0: it came just now."""
+    """Return the timer of a request; received_ns is 0 if it has just arrived."""
     request.wants_timings = True
     return ResponseTimer(received_ns or monotonic_ns())
 
 
 def _quotable(text: str) -> str:
-    """Text in a quoted string of a header: an operator's, who may name an instance anything."""
+    """Return text for a quoted string of a header; operators may give instances any name."""
     return _UNQUOTED.sub("?", text[:_MAX_TEXT])

@@ -1,5 +1,6 @@
-"""How a response says when to come back: HTTP's Retry-After, and gRPC's retry push-back (gRFC A6),
-which clients with a retry policy obey.
+"""Hints of a response when to retry: HTTP's Retry-After and gRPC's retry push-back (gRFC A6).
+
+Clients with a retry policy obey them.
 """
 
 from __future__ import annotations
@@ -26,34 +27,34 @@ def _spread_ms(after_ms: int) -> int:
 
 
 def retry_line(error: ErrorStatus | NereidError) -> bytes:
-    """A header line for an error that a retry may help; else nothing."""
+    """Return a header line for an error that a retry may help; else nothing."""
     after_ms = error.retry_after_ms
     return _line(whole_seconds(_spread_ms(after_ms))) if after_ms else b""
 
 
 def retry_trailers(error: ErrorStatus | NereidError) -> Trailers:
-    """Trailers for an error that a retry may help; else none."""
+    """Return trailers for an error that a retry may help; else none."""
     after_ms = error.retry_after_ms
     return _pushback(_spread_ms(after_ms)) if after_ms else ()
 
 
 def over_budget(error: OverBudgetError) -> Unavailable:
-    """The error of a request whose client has too many bytes here: it may be sent again."""
+    """Return the error of a request whose client has too many bytes here; it may be retried."""
     return Unavailable(error.message, retry_after_ms=DEFAULT_MS)
 
 
 def drain_trailers() -> Trailers:
-    """Trailers of a call that is refused because the gateway shuts down."""
+    """Return trailers of a call that is refused because the gateway shuts down."""
     return _pushback(_spread_ms(DEFAULT_MS))
 
 
 def exact_line(after_s: float) -> bytes:
-    """A header line, where it is known when the next request is permitted."""
+    """Return a header line for a known time until the next request is permitted."""
     return _line(ceil(after_s))
 
 
 def exact_trailers(after_s: float) -> Trailers:
-    """As exact_line()."""
+    """Return trailers for a known time until the next request is permitted."""
     return _pushback(ceil(after_s * 1000))
 
 

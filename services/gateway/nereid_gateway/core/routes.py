@@ -1,62 +1,18 @@
-"""The one table of the routes of all HTTP ports, and which of them the target of a request names.
-Pure.
+"""Table of the endpoints of all HTTP ports, and the lookup of a request's target in it. Pure.
 
-As on Triton, versions are digits, and names anything without a slash. Clients quote names (%20).
+Front, guards, managed ports and the reference of routes read an endpoint's row; nothing else lists
+endpoints. As on Triton, versions are digits, and names anything without a slash. Clients quote
+names (%20).
 """
 
 from __future__ import annotations
 
 import re
-from enum import Enum
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from nereid.timeline import PATH as TIMELINE_PATH
-
-
-class RouteKind(Enum):
-    """The routes, by what they do."""
-
-    NOT_FOUND = "not found"
-    SERVER_METADATA = "server metadata"
-    LIVE = "live"
-    READY = "ready"
-    MODEL_METADATA = "model metadata"
-    MODEL_READY = "model ready"
-    MODEL_CONFIG = "model config"
-    MODEL_STATISTICS = "model statistics"
-    INFER = "infer"
-    GENERATE = "generate"
-    GENERATE_STREAM = "generate stream"
-    REPOSITORY_INDEX = "repository index"
-    REPOSITORY_LOAD = "repository load"
-    REPOSITORY_UNLOAD = "repository unload"
-    LOGGING = "the logging extension"
-    TRACE_SETTING = "the trace extension"
-    TIMELINE = "timeline"
-    EXECUTOR_DRAIN = "executor drain"
-    SHARED_MEMORY_STATUS = "shared memory status"
-    SHARED_MEMORY_REGISTER = "shared memory register"
-    SHARED_MEMORY_UNREGISTER = "shared memory unregister"
-    CONSOLE_PAGE = "console page"
-    CONSOLE_FACTS = "console facts"
-    CONSOLE_STREAM = "console stream"
-
-
-class Route(NamedTuple):
-    """A route and what the target names; empty: nothing."""
-
-    kind: RouteKind
-    model: str = ""
-    version: str = ""
-    repository: str = ""
-    # Of shared memory: "system" or "cuda".
-    memory_kind: str = ""
-    region: str = ""
-    # Of the console's page.
-    file: str = ""
-    executor: str = ""
-
 
 # The ports on which clients call routes; a managed port has routes of its own that become these.
 HTTP: Final = "http"
@@ -64,155 +20,230 @@ SAGEMAKER: Final = "sagemaker"
 VERTEX_AI: Final = "vertex-ai"
 METRICS: Final = "metrics"
 
+
+@dataclass(frozen=True, eq=False)
+class Endpoint:
+    """One route of the HTTP ports: how it is called, who may call it, where, and what serves it."""
+
+    # Class and method of the handler. Names, because the guards, which stand below the handlers,
+    # read this table as well.
+    handler: str
+    # `{name}` is a member of Route; the part in brackets is optional.
+    templates: tuple[str, ...]
+    methods: tuple[bytes, ...]
+    # The group of APIs that a right is for. Routes without one are open to everybody, since they
+    # say nothing of the server.
+    api: str
+    # The route does not exist on any other port.
+    ports: tuple[str, ...]
+    # The route changes the server, or shows what other clients do: it is guarded by
+    # --open-control-apis, and closed to the pages of other origins. The index and the status of
+    # shared memory are readable by everybody.
+    is_control: bool = False
+    # The task of the call, if it has any, begins at once. Other calls wait for their client's turn.
+    at_once: bool = False
+    # Calls about readiness have a queue of their own beside the rest.
+    is_probe: bool = False
+    # A call that has begun is completed even if its client disconnects.
+    goes_on: bool = False
+    # The response to another method, 405, is plain text, as on Triton; elsewhere it is JSON.
+    refuses_in_text: bool = False
+
+
+class Route(NamedTuple):
+    """An endpoint, and the names in the target of a request; empty: the target has no such name."""
+
+    endpoint: Endpoint
+    model: str = ""
+    version: str = ""
+    repository: str = ""
+    # Kind of shared memory: "system" or "cuda".
+    memory_kind: str = ""
+    region: str = ""
+    # File of the console's page.
+    file: str = ""
+    executor: str = ""
+
+
 _GET: Final = (b"GET",)
 _POST: Final = (b"POST",)
 _MANAGED: Final = (HTTP, SAGEMAKER, VERTEX_AI)
 _REDIRECTED: Final = (HTTP, VERTEX_AI)
 _OWN: Final = (HTTP,)
 
-
-class RouteRule(NamedTuple):
-    """What a route is called, who may call it, and where. In templates `{name}` is a member of
-    Route, and what is in brackets may be missing.
-    """
-
-    kind: RouteKind
-    templates: tuple[str, ...]
-    methods: tuple[bytes, ...]
-    # The group of APIs that a right is for; empty: anybody's, as it says nothing of the server.
-    api: str
-    # On any other it does not exist.
-    ports: tuple[str, ...]
-    # It changes the server, or shows what other clients do: guarded by --open-control-apis, and
-    # closed to the pages of other origins. What is there (index, status) everybody may read.
-    is_control: bool = False
-
-
-# Tried in this order.
-_RULES: Final = (
-    RouteRule(
-        RouteKind.INFER,
+# The endpoint of targets that no route has.
+NOT_FOUND: Final = Endpoint("", (), (), "", ())
+# The templates are tried in this order.
+ENDPOINTS: Final = (
+    Endpoint(
+        "InferEndpoint.handle",
         ("/v2/models/{model}[/versions/{version}]/infer",),
         _POST,
         "inference",
         _MANAGED,
+        at_once=True,
+        refuses_in_text=True,
     ),
-    RouteRule(
-        RouteKind.GENERATE,
+    Endpoint(
+        "GenerateEndpoint.handle",
         ("/v2/models/{model}[/versions/{version}]/generate",),
         _POST,
         "inference",
         _MANAGED,
+        at_once=True,
     ),
-    RouteRule(
-        RouteKind.GENERATE_STREAM,
+    Endpoint(
+        "GenerateEndpoint.handle_stream",
         ("/v2/models/{model}[/versions/{version}]/generate_stream",),
         _POST,
         "inference",
         _MANAGED,
+        at_once=True,
     ),
-    RouteRule(RouteKind.SERVER_METADATA, ("/v2",), _GET, "metadata", _REDIRECTED),
-    RouteRule(RouteKind.LIVE, ("/v2/health/live",), _GET, "health", (*_MANAGED, METRICS)),
-    RouteRule(RouteKind.READY, ("/v2/health/ready",), _GET, "health", (*_MANAGED, METRICS)),
-    RouteRule(
-        RouteKind.MODEL_STATISTICS,
+    Endpoint("MetadataEndpoints.server_metadata", ("/v2",), _GET, "metadata", _REDIRECTED),
+    Endpoint(
+        "HealthEndpoints.live",
+        ("/v2/health/live",),
+        _GET,
+        "health",
+        (*_MANAGED, METRICS),
+        at_once=True,
+        refuses_in_text=True,
+    ),
+    Endpoint(
+        "HealthEndpoints.ready",
+        ("/v2/health/ready",),
+        _GET,
+        "health",
+        (*_MANAGED, METRICS),
+        is_probe=True,
+        refuses_in_text=True,
+    ),
+    Endpoint(
+        "MetadataEndpoints.model_statistics",
         ("/v2/models/stats", "/v2/models/{model}[/versions/{version}]/stats"),
         _GET,
         "statistics",
         _REDIRECTED,
     ),
-    RouteRule(
-        RouteKind.MODEL_METADATA,
+    Endpoint(
+        "MetadataEndpoints.model_metadata",
         ("/v2/models/{model}[/versions/{version}]",),
         _GET,
         "metadata",
         _REDIRECTED,
     ),
-    RouteRule(
-        RouteKind.MODEL_READY,
+    Endpoint(
+        "HealthEndpoints.model_ready",
         ("/v2/models/{model}[/versions/{version}]/ready",),
         _GET,
         "health",
         _REDIRECTED,
+        is_probe=True,
+        refuses_in_text=True,
     ),
-    RouteRule(
-        RouteKind.MODEL_CONFIG,
+    Endpoint(
+        "MetadataEndpoints.model_config",
         ("/v2/models/{model}[/versions/{version}]/config",),
         _GET,
         "model-config",
         _REDIRECTED,
     ),
-    RouteRule(
-        RouteKind.TRACE_SETTING,
+    Endpoint(
+        "TraceAndLogEndpoints.trace_setting",
         ("/v2/models/{model}/trace/setting", "/v2/trace/setting"),
         _GET + _POST,
         "trace",
         _OWN,
         is_control=True,
     ),
-    RouteRule(RouteKind.LOGGING, ("/v2/logging",), _GET + _POST, "logging", _OWN, is_control=True),
-    RouteRule(RouteKind.TIMELINE, (TIMELINE_PATH,), _GET, "trace", _OWN, is_control=True),
-    RouteRule(
-        RouteKind.EXECUTOR_DRAIN,
+    Endpoint(
+        "TraceAndLogEndpoints.logging",
+        ("/v2/logging",),
+        _GET + _POST,
+        "logging",
+        _OWN,
+        is_control=True,
+    ),
+    Endpoint("TimelineEndpoint.timeline", (TIMELINE_PATH,), _GET, "trace", _OWN, is_control=True),
+    Endpoint(
+        "ExecutorEndpoints.drain",
         ("/v2/nereid/executors/{executor}/drain",),
         _POST,
         "model-repository",
         _OWN,
         is_control=True,
+        goes_on=True,
     ),
-    RouteRule(
-        RouteKind.REPOSITORY_INDEX,
+    Endpoint(
+        "RepositoryEndpoints.index",
         ("/v2/repository[/{repository}]/index",),
         _POST,
         "model-repository",
         _MANAGED,
     ),
-    RouteRule(
-        RouteKind.REPOSITORY_LOAD,
+    Endpoint(
+        "RepositoryEndpoints.load",
         ("/v2/repository[/{repository}]/models/{model}/load",),
         _POST,
         "model-repository",
         _MANAGED,
         is_control=True,
+        goes_on=True,
     ),
-    RouteRule(
-        RouteKind.REPOSITORY_UNLOAD,
+    Endpoint(
+        "RepositoryEndpoints.unload",
         ("/v2/repository[/{repository}]/models/{model}/unload",),
         _POST,
         "model-repository",
         _MANAGED,
         is_control=True,
+        goes_on=True,
     ),
-    RouteRule(
-        RouteKind.SHARED_MEMORY_STATUS,
+    Endpoint(
+        "SharedMemoryEndpoints.status",
         ("/v2/{memory_kind}sharedmemory[/region/{region}]/status",),
         _GET,
         "shared-memory",
         _REDIRECTED,
     ),
-    RouteRule(
-        RouteKind.SHARED_MEMORY_REGISTER,
+    Endpoint(
+        "SharedMemoryEndpoints.register",
         ("/v2/{memory_kind}sharedmemory[/region/{region}]/register",),
         _POST,
         "shared-memory",
         _REDIRECTED,
         is_control=True,
     ),
-    RouteRule(
-        RouteKind.SHARED_MEMORY_UNREGISTER,
+    Endpoint(
+        "SharedMemoryEndpoints.unregister",
         ("/v2/{memory_kind}sharedmemory[/region/{region}]/unregister",),
         _POST,
         "shared-memory",
         _REDIRECTED,
         is_control=True,
     ),
-    RouteRule(RouteKind.CONSOLE_PAGE, ("/console[/static/{file}]",), _GET, "", _OWN),
-    RouteRule(RouteKind.CONSOLE_FACTS, ("/console/facts",), _GET, "console", _OWN),
-    RouteRule(RouteKind.CONSOLE_STREAM, ("/console/stream",), _GET, "console", _OWN),
+    Endpoint(
+        "ConsoleEndpoints.page",
+        ("/console[/static/{file}]",),
+        _GET,
+        "",
+        _OWN,
+        at_once=True,
+        refuses_in_text=True,
+    ),
+    Endpoint("ConsoleEndpoints.facts", ("/console/facts",), _GET, "console", _OWN),
+    Endpoint(
+        "ConsoleEndpoints.stream",
+        ("/console/stream",),
+        _GET,
+        "console",
+        _OWN,
+        at_once=True,
+    ),
 )
-RULES: Final = {rule.kind: rule for rule in _RULES}
 
-# Without going back: a slash or the end follows, or nothing fits.
+# Possessive, so that matching never backtracks: a slash or the end follows, or nothing fits.
 _NAME: Final = "[^/]++"
 _PATTERNS_BY_MEMBER: Final = {"version": "[0-9]++", "memory_kind": "system|cuda"}
 _ABSOLUTE: Final = re.compile(r"https?://[^/]*", re.IGNORECASE)
@@ -228,31 +259,31 @@ def _compiled(template: str) -> re.Pattern[str]:
 
 _OPTIONAL: Final = re.compile(r"\[([^{]*\{(\w+)\})\]")
 _PATTERNS: Final = [
-    (_compiled(text), rule.kind, text) for rule in RULES.values() for text in rule.templates
+    (_compiled(text), endpoint, text) for endpoint in ENDPOINTS for text in endpoint.templates
 ]
 _PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 def resolve(target: bytes) -> Route:
-    """The route of a request target; a query is ignored."""
+    """Return the route of a request target; a query is ignored."""
     path = path_of(target)
-    for pattern, kind, _ in _PATTERNS:
+    for pattern, endpoint, _ in _PATTERNS:
         if match := pattern.fullmatch(path):
             try:
                 names = {member: name_of(text) for member, text in match.groupdict("").items()}
             except ValueError:
-                # Nothing has such a name.
+                # No model, region or file has such a name.
                 break
-            return Route(kind, **names)
-    return Route(RouteKind.NOT_FOUND)
+            return Route(endpoint, **names)
+    return Route(NOT_FOUND)
 
 
 def name_of(segment: str) -> str:
-    """The name that a segment of a path has: UTF-8, of which clients may quote any byte.
+    """Return the name in a segment of a path: UTF-8, of which clients may quote any byte.
 
     Raises:
-        ValueError: it is no UTF-8, a quoted byte has no two digits, or a slash is quoted: it would
-            be a path.
+        ValueError: the segment is not UTF-8, has a percent sign without two hexadecimal digits, or
+            has a quoted slash, which would make a path of the name.
     """
     name = segment.encode("latin-1")
     if "%" in segment:
@@ -265,27 +296,30 @@ def name_of(segment: str) -> str:
 
 
 def model_target(model: str, action: str) -> bytes:
-    """The target of a model's route."""
+    """Return the target of a route of a model; action is its last segment."""
     return f"/v2/models/{quote(model, safe='', errors='replace')}/{action}".encode()
 
 
 def repository_target(model: str, action: str) -> bytes:
-    """The target of the route that loads or unloads a model."""
+    """Return the target of the route that loads or unloads a model."""
     return f"/v2/repository/models/{quote(model, safe='', errors='replace')}/{action}".encode()
 
 
 def template(target: bytes) -> str:
-    """The route of a request target as its template: /v2/models/{model}/infer. Empty: none."""
+    """Return the route of a request target as a template, such as /v2/models/{model}/infer.
+
+    The template is empty for a target that no route has.
+    """
     path = path_of(target)
     for pattern, _, text in _PATTERNS:
         if match := pattern.fullmatch(path):
-            there = match.groupdict("")
-            return _OPTIONAL.sub(lambda part: part[1] if there[part[2]] else "", text)  # noqa: B023
+            names = match.groupdict("")
+            return _OPTIONAL.sub(lambda part: part[1] if names[part[2]] else "", text)  # noqa: B023
     return ""
 
 
 def path_of(target: bytes) -> str:
-    """The path of a target in origin form or in absolute form, without its query."""
+    """Return the path of a target in origin form or in absolute form, without its query."""
     text = target.decode("latin-1")
     path = text.partition("?")[0].partition("#")[0]
     if not path.startswith("/") and (match := _ABSOLUTE.match(path)):

@@ -1,17 +1,18 @@
-"""What a gateway's ports are open for, and to whom: one line at the start."""
+"""Summary of the APIs that a gateway's ports serve, and to whom, for one line at the start."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nereid_gateway.core.routes import RULES, SAGEMAKER, VERTEX_AI
+from nereid_gateway.core.routes import ENDPOINTS, SAGEMAKER, VERTEX_AI
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nereid_gateway.settings import GatewaySettings
 
-# The APIs as --http-restricted-api names them, as the line does; what is not here is harmless.
+# Texts of the line, by the names of APIs as in --http-restricted-api. APIs without a text are
+# harmless.
 _TEXTS: Final = {
     "inference": "inference",
     "metadata": "metadata",
@@ -25,8 +26,10 @@ _TEXTS: Final = {
 
 
 def exposure(settings: GatewaySettings, addresses: Mapping[str, str | None]) -> str:
-    """addresses: where "http", "grpc", "metrics" and the managed ports are served; None, or no such
-    name: nowhere.
+    """Return the summary.
+
+    addresses: where "http", "grpc", "metrics" and the managed ports are served. A port without an
+    address is not served.
     """
     ports: dict[tuple[str, str], list[str]] = {}
     for protocol in ("http", "grpc"):
@@ -56,8 +59,8 @@ def _open_apis(settings: GatewaySettings, protocol: str) -> list[str]:
 
 
 def _platform_apis(settings: GatewaySettings, platform: str) -> list[str]:
-    """Those of the HTTP port that a managed port has."""
-    served = {_TEXTS.get(rule.api) for rule in RULES.values() if platform in rule.ports}
+    """Return the open APIs of the HTTP port that a managed port has as well."""
+    served = {_TEXTS.get(endpoint.api) for endpoint in ENDPOINTS if platform in endpoint.ports}
     if platform == SAGEMAKER and not settings.sagemaker_multi_model:
         served.discard(_TEXTS["model-repository"])
     return [text for text in _open_apis(settings, "http") if text in served]

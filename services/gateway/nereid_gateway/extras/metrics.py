@@ -1,9 +1,10 @@
-"""The metrics port: the whole mesh's page, from the scheduler, and this gateway's own series.
+"""Metrics port: the whole mesh's page, from the scheduler, and this gateway's own series.
 
-Follows Triton: GET only, and any path but /metrics is an empty page. OpenMetrics, which Triton does
-not have, is for those that prefer it. While the scheduler cannot be reached, the page has only the
-gateway's series. Health is served here as well, as by the other services, for probes that have
-neither a client's credentials nor a certificate. Knows the fronts by what they count.
+The port follows Triton: GET only, and any path but /metrics is an empty page. OpenMetrics, which
+Triton does not have, is for clients that prefer it. While the scheduler cannot be reached, the page
+has only the gateway's series. Health is served here as well, as by the other services, for probes
+that have neither a client's credentials nor a certificate. The module knows of the fronts only what
+they count.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from nereid.observability.metrics_page import CONTENT_TYPE, Page
 from nereid.observability.process_metrics import load_collectors, write_process
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
-from nereid_gateway.core.routes import METRICS, RULES, resolve
+from nereid_gateway.core.routes import METRICS, resolve
 from nereid_gateway.server.call_tasks import CallTasks
 
 if TYPE_CHECKING:
@@ -47,20 +48,15 @@ _CONTENT_TYPE: Final = CONTENT_TYPE.encode()
 _OPENMETRICS: Final = openmetrics.CONTENT_TYPE.encode()
 
 
-def _is_served_here(target: bytes) -> bool:
-    rule = RULES.get(resolve(target).kind)
-    return rule is not None and METRICS in rule.ports
-
-
 def mesh_request(settings: GatewaySettings) -> pb.MetricsRequest:
-    """The request for the scheduler's series."""
+    """Return the request for the scheduler's series."""
     return pb.MetricsRequest(
         without_cpu=not settings.allow_cpu_metrics, without_gpu=not settings.allow_gpu_metrics
     )
 
 
 class GatewayMetrics:
-    """The gateway's own series."""
+    """Series of this gateway."""
 
     def __init__(  # noqa: PLR0913 - what not every gateway has comes by keyword
         self,
@@ -72,8 +68,11 @@ class GatewayMetrics:
         kept: KeptCounts | None = None,
         grpc_connections: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """http: the servers of HTTP's clients. grpc_connections: how many are open; None: the
-        engine does not tell. kept: of a gateway of a group.
+        """Keep what is counted.
+
+        http: the servers of HTTP's clients. grpc_connections: returns the number of open
+        connections, or `None` if the engine does not report it. kept: counts of earlier processes,
+        for a gateway of a group.
         """
         self._kept = kept
         self._grpc_connections = grpc_connections
@@ -115,7 +114,7 @@ class GatewayMetrics:
             page.add_value(family, count, {label: value})
 
     async def read_page(self) -> bytes:
-        """The part of the page that is this gateway's."""
+        """Return this gateway's part of the page."""
         await load_collectors()
         page = Page()
         self.write(page)
@@ -124,7 +123,7 @@ class GatewayMetrics:
 
 
 class MetricsFront:
-    """Responds to HttpCalls of the metrics port. Calling it dispatches one."""
+    """Respond to HttpCalls of the metrics port; an instance is a Dispatch."""
 
     def __init__(
         self,
@@ -133,8 +132,10 @@ class MetricsFront:
         request: pb.MetricsRequest,
         health: Dispatch,
     ) -> None:
-        """read_own: the series of this gateway, or of all gateways of its group. health: serves
-        the routes of health.
+        """Keep the sources of the page.
+
+        read_own: returns the series of this gateway, or of all gateways of its group. health:
+        serves the routes of health.
         """
         self._health = health
         self._read_own = read_own
@@ -144,13 +145,14 @@ class MetricsFront:
         self._request_with_exemplars.MergeFrom(request)
         self._tasks = CallTasks()
         self._pages = PacedReads(self._read_page)
-        # Whether the last page was without the scheduler's series: each change is logged once.
+        # True if the last page lacked the scheduler's series: each change is logged once.
         self._scheduler_missing = False
 
     def __call__(self, call: HttpCall) -> None:
+        """Respond to a call of the metrics port."""
         if call.method != b"GET":
             call.respond(405, (), _CONTENT_TYPE, b"Allow: GET\r\n")
-        elif _is_served_here(call.target):
+        elif METRICS in resolve(call.target).endpoint.ports:
             self._health(call)
         elif _PATH.fullmatch(call.target) is None:
             call.respond(200, (), _CONTENT_TYPE)

@@ -1,7 +1,7 @@
-"""What both fronts are given: infer(), control calls, buffers, and the state of the gateway.
+"""Data plane of both fronts: infer(), control calls, buffers, and the state of the gateway.
 
-Knows no protocol of clients: fronts translate, this decides whether the server is there for them.
-GatewayService makes the chain of steps behind infer().
+The module knows no protocol of clients: fronts translate, the data plane decides whether the server
+serves them. GatewayService makes the chain of steps behind infer().
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nereid_gateway.plane.tracing.request_traces import TracingStep
     from nereid_gateway.plane.upstream import Upstream
 
-# Triton's list: clients look up here which features they may use.
+# Triton's list, in which clients look up the features that they may use.
 EXTENSIONS: Final = (
     "classification",
     "sequence",
@@ -46,27 +46,27 @@ EXTENSIONS: Final = (
 )
 
 
-# Comes back from the scheduler if it has the model.
+# The scheduler returns this error if it has the model.
 _MODEL_FOUND: Final = ErrorStatus(
     Internal.code, "the model was found, and its request was not sent"
 )
 
 
 class InferChain(NamedTuple):
-    """The steps that each request passes, and what else is to be known of them."""
+    """Steps that each request passes, and the parts of the chain that others use."""
 
-    # Of the first step.
+    # The first step's infer().
     infer: Infer
     tracing: TracingStep | None = None
     regions: Regions = NO_REGIONS
-    # Whose responses say where their time went.
+    # Requests whose responses say where their time went.
     timed: TimedRequests = TimedRequests.REQUESTED
-    # None: there is no console.
+    # `None` without a console.
     slow_requests: SlowRequests | None = None
 
 
 class DataPlane:
-    """One gateway's path to the mesh."""
+    """Path of one gateway to the mesh."""
 
     def __init__(  # noqa: PLR0913 (one by keyword)
         self,
@@ -78,28 +78,28 @@ class DataPlane:
         *,
         timeline: GatewayTimeline | None = None,
     ) -> None:
-        """timeline: None: none is recorded."""
+        """Join the parts; timeline is `None` if none is recorded."""
         self.timeline = timeline
-        # Bound here once: both fronts call it for each request.
+        # The method is bound once here, because both fronts call it for each request.
         self.infer = chain.infer
         self.timed = chain.timed
         self.times_all = chain.timed is TimedRequests.ALWAYS
-        # Requests depend on headers that their protocol does not need.
+        # True if requests depend on headers that their protocol does not need.
         self.reads_headers = self.times_all or chain.tracing is not None
-        # Fronts set InferRequest.arrival.
+        # True if fronts have to set InferRequest.arrival.
         self.records_arrivals = self.reads_headers or timeline is not None
         # Clients' shared memory.
         self.regions = chain.regions
         # Makes buffers for large messages.
         self.tensors = upstream.tensors
         self.control = control
-        # Where clients' control calls wait for their turn; those about readiness for theirs.
+        # Queues of clients' control calls, and of those about readiness.
         self.control_queue = ControlQueue()
         self.probe_queue = ControlQueue()
-        # For what may not be decoded, or encoded, where it arrives.
+        # Decodes and encodes what is too large for the event loop.
         self.decoders = decoders
         self.turns = LoopTurns()
-        # The server is shutting down: what comes is still served for a while, then refused.
+        # Phases of the shutdown: new requests are still served while draining, then refused.
         self.draining = False
         self.stopping = False
         self._upstream = upstream
@@ -110,27 +110,29 @@ class DataPlane:
         self.draining = True
 
     def stop_accepting(self) -> None:
-        """Refuse requests from now on; those that are pending are finished."""
+        """Refuse requests from now on; pending ones are finished."""
         self.stopping = True
         self._upstream.stop_accepting()
 
     @property
     def live(self) -> bool:
-        """Whether this gateway can serve."""
+        """True until the gateway drains."""
         return not self.draining
 
     async def find_model(self, head: bytes, *, accepts_many: bool = False) -> ErrorStatus | None:
-        """Ask the scheduler for the model that a head names, before its request is decoded at some
-        expense: the error with which it would refuse any request. None: it has the model, which may
-        have finished loading meanwhile. accepts_many: as of the request.
+        """Return the error with which the scheduler would refuse any request for a model, if any.
+
+        The scheduler is asked for the model that a head names, before its request is decoded at
+        some expense. A model that is loading may have finished when this returns. accepts_many is
+        as in the request.
         """
-        found: asyncio.Future[ErrorStatus | None] = asyncio.get_running_loop().create_future()
+        refusal: asyncio.Future[ErrorStatus | None] = asyncio.get_running_loop().create_future()
 
         # An error in a body is reported after all others; see InferRequest.error_status.
-        asked = InferRequest(0, head, [], error_status=_MODEL_FOUND, accepts_many=accepts_many)
-        handle = self._upstream.infer(asked, partial(_on_found, found))
+        inquiry = InferRequest(0, head, [], error_status=_MODEL_FOUND, accepts_many=accepts_many)
+        handle = self._upstream.infer(inquiry, partial(_on_found, refusal))
         try:
-            return await found
+            return await refusal
         except asyncio.CancelledError:
             handle.cancel()
             raise
@@ -139,13 +141,14 @@ class DataPlane:
         """Refuse a request that would be refused after its elements are counted.
 
         Raises:
-            InvalidArgument: it takes more than any request may.
+            InvalidArgument: the request takes more memory than any request may.
         """
         self._upstream.size_of(request)
 
     async def ready(self) -> bool:
-        """Whether the mesh takes requests: connected, not shutting down, and the scheduler says
-        that it is ready.
+        """Return whether the mesh accepts requests.
+
+        The gateway is connected and does not shut down, and the scheduler is ready.
         """
         if self.draining or not self._upstream.router.links_up:
             return False
@@ -155,16 +158,16 @@ class DataPlane:
             return False
 
     def server_metadata(self) -> kserve_pb2.ServerMetadataResponse:
-        """Name, version and extensions of this server."""
+        """Return name, version and extensions of this server."""
         return kserve_pb2.ServerMetadataResponse(
             name=self._name, version=_version(), extensions=EXTENSIONS
         )
 
 
-def _on_found(found: asyncio.Future[ErrorStatus | None], response: InferResponse) -> None:
-    if not found.done():
+def _on_found(refusal: asyncio.Future[ErrorStatus | None], response: InferResponse) -> None:
+    if not refusal.done():
         error_status = response.error
-        found.set_result(None if error_status == _MODEL_FOUND else error_status)
+        refusal.set_result(None if error_status == _MODEL_FOUND else error_status)
 
 
 @cache

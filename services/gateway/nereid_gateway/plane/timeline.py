@@ -1,8 +1,8 @@
-"""The mesh's timeline, as one gateway gathers it: its own records, those of the other gateways of
-its group, and those of the schedulers and their executors.
+"""Timeline of the mesh, as one gateway gathers it.
 
-All are asked at once, so that they speak of the same seconds; what they send is passed on as the
-client reads it. Knows no HTTP.
+It has the gateway's own records, those of the other gateways of its group, and those of the
+schedulers and their executors. All are requested at once, so that they cover the same seconds; the
+received parts are passed on in the form that the client reads. The module knows no HTTP.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.route import MeshAccess
     from nereid.process.gateway_group import GatewayGroup
 
-# How long another service may send nothing before it counts as missing.
+# Time for which another service may send nothing before it counts as missing.
 _SILENCE_LIMIT_S: Final = 10.0
 _GATHERING: Final = "the timeline is being gathered for another client; try again"
 
 
 class GatewayTimeline:
-    """One gateway's. start() once, close() once."""
+    """Timeline of one gateway. Call start() once and close() once."""
 
     def __init__(self, seconds: float, mesh: MeshAccess, group: GatewayGroup | None) -> None:
-        """seconds: of --timeline-seconds, above 0."""
+        """Record the last seconds, as in --timeline-seconds, which is above 0."""
         name = socket.gethostname()
         if group is not None:
             name += f"-{group.number}"
@@ -53,11 +53,15 @@ class GatewayTimeline:
         self.record_request = RequestRecords(self.recorder).record
 
     def record_lost_link(self, scheduler: str) -> None:
-        """The link to a scheduler broke."""
+        """Record that the link to a scheduler broke."""
         self.recorder.record_event("link lost", scheduler)
 
     async def start(self) -> None:
-        """Serve this gateway's records to the others of its group; raises OSError."""
+        """Serve this gateway's records to the others of its group.
+
+        Raises:
+            OSError: the socket cannot be bound.
+        """
         group = self._group
         if group is None:
             return
@@ -70,16 +74,17 @@ class GatewayTimeline:
                 self._others[f"gateway {number}"] = channel
 
     async def close(self) -> None:
+        """Close the channels and the server."""
         for channel in self._others.values():
             await channel.close()
         if self._server is not None:
             await self._server.close()
 
     async def gather(self, last_s: float) -> AsyncGenerator[bytes]:
-        """The parts of a file, of so many seconds before now.
+        """Yield the parts of a file of the last seconds.
 
         Raises:
-            Unavailable: it is being gathered for somebody else.
+            Unavailable: the timeline is being gathered for another client.
         """
         if self._gathering:
             raise Unavailable(_GATHERING, retry_after_ms=DEFAULT_MS)
@@ -91,7 +96,8 @@ class GatewayTimeline:
                 sources.append((name, self._ask(channel, pb.TimelineRequest(last_ns=last_ns))))
             schedulers = self._mesh.channels()
             for number, channel in enumerate(schedulers):
-                # Executors have joined all schedulers; the first of these is connected, if any is.
+                # Executors have joined all schedulers, so only the first is asked for theirs; it is
+                # connected if any is.
                 request = pb.TimelineRequest(last_ns=last_ns, with_executors=not number)
                 name = f"scheduler {number + 1} of {len(schedulers)}"
                 sources.append((name, self._ask(channel, request)))

@@ -1,8 +1,8 @@
-"""The last step of the data plane, in front of the scheduler: refuses what exceeds the gateway's
-limits, moves large tensors to shared memory, says whose sequence a request belongs to, and adds the
-digests that the scheduler asked for.
+"""Last step of the data plane, in front of the scheduler.
 
-Knows no protocol of clients. Links and pending requests are nereid.mesh_routing's.
+The step refuses requests that exceed the gateway's limits, moves large tensors to shared memory,
+sets the owner of a request's sequence, and adds the digests that the scheduler asked for. The
+module knows no protocol of clients. nereid.mesh_routing has links and pending requests.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ if TYPE_CHECKING:
     from nereid_gateway.core.tensors.tensor_memory import TensorMemory
     from nereid_gateway.plane.timeline import GatewayTimeline
 
-# protobuf's and gRPC's 2 GiB, less what stands beside the tensors of one request.
+# Limit of protobuf and gRPC, 2 GiB, less what stands beside the tensors of one request.
 _MAX_INLINE_BYTES: Final = (1 << 31) - (16 << 20)
 _TOO_LARGE: Final = (
     "{} bytes of tensors are more than a request may have that is not in shared memory"
 )
 _QUEUE_FULL: Final = "Exceeds maximum queue size: {} are pending"
-# What an element of a BYTES tensor takes beside its bytes while a model executes, by measurement:
-# objects, references to them, and the strings of its runtime, of an input and an output.
+# Bytes that an element of a BYTES tensor takes beside its content while a model executes, by
+# measurement: objects, references to them, and the strings of its runtime, of an input and an
+# output.
 _STRING_BYTES: Final = 192
 _TOO_MANY_STRINGS: Final = (
     "{} string elements take about {} bytes while a model executes, more than the {} of one"
@@ -52,14 +53,14 @@ _TOO_MANY_STRINGS: Final = (
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds the pending requests."""
+    """Limits on pending requests."""
 
     max_pending: int
     reconnect_limit_s: float
 
 
 class Upstream:
-    """An InferStep."""
+    """InferStep that hands requests to the mesh router."""
 
     def __init__(  # noqa: PLR0913 (one by keyword)
         self,
@@ -72,7 +73,9 @@ class Upstream:
         timeline: GatewayTimeline | None = None,
         limits_addresses: bool = False,
     ) -> None:
-        """budget: a request that exceeds it is accepted while no other is pending. timeline: None:
+        """Prepare the links, which start() opens.
+
+        budget: a request that exceeds it is accepted while no other is pending. timeline: `None` if
         none is recorded. limits_addresses: see sequence_owner().
         """
         # No client and no model has all of the limit while others want a part.
@@ -87,7 +90,7 @@ class Upstream:
         self.tensors = tensors
         self._forward_notice = on_notice
         self._limits_addresses = limits_addresses
-        # None: no model's requests want a digest.
+        # `None` if no model's requests want a digest.
         self._digester: Digester | None = None
         self.router = MeshRouter(
             mesh,
@@ -100,11 +103,12 @@ class Upstream:
         self.pending = self.router.pending
 
     def start(self) -> None:
-        """Open the link; call from the event loop."""
+        """Open the link; call it from the event loop."""
         self.tensors.start(self.pending.release_segments)
         self.router.open()
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
+        """Send a request to a scheduler, or refuse it."""
         table, payloads = self.pending, request.payloads
         charged: ChargedRequest | None = None
         size_bytes = len(payloads[0]) if len(payloads) == 1 else sum(map(len, payloads))
@@ -144,7 +148,7 @@ class Upstream:
         return charged
 
     def size_of(self, request: InferRequest) -> int:
-        """What a request's tensors and their elements take, in bytes.
+        """Return the bytes that a request's tensors and their elements take.
 
         Raises:
             InvalidArgument: that is more than any request may take.
@@ -160,7 +164,7 @@ class Upstream:
         """Charge a large request to its client, and move its tensors to shared memory.
 
         Raises:
-            NereidError: it is larger than it may be, or its client has too much here.
+            NereidError: the request is too large, or its client has too many bytes here.
         """
         size_bytes = self.size_of(request)
         try:
@@ -176,7 +180,7 @@ class Upstream:
         return charged
 
     def _over_budget(self, request: InferRequest, size_bytes: int) -> Unavailable | None:
-        """The error of a request that exceeds a limit; None: it does not, or is alone."""
+        """Return the error of a request that exceeds a limit, unless no other is pending."""
         table = self.pending
         if table.requests and not self._budget.may_add_pending(size_bytes):
             return self._queue_full(f"{table.pending_bytes} bytes")
@@ -189,7 +193,10 @@ class Upstream:
         return None
 
     def _queue_full(self, pending: str) -> Unavailable:
-        """The error of a request that is refused: this is pending, or the gateway is stopping."""
+        """Return the error of a request that is refused for a full queue, or a stopping gateway.
+
+        The error's text names what is pending.
+        """
         if self._stopping:
             return Unavailable(STOPPING_MESSAGE, retry_after_ms=DEFAULT_MS)
         table = self.pending
@@ -200,15 +207,15 @@ class Upstream:
         return Unavailable(_QUEUE_FULL.format(pending), retry_after_ms=after_ms)
 
     def stop_accepting(self) -> None:
-        """Refuse requests from now on; those that are pending are finished."""
+        """Refuse requests from now on; pending ones are finished."""
         self._stopping, self._uncontended = True, 0
 
     async def drain(self, timeout_s: float) -> bool:
-        """Wait until no request is pending; False when the time ran out first."""
+        """Wait until no request is pending; return False if the time ran out first."""
         return await self.pending.drain(timeout_s)
 
     def close(self) -> None:
-        """End the link; requests that are pending fail, and so do those that still come."""
+        """End the link; pending requests fail, and so do further ones."""
         self.stop_accepting()
         self.tensors.close()
         self.router.close(Unavailable(STOPPING_MESSAGE, retry_after_ms=DEFAULT_MS))

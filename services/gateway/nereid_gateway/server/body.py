@@ -1,4 +1,4 @@
-"""The body of one HTTP request while it arrives: gathered in pieces, or written to a buffer.
+"""Body of one HTTP request while it arrives: gathered in pieces, or written to a buffer.
 
 A body with a buffer needs no parser any more: its bytes are copied as they come.
 """
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from nereid_gateway.server.call import BodyBuffer, HttpCall
     from nereid_gateway.server.limits import HttpLimits
 
-    # From a call and the size of its body; None: the body is gathered in bytes.
+    # Returns a buffer for a call's body of a size in bytes, or None: then it is gathered in bytes.
     AllocateBody = Callable[[HttpCall, int], BodyBuffer | None]
 
 
 class RequestBody:
-    """Counts and gathers what arrives. Raises RequestRejected where a limit is exceeded."""
+    """Count and gather content; raise RequestRejected where a limit is exceeded."""
 
     __slots__ = (
         "_announced_bytes",
@@ -36,26 +36,30 @@ class RequestBody:
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
-        # A body that comes in one piece is that piece.
+        # A body that arrives in one piece is this piece.
         self._first = b""
         self._content: io.BytesIO | None = None
         self._chunks = 0
         self._size_bytes = 0
-        # 0: chunks.
+        # Size by Content-Length; 0 for a chunked body.
         self._announced_bytes = 0
-        # Received after the data that completed the headers: content and its framing.
+        # Bytes received after the data that completed the headers: content and its framing.
         self._wire_bytes = 0
-        # As long as the body; None: the body is gathered in pieces.
+        # A buffer as long as the body; without one the body is gathered in pieces.
         self.buffer: BodyBuffer | None = None
 
     def clear(self) -> None:
-        """Drop what arrived; another body may begin."""
+        """Drop the content; another body may begin."""
         self._first = b""
         self._content = self.buffer = None
         self._size_bytes = self._chunks = self._wire_bytes = self._announced_bytes = 0
 
     def begin(self, call: HttpCall, allocate_body: AllocateBody | None) -> None:
-        """The headers of call are complete."""
+        """Begin the body of a call whose headers are complete.
+
+        Raises:
+            RequestRejected: the body is too large.
+        """
         size_bytes = int(call.headers.get(b"content-length", 0))
         self._limits.check_body(size_bytes)
         self._announced_bytes = size_bytes
@@ -68,7 +72,11 @@ class RequestBody:
         self._wire_bytes += size_bytes
 
     def begin_chunk(self) -> None:
-        """The header of a chunk was parsed."""
+        """Count a chunk whose header was parsed.
+
+        Raises:
+            RequestRejected: the body has too many chunks.
+        """
         self._chunks += 1
         if self._chunks > self._limits.max_chunks:
             raise RequestRejected(
@@ -76,7 +84,11 @@ class RequestBody:
             )
 
     def append(self, piece: bytes | memoryview) -> None:
-        """Add content."""
+        """Add content.
+
+        Raises:
+            RequestRejected: the body is too large.
+        """
         begin = self._size_bytes
         end = self._size_bytes = begin + len(piece)
         self._limits.check_body(end)
@@ -92,17 +104,17 @@ class RequestBody:
             self._content.write(piece)
 
     def count_received(self, size_bytes: int) -> None:
-        """Count content that was written to the buffer already."""
+        """Count content that was already written to the buffer."""
         self._size_bytes += size_bytes
 
     @property
     def missing_view(self) -> memoryview:
-        """The part of the buffer that is not filled yet."""
+        """Part of the buffer that is not filled yet."""
         assert self.buffer is not None, "there is no buffer"
         return self.buffer.view[self._size_bytes :]
 
     def fill_buffer(self, data: bytes) -> bytes:
-        """Add what is missing of a body that has a buffer; returns what follows it in data."""
+        """Add the missing part of a body with a buffer, and return the rest of data behind it."""
         assert self.buffer is not None, "only the parser knows where such a body ends"
         missing = len(self.buffer) - self._size_bytes
         self.append(data if len(data) <= missing else memoryview(data)[:missing])
@@ -115,21 +127,22 @@ class RequestBody:
 
     @property
     def missing_bytes(self) -> int:
-        """Of content whose size was announced."""
+        """Bytes that are missing of content whose size was announced."""
         return max(0, self._announced_bytes - self._size_bytes)
 
     @property
     def size_bytes(self) -> int:
-        """Of the content so far."""
+        """Size of the content so far."""
         return self._size_bytes
 
     @property
     def buffer_full(self) -> bool:
+        """True if there is a buffer and all of the body is in it."""
         return self.buffer is not None and len(self.buffer) == self._size_bytes
 
     def move_to(self, call: HttpCall) -> None:
-        """The body is complete: hand it to its call."""
+        """Hand a complete body to its call."""
         call.body_buffer = self.buffer
-        # Not copied: BytesIO hands out the bytes that it wrote to.
+        # No copy: BytesIO hands out the bytes object that it wrote to.
         call.body = self._first if self._content is None else self._content.getvalue()
         self.clear()

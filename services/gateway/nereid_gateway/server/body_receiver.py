@@ -1,7 +1,7 @@
-"""Receives a large body straight into its buffer, where a connection would be handed bytes objects
-that it has to copy.
+"""Receiver that reads a large body directly into its buffer.
 
-It is the transport's protocol from the time that such a body begins to arrive until it is complete.
+A connection would be handed bytes objects that it has to copy. The receiver is the transport's
+protocol from the time that such a body begins to arrive until it is complete.
 """
 
 from __future__ import annotations
@@ -12,21 +12,24 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# A body that lacks less is as well received as bytes: event loops read up to this much at a time.
+# A body of which less is missing is received as bytes equally well: event loops read up to this
+# many bytes at a time.
 DIRECT_BYTES: Final = 1 << 18
-# What is read at a time, so that a fast client does not hold the event loop up.
+# Bytes read at a time, so that a fast client does not hold the event loop up.
 _READ_BYTES: Final = 1 << 20
 _NOTHING: Final = memoryview(b"")
 
 
 class BodyReceiver(asyncio.BufferedProtocol):
-    """Of one body."""
+    """Receive the rest of one body."""
 
     def __init__(
         self, connection: asyncio.Protocol, on_received: Callable[[int], None], view: memoryview
     ) -> None:
-        """connection: is represented. on_received: so many bytes were added to the body's buffer.
-        view: what the body lacks.
+        """Represent connection towards the transport.
+
+        on_received is called with the number of bytes that were added to the buffer. view is the
+        part of the buffer that is still to be filled.
         """
         self._connection = connection
         self._on_received = on_received
@@ -34,26 +37,32 @@ class BodyReceiver(asyncio.BufferedProtocol):
         self._received_bytes = 0
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        """Return the next part of the buffer to read into."""
         received = self._received_bytes
-        # Of a request that was dropped any number of bytes may follow; nobody reads them.
+        # After a request that was dropped any number of bytes may follow, which nobody reads.
         return self._view[received : received + _READ_BYTES] or self._view
 
     def buffer_updated(self, nbytes: int) -> None:
+        """Count bytes that were read into the buffer."""
         self._received_bytes += nbytes
         self._on_received(nbytes)
 
     def close(self) -> None:
-        """Let go of the buffer: a transport keeps the methods of its last BufferedProtocol."""
+        """Release the buffer: a transport keeps the methods of its last BufferedProtocol."""
         self._view = _NOTHING
 
     def eof_received(self) -> bool | None:
+        """Pass the event on to the connection."""
         return self._connection.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Pass the event on to the connection."""
         self._connection.connection_lost(exc)
 
     def pause_writing(self) -> None:
+        """Pass the event on to the connection."""
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
+        """Pass the event on to the connection."""
         self._connection.resume_writing()

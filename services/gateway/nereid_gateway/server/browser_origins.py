@@ -1,7 +1,7 @@
-"""Whether a browser sends a request for a page of another origin: a forged one (CSRF). Pure.
+"""Detection of requests that a browser sends for a page of another origin (CSRF). Pure.
 
-Browsers say where a request comes from in Sec-Fetch-Site, older ones in Origin; pages cannot change
-either. Programs send neither, and pass.
+Browsers name a request's origin in Sec-Fetch-Site, older ones in Origin; pages cannot change
+either. Programs send neither header, and pass.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# "none": the person behind the browser has asked for it. "same-site" may be somebody else's page.
+# Browsers send "none" for a request of the person at the browser. A "same-site" page may be
+# somebody else's.
 _OWN_SITES: Final = frozenset({b"same-origin", b"none"})
 _PORTS: Final = {"http": 80, "https": 443}
-# They change nothing, and other origins' pages cannot read the responses.
+# These methods change nothing, and pages of other origins cannot read the responses.
 _READS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 
 FORGED: Final = (
@@ -25,7 +26,7 @@ FORGED: Final = (
 
 
 def is_forged(method: bytes, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a page of another origin sends a request that may change something."""
+    """Return whether a page of another origin sends a request that may change something."""
     if method in _READS:
         return False
     site = headers.get(b"sec-fetch-site")
@@ -36,7 +37,10 @@ def is_forged(method: bytes, headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _is_own(origin: bytes, host: bytes) -> bool:
-    """Whether an origin is this server's, as the client calls it. A proxy may speak TLS for it."""
+    """Return whether an origin is this server's, under the name that the client calls it by.
+
+    Schemes are not compared: a proxy in front of this server may speak TLS for it.
+    """
     try:
         parts = urlsplit(origin.decode("ascii"))
         called = urlsplit("//" + host.decode("ascii"))

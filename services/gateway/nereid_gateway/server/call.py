@@ -18,11 +18,11 @@ TEXT: Final = b"text/plain"
 BINARY: Final = b"application/octet-stream"
 
 _PROCESSING: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
-# Lacks what depends on the connection, and the blank line.
+# The head lacks the headers that depend on the connection, and the blank line.
 _HEAD: Final = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n"
-# Responses up to this are joined: writing vectors costs more than the copy.
+# Responses of up to this many bytes are joined: writing vectors costs more than the copy.
 JOIN_BYTES: Final = 65536
-# Chunks of a streamed response that queue up before its producer is asked to pause.
+# Bytes of a streamed response that may queue up before its producer is asked to pause.
 _PAUSE_AT_BYTES: Final = 65536
 
 _STATUS_LINES: Final = {
@@ -35,19 +35,19 @@ class BodyBuffer(Protocol):
 
     @property
     def view(self) -> memoryview:
-        """The memory, as long as the body."""
+        """Memory, as long as the body."""
 
     def __len__(self) -> int: ...
 
 
 class HttpCall:
-    """A request that arrived completely.
+    """Request that arrived completely, and its response.
 
-    It is responded to once, by any of the methods; later responses are dropped. A streamed response
-    is one begin_stream(), any number of send_chunk() and one end_stream().
+    A call is responded to once, by any of the methods; later responses are dropped. A streamed
+    response is one begin_stream(), any number of send_chunk() and one end_stream().
 
-    `on_cancel` is called once if the client disconnects before the response is complete, `on_done`
-    once when it is complete or the client disconnected before.
+    `on_cancel` is called once if the client disconnects before the response is complete; `on_done`
+    is called once when the response is complete or the client has disconnected before.
     `on_flow_control` is called with True when chunks queue up faster than the client reads them,
     and with False when it has caught up.
     """
@@ -83,53 +83,65 @@ class HttpCall:
     def __init__(
         self, on_progress: Callable[[], None], peer: str = "", account: Account | None = None
     ) -> None:
-        """on_progress: called whenever there is something in `unwritten` to write. peer: the
-        client's address. account: where the request's bytes are charged.
+        """Make an empty call, which the reader fills in.
+
+        on_progress is called whenever `unwritten` has something to write. peer is the client's
+        address; account is where the request's bytes are charged.
         """
         self.peer = peer
         self.account = account
-        # For whom its request is pending: that account, or an authenticated principal.
+        # Owner of the pending request: that account, or an authenticated principal.
         self.sender: object = account
-        # Charged, until the body is freed.
+        # Bytes that are charged until the body is freed.
         self.held_bytes = 0
         self.method = b""
         self.target = b""
-        # Set where the parser was not needed.
+        # Set if the head was known, so that the parser was not needed.
         self.known_headers: KnownHeaders | None = None
-        # Lower-case names; of a repeated header the last one. Other calls have the same dict.
+        # Values by lower-case name; of a repeated header the last one. Calls with the same head
+        # share the dict.
         self.headers: dict[bytes, bytes] = {}
         self.body = b""
-        # If set, holds the body; `body` is empty then.
+        # If set, it holds the body, and `body` is empty.
         self.body_buffer: BodyBuffer | None = None
         self.keep_alive = True
         self.http_1_0 = False
         self.done = False
         self.on_cancel: Callable[[], None] | None = None
         self.on_done: Callable[[], None] | None = None
-        # The parts of the response to write next; the connection removes them.
+        # Parts of the response to write next; the connection removes them.
         self.unwritten: list[bytes] = []
         self.streamed = False
         self.head_written = False
-        # Of a streamed response: what was unwritten already when the last chunk came.
+        # Bytes of a streamed response that were still unwritten when the last chunk came.
         self.queued_bytes = 0
         self.on_flow_control: Callable[[bool], None] | None = None
         self.flow_paused = False
         # A chunk without meaning, sent to find out whether the client is still connected.
         self.keepalive_chunk = b""
-        # When an endpoint began to read the request; set only where requests are traced or timed.
+        # Time at which an endpoint began to read the request; set only where requests are traced or
+        # timed.
         self.received_ns = 0
-        # Makes further header lines, once the response is there; of a streamed one its trailers.
+        # Makes further header lines once the response is complete; for a streamed one, its
+        # trailers.
         self.last_lines: Callable[[], bytes] | None = None
         self._on_progress = on_progress
 
     def hold(self, size_bytes: int) -> None:
-        """Charge what is kept of the request; raises OverBudgetError."""
+        """Charge bytes of the request that are kept.
+
+        Raises:
+            OverBudgetError: the client has too many bytes here.
+        """
         if self.account is not None and not self.done:
             self.account.charge(size_bytes, self.held_bytes)
             self.held_bytes += size_bytes
 
     def free_body(self) -> None:
-        """The request has been handed on, to whoever counts its bytes from now on."""
+        """Drop the body of a request that was handed on, and no longer count its bytes.
+
+        The next owner of the request counts them.
+        """
         self.body = b""
         self.body_buffer = None
         if self.held_bytes:
@@ -147,26 +159,30 @@ class HttpCall:
         content_type: bytes = JSON,
         extra: bytes = b"",
     ) -> None:
-        """Respond with body, given in parts; extra: further header lines, each with its CRLF."""
+        """Respond with a body, given in parts.
+
+        extra has further header lines, each with its CRLF.
+        """
         size = sum(map(len, body))
         self._respond(_HEAD % (_STATUS_LINES[status], content_type, extra, size), body)
 
     def respond_again(self, parts: list[bytes]) -> None:
-        """As respond(), while keep_alive is set. parts: begin with what kept_alive_head() said of
-        a response with a body of this size.
+        """Respond with complete parts, while keep_alive is set.
+
+        The parts begin with the text of kept_alive_head() for a body of this size.
         """
         if not self.done:
             self._complete(parts)
 
     def respond_not_modified(self, extra: bytes) -> None:
-        """Respond that the client has what it asks for; extra: header lines, each with its CRLF."""
+        """Respond that the client's copy is current; extra has header lines, each with its CRLF."""
         self._respond(_STATUS_LINES[304] + extra, ())
 
     def _respond(self, head: bytes, body: Sequence[bytes]) -> None:
         if self.done:
             return
         if self.streamed:
-            # Too late for another response: the client sees this one end early.
+            # It is too late for another response: the client sees this one end early.
             self.end_stream()
             return
         if self.last_lines is not None:
@@ -193,16 +209,19 @@ class HttpCall:
         """Respond with an error body."""
         body = error_body(message)
         head = _HEAD % (_STATUS_LINES[status], content_type, extra, len(body))
-        # After HEAD no content may follow: the client would take it for the next response's head.
+        # No content may follow after HEAD: the client would take it for the next response's head.
         self._respond(head, () if self.method == b"HEAD" else (body,))
 
     def refuse_method(self, content_type: bytes, *allowed: bytes) -> None:
-        """Respond that the target takes only the allowed methods."""
+        """Respond that the target accepts only the allowed methods."""
         line = b"Allow: %b\r\n" % b", ".join(allowed)
         self.fail(405, "Method Not Allowed", content_type, line)
 
     def begin_stream(self, status: int, content_type: bytes, extra: bytes = b"") -> None:
-        """Begin a streamed response. HTTP/1.0 has no chunks: closing the connection ends it."""
+        """Begin a streamed response.
+
+        HTTP/1.0 has no chunks: the end of the connection ends the response.
+        """
         if self.done:
             return
         if self.http_1_0:
@@ -223,7 +242,7 @@ class HttpCall:
             self.control_flow(paused=True)
 
     def control_flow(self, *, paused: bool) -> None:
-        """Ask the producer of chunks to pause or to go on, if that changes anything."""
+        """Ask the producer of chunks to pause or to continue, if that changes anything."""
         if self.flow_paused is not paused and self.on_flow_control is not None and not self.done:
             self.flow_paused = paused
             self.on_flow_control(paused)
@@ -253,7 +272,7 @@ class HttpCall:
         self._on_progress()
 
     def cancel(self) -> None:
-        """The client disconnected."""
+        """End a call whose client has disconnected."""
         if self.done:
             return
         self.done = True
@@ -266,10 +285,10 @@ class HttpCall:
 
 
 def kept_alive_head(content_type: bytes, extra: bytes, size: int) -> bytes:
-    """The head of a response 200 with a body of this size, on a connection that is kept alive."""
+    """Return the head of a response 200 on a connection that is kept alive; size is the body's."""
     return _HEAD % (_STATUS_LINES[200], content_type, extra, size) + b"\r\n"
 
 
 def error_body(message: str) -> bytes:
-    """The body of every failed request; what UTF-8 cannot encode becomes a question mark."""
+    """Return the body of a failed request; what UTF-8 cannot encode becomes a question mark."""
     return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})

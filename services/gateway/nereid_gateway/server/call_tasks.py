@@ -1,4 +1,4 @@
-"""Tasks of HTTP calls: what cannot be responded to at once."""
+"""Tasks of HTTP calls that cannot be responded to at once."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _log = logging.getLogger(__name__)
 
 
 class CallTasks:
-    """The running tasks; each is cancelled if its client disconnects."""
+    """Running tasks; each is cancelled if its client disconnects."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, call: HttpCall, work: Coroutine[Any, Any, None]) -> None:
-        """Run work, which responds to call; what it raises becomes an error response."""
+        """Run work, which responds to call, as a task; an exception becomes an error response."""
         task = asyncio.get_running_loop().create_task(_run(call, work))
         self._tasks.add(task)
 
         def on_done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            # It may have been cancelled before it began.
+            # A task that was cancelled before it began has left its coroutine unstarted.
             work.close()
 
         task.add_done_callback(on_done)

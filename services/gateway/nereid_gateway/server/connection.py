@@ -3,9 +3,9 @@
     bytes in -> RequestReader -> OrderedResponses -> dispatch, and bytes out
                          Liveness: is the client still there?
 
-An asyncio.Protocol. Reading pauses while as many requests are in flight as may be, and while the
-client does not read its responses. A half-closed connection still gets its responses. Knows no
-routes.
+A connection is an asyncio.Protocol and knows no routes. Reading pauses while as many requests are
+in flight as permitted, and while the client does not read its responses. A half-closed connection
+still gets its responses.
 """
 
 from __future__ import annotations
@@ -35,23 +35,24 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class ConnectionOwner(Protocol):
-    """Whom a connection reports to: its server."""
+    """Server that a connection reports to."""
 
     @property
     def statuses(self) -> defaultdict[bytes, int]:
-        """The number of responses by status, which its connections count."""
+        """Number of responses by status, which its connections count."""
 
     def on_connected(self, connection: HttpConnection) -> None:
-        """There is a transport; behind a TLS handshake that may never happen."""
+        """Register a connection that has a transport; a failed TLS handshake never gets there."""
 
     def on_disconnected(self, connection: HttpConnection) -> None:
-        """Called if there was a transport."""
+        """Forget a connection that had a transport."""
 
 
 class HttpConnection:
-    """One client's connection: its transport, and when to read from it and to close it.
+    """Connection of one client: its transport, and when to read from it and to close it.
 
-    An asyncio.Protocol, though not by inheritance: a compiled class may extend compiled ones only.
+    It is an asyncio.Protocol, though not by inheritance: a compiled class may extend compiled ones
+    only.
     """
 
     def __init__(  # noqa: PLR0913 (most by keyword)
@@ -64,7 +65,7 @@ class HttpConnection:
         budget: ByteBudget | None = None,
         reader: type[RequestReader] = RequestReader,
     ) -> None:
-        """budget: of all clients' bytes; None: they are not counted."""
+        """Make the parts of a connection; without a budget its bytes are not counted."""
         self._limits = limits
         self._owner = owner
         self._budget = budget
@@ -75,22 +76,24 @@ class HttpConnection:
             self._responses, self._liveness, limits, self._on_call_progress, allocate_body
         )
         self._account: Account | None = None
-        # Whose it is (nereid.rpc.net.address.client_of).
+        # The client that the connection belongs to (nereid.rpc.net.address.client_of).
         self.client = ""
-        # Over TLS.
+        # True for a connection over TLS.
         self.secure = False
         self._transport: asyncio.Transport | None = None
         # The transport's protocol in place of the connection, while a large body arrives.
         self._body_receiver: BodyReceiver | None = None
         self._reading = self._writable = True
         self._eof_received = False
-        # Closed once the client has sent the rest of what was rejected, which is dropped.
+        # The connection is closed once the client has sent the rest of a rejected request, which is
+        # dropped.
         self._lingering = False
         self._turn_due = False
 
     # --- asyncio.Protocol -----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Open the account of the client, and register with the server."""
         self._transport = cast("asyncio.Transport", transport)
         self._responses.descriptor = descriptor_of(transport)
         peer = text_of(transport.get_extra_info("peername"))
@@ -102,6 +105,7 @@ class HttpConnection:
         self._owner.on_connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """Cancel all calls, and release the memory that is charged to the client."""
         self._owner.on_disconnected(self)
         self._transport = None
         self._liveness.stop_probing()
@@ -112,6 +116,7 @@ class HttpConnection:
             self._account.close()
 
     def data_received(self, data: bytes) -> None:
+        """Read requests out of data."""
         try:
             if not self._reader.receive(data):
                 return
@@ -120,7 +125,7 @@ class HttpConnection:
         self._update_transport()
 
     def _on_body_received(self, size_bytes: int) -> None:
-        """From the body's receiver: more of the body is in its buffer."""
+        """Count bytes of the body that its receiver has added to the buffer."""
         if self._responses.closing:
             return
         try:
@@ -130,6 +135,7 @@ class HttpConnection:
         self._update_transport()
 
     def eof_received(self) -> bool:
+        """Return whether to keep the connection half-closed, since responses are pending."""
         self._eof_received = self._responses.closing = True
         # An incomplete request is dropped; complete ones get their responses, except over TLS,
         # which has no half-closed connections.
@@ -139,15 +145,17 @@ class HttpConnection:
         return True
 
     def pause_writing(self) -> None:
+        """Pause reading and the producers of chunks, since the client does not read."""
         self._set_writable(False)
 
     def resume_writing(self) -> None:
+        """Continue reading, and the producers of chunks."""
         self._set_writable(True)
 
     # --- the transport --------------------------------------------------------------------------
 
     def _on_call_progress(self) -> None:
-        """Some call has a response or a part of one."""
+        """Write the response, or the part of one, that some call has."""
         responses = self._responses
         transport = self._transport
         if transport is None:
@@ -157,7 +165,8 @@ class HttpConnection:
                 self._count_unread()
             return
         reader = self._reader
-        # While it reads, a call fewer in flight asks for nothing else.
+        # A connection that reads, and has no other state to change, needs no update for one call
+        # fewer in flight.
         if responses.closing or reader.continue_due or reader.deferred or not self._reading:
             if not self._writable:
                 self._count_unread()
@@ -170,12 +179,12 @@ class HttpConnection:
         self._update_transport()
 
     def _count_unread(self) -> None:
-        """Charge what is there of responses and was not taken by the client's socket."""
+        """Charge bytes of responses that the client's socket has not taken yet."""
         if self._account is not None:
             self._account.set_unread(self.unsent_bytes + self._responses.waiting_bytes)
 
     def _update_transport(self) -> None:
-        """Do what the present state asks for: close, ask for a body, pause or resume reading."""
+        """Do what the state asks for: close, ask for a body, pause or resume reading."""
         transport, responses, reader = self._transport, self._responses, self._reader
         if transport is None:
             return
@@ -204,7 +213,7 @@ class HttpConnection:
                 transport.pause_reading()
 
     def _read_on(self) -> None:
-        """The next turn of what was read already."""
+        """Parse a further part of the data that was read before, in its turn."""
         self._turn_due = False
         data = self._reader.take_deferred()
         if self._transport is None:
@@ -214,7 +223,7 @@ class HttpConnection:
         self._update_transport()
 
     def _choose_protocol(self, transport: asyncio.Transport) -> None:
-        """Have the rest of a large body read to where it belongs; TLS has it in a buffer anyway."""
+        """Read the rest of a large body directly into its buffer; TLS has its own buffer anyway."""
         missing = self._reader.missing_body_bytes
         if self._body_receiver is not None:
             if not missing:
@@ -232,7 +241,7 @@ class HttpConnection:
     def _set_protocol(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
         if transport.is_closing():
             return
-        # How a transport reads is decided when it begins to.
+        # A transport decides how it reads when it begins to read.
         if self._reading:
             transport.pause_reading()
         transport.set_protocol(protocol)
@@ -254,7 +263,7 @@ class HttpConnection:
         self._loop.call_later(self._limits.linger_s, transport.close)
 
     def _write_probe(self) -> bool:
-        """Find out whether the client that sent its FIN still waits; False: nothing is due."""
+        """Probe whether a client that sent its FIN still waits; return False if no call is left."""
         in_flight = self._responses.in_flight
         if self._transport is None or not in_flight:
             return False
@@ -265,6 +274,7 @@ class HttpConnection:
 
     @property
     def unsent_bytes(self) -> int:
+        """Bytes of responses in the transport's write buffer."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     def close_if_silent(self, now: float) -> None:
@@ -274,17 +284,18 @@ class HttpConnection:
         liveness, reader = self._liveness, self._reader
         silent_s = liveness.silent_s(now)
         if self._responses.busy or not self._reading or self._transport is None:
-            # Waiting for us, or not read from; the server's stall detection covers its reading.
+            # The client waits for us or is not read from; the server's stall detection covers its
+            # reading.
             liveness.expect_nothing()
         elif self._responses.closing or reader.call is None:
             if silent_s > self._limits.idle_timeout_s:
-                # Not close: that would wait for a client that does not read its responses.
+                # Abort, because a close would wait for a client that does not read its responses.
                 self._transport.abort()
         elif liveness.is_overdue(now, reader.received_body_bytes):
             reader.reject(408, "the request did not arrive in time")
 
     def refuse_requests(self, message: str) -> None:
-        """Respond to every request with 503."""
+        """Respond to every request with 503 and this message."""
         self._responses.refusal = message
 
     def close_after_next_response(self) -> None:
@@ -292,7 +303,7 @@ class HttpConnection:
         self._responses.close_after_next()
 
     def close_after_in_flight(self) -> None:
-        """Accept no further request; close once those in flight are responded to."""
+        """Accept no further request, and close once those in flight are responded to."""
         self._responses.closing = True
         self._update_transport()
 

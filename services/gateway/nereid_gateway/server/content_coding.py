@@ -1,6 +1,6 @@
-"""Compression of infer requests and responses over HTTP, as leniently as Triton.
+"""Compression of infer requests and responses over HTTP, as lenient as Triton's.
 
-What a damaged stream still yields is used; what is no stream at all yields nothing.
+The readable part of a damaged stream is used; bytes that are no stream at all yield nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from nereid.rpc.net.zlib_queue import ZlibQueue
 
-# zlib's numbers for the two formats.
+# zlib's window bits of the two formats.
 _WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}
-# Accepts either format, by the stream's own header.
+# zlib accepts either format, and tells them apart by the stream's own header.
 _EITHER: Final = 47
-# A fast level: clients ask for compression without meaning to (aiohttp always does).
+# A fast level, because many clients ask for compression without meaning to (aiohttp always does).
 _LEVEL: Final = 1
-# Inflated at once; more takes turns with that of other clients.
+# Bodies up to this size are inflated at once; larger ones take turns with those of other clients.
 _INLINE_BYTES: Final = 32768
 _ENCODING: Final = re.compile(rb"\s*([^;\s]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?\Z")
 
@@ -34,7 +34,7 @@ UNSUPPORTED_MESSAGE: Final = "Unsupported compression type"
 
 
 class ContentCoder:
-    """Undoes the compression of requests, within limits, and compresses responses."""
+    """Decompress requests, within limits, and compress responses."""
 
     def __init__(self, max_bytes: int, max_ratio: float | None, queue: ZlibQueue) -> None:
         self._limits = InflationLimits(max_bytes=max_bytes, max_ratio=max_ratio)
@@ -43,12 +43,13 @@ class ContentCoder:
     async def decompress(
         self, body: bytes, encoding: bytes, peer: str, hold: Callable[[int], None]
     ) -> bytes:
-        """The body that was compressed. hold: is called with the bytes that are kept, and may
-        raise OverBudgetError.
+        """Return the decompressed body.
+
+        hold is called with the number of bytes that are kept, and may raise OverBudgetError.
 
         Raises:
-            Unimplemented: neither gzip nor deflate.
-            InvalidArgument: body is empty, or more than the limits would come out.
+            Unimplemented: the encoding is neither gzip nor deflate.
+            InvalidArgument: the body is empty, or its content exceeds the limits.
             Unavailable: the client has too many bytes here.
         """
         if encoding == b"identity":
@@ -63,7 +64,7 @@ class ContentCoder:
             if not inflation.done:
                 await self._queue.inflate(peer, inflation, hold)
         except zlib.error:
-            # What could be read before the damage is used.
+            # The part before the damage is used.
             pass
         except InflatedTooLargeError:
             raise InvalidArgument(self._too_large(inflation)) from None
@@ -72,7 +73,10 @@ class ContentCoder:
         return inflation.content()
 
     async def compress(self, body: Sequence[bytes], encoding: bytes, peer: str) -> bytes:
-        """As the function of this name, of a large body."""
+        """Return the parts of a large body, compressed as one.
+
+        Compression takes turns with that of other clients' bodies.
+        """
         deflation = Deflation(body, _WINDOW_BITS[encoding], _LEVEL)
         while not deflation.done:
             await self._queue.run_slice(peer, deflation.deflate)
@@ -89,7 +93,7 @@ class ContentCoder:
 
 
 def choose_encoding(accept_encoding: bytes) -> bytes | None:
-    """The coding, gzip or deflate, that the client prefers; None: send the response as it is."""
+    """Return the coding that the client prefers, gzip or deflate, or None for no compression."""
     best, best_weight = None, 0.0
     for item in accept_encoding.split(b","):
         match = _ENCODING.match(item)
@@ -105,7 +109,7 @@ def choose_encoding(accept_encoding: bytes) -> bytes | None:
 
 
 def compress(body: Sequence[bytes], encoding: bytes) -> bytes:
-    """The parts of body, compressed as one."""
+    """Return the parts of body, compressed as one."""
     deflation = Deflation(body, _WINDOW_BITS[encoding], _LEVEL)
     deflation.deflate(sum(map(len, body)))
     return deflation.content()

@@ -1,6 +1,6 @@
-"""What a request's head says about the bytes that follow it (RFC 9112), and what is not supported.
+"""Framing of a request by its head (RFC 9112), and refusals of what is not supported.
 
-Called by the connection while its parser stands behind a head; knows no connection.
+The reader calls it while its parser stands behind a head; the module knows no connection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _FinalHeaders(dict[bytes, bytes]):
 
 
 def read_headers(call: HttpCall, parser: httptools.HttpRequestParser) -> bool:
-    """Fill in what the head says; returns whether the client waits for 100 Continue.
+    """Fill in a call from its head, and return whether the client waits for 100 Continue.
 
     Raises:
         RequestRejected: the version, the framing or the expectation is not supported.
@@ -52,7 +52,11 @@ def read_headers(call: HttpCall, parser: httptools.HttpRequestParser) -> bool:
 
 
 def without_upgrade(call: HttpCall, method: bytes) -> bytes:
-    """The head of a request that offers an upgrade, without the offer, which is ignored."""
+    """Return the head of a request without its offer of an upgrade, which is ignored.
+
+    Raises:
+        RequestRejected: the method is CONNECT.
+    """
     if method == b"CONNECT":
         raise RequestRejected(405, "Method Not Allowed", b"Allow: \r\n")
     headers = b"".join(

@@ -1,8 +1,9 @@
-"""A request head that is likely to be repeated on the same connection.
+"""Request head that is likely to be repeated on the same connection.
 
-Most clients that keep a connection send the same head again and again, and what a head says is a
-pure function of its bytes: a request that begins with known bytes needs no parser. Only plain heads
-qualify, with a Content-Length and nothing that changes the framing. Knows no connection.
+Most clients that keep a connection send the same head again and again, and the meaning of a head is
+a pure function of its bytes: a request that begins with known bytes needs no parser. Only plain
+heads qualify, with a Content-Length and nothing that changes the framing. The module knows no
+connection.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ _DISQUALIFYING: Final = (b"transfer-encoding", b"expect")
 
 
 class KnownHeaders:
-    """The bytes of a head, where its body ends, and what the parser made of it.
+    """Bytes of a head, where its body ends, and what the parser made of it.
 
-    derived: what an endpoint makes of the head, for itself.
+    `derived` is what an endpoint makes of the head for itself.
     """
 
     __slots__ = ("derived", "end", "headers", "method", "start", "target", "text")
@@ -36,13 +37,16 @@ class KnownHeaders:
 
     @classmethod
     def from_call(cls, call: HttpCall, first_bytes: bytes) -> KnownHeaders | None:
-        """The head of a parsed request that began with first_bytes; None: it does not qualify."""
+        """Return the head of a parsed request that began with first_bytes, or None.
+
+        None means that the head does not qualify.
+        """
         start = first_bytes.find(_HEAD_END) + len(_HEAD_END)
         length = call.headers.get(b"content-length")
         if (
             not len(_HEAD_END) <= start <= _MAX_HEAD_BYTES
             or length is None
-            # Empty lines before a head would be taken for all of it.
+            # Empty lines before a head would be taken for a complete head.
             or first_bytes.startswith((b"\r", b"\n"))
             or not call.keep_alive
             or call.http_1_0
@@ -52,7 +56,7 @@ class KnownHeaders:
         return cls(first_bytes[:start], start + int(length), call)
 
     def matches(self, data: bytes) -> bool:
-        """Whether data begins with a complete request that has this head."""
+        """Return whether data begins with a complete request that has this head."""
         return len(data) >= self.end and data.startswith(self.text)
 
     def fill_call(self, call: HttpCall, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Whether the client of an HTTP/1.1 connection still sends, and still waits for its responses.
+"""Detection of clients of HTTP/1.1 that no longer send, or no longer wait for responses.
 
 A fully closed connection looks like a half-closed one to the kernel until something is written to
 it, so a client that sent its FIN is probed: by an interim 102, or within a stream by a chunk
@@ -18,44 +18,47 @@ if TYPE_CHECKING:
 
     from nereid_gateway.server.limits import HttpLimits
 
-# In place of the time, which costs a call: since the connections were last swept.
+# Marks activity since the last sweep of the connections; reading the time would cost a call.
 SINCE_SWEEP: Final = math.inf
 
 
 class Liveness:
-    """Of one client."""
+    """Watch the activity of one client."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._upload = UploadWatch(limits.upload)
         self._probe_timer: asyncio.TimerHandle | None = None
-        # When something came from the client, or it was last not waited for; or SINCE_SWEEP.
+        # Time of the client's last bytes, or of the last moment when none were expected; or
+        # SINCE_SWEEP.
         self.last_activity = self._loop.time()
 
     def on_activity(self) -> None:
-        """Something came from the client."""
+        """Note that bytes came from the client."""
         self.last_activity = self._loop.time()
 
     def begin_request(self) -> None:
-        """A request begins to arrive."""
+        """Note that a request begins to arrive."""
         self._upload.restart()
         self.on_activity()
 
     def expect_nothing(self) -> None:
-        """At present the client is not waited for."""
+        """Note that no bytes are expected from the client at present."""
         self._upload.restart()
         self.last_activity = SINCE_SWEEP
 
     def silent_s(self, now: float) -> float:
-        """How long the client has sent nothing."""
+        """Return for how many seconds the client has sent nothing."""
         if self.last_activity == SINCE_SWEEP:
             self.last_activity = now
         return now - self.last_activity
 
     def is_overdue(self, now: float, body_bytes: int | None) -> bool:
-        """Whether the request that is arriving takes too long. body_bytes: what has arrived of its
-        body; None: its head is not complete.
+        """Return whether the request that is arriving takes too long.
+
+        body_bytes is the number of bytes of its body that have arrived, None before its head is
+        complete.
         """
         if self.silent_s(now) > self._limits.silence_s(in_headers=body_bytes is None):
             return True
@@ -67,7 +70,7 @@ class Liveness:
         self._probe_timer = self._loop.call_later(delay_s, self._probe, write_probe)
 
     def stop_probing(self) -> None:
-        """The connection is lost."""
+        """Stop probing, because the connection is lost."""
         if self._probe_timer is not None:
             self._probe_timer.cancel()
             self._probe_timer = None

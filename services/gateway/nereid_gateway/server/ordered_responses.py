@@ -1,4 +1,4 @@
-"""The calls of one HTTP/1.1 connection: dispatched, and their responses written in order.
+"""Calls of one HTTP/1.1 connection: dispatched, and their responses written in order.
 
 Requests may be pipelined: up to `max_pipelined` of them are in flight, further ones are queued. A
 streamed response is written as it comes; a client that leaves too much of it unread is
@@ -29,70 +29,77 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RETRY_AFTER: Final = b"Retry-After: 1\r\n"
-# What a request costs beside its body while it waits behind others.
+# Bytes that are charged for a queued request beside its body.
 _QUEUED_CALL_BYTES: Final = 2048
 
 
 class OrderedResponses:
-    """Owns the calls of a connection until each is completed or the connection is lost."""
+    """Own the calls of a connection until each is complete or the connection is lost."""
 
     def __init__(
         self, dispatch: Dispatch, limits: HttpLimits, statuses: defaultdict[bytes, int]
     ) -> None:
-        """statuses: counts responses."""
+        """Count responses in statuses, by their status."""
         self._dispatch = dispatch
         self._max_pipelined = limits.max_pipelined
         self._max_unsent_bytes = limits.max_unsent_bytes
         self._statuses = statuses
-        # Of the transport's socket (direct_writes.descriptor_of).
+        # Descriptor of the transport's socket (direct_writes.descriptor_of).
         self.descriptor = -1
-        # Dispatched and not yet written, in order; parsed and not yet dispatched.
+        # Calls that were dispatched and are not yet written, in order.
         self.in_flight: deque[HttpCall] = deque()
+        # Calls that were parsed and are not yet dispatched.
         self._queued: deque[HttpCall] = deque()
-        # Several responses are being written, and calls dispatched meanwhile.
+        # True while several responses are written, and calls are dispatched meanwhile.
         self.flushing = False
-        # Whether the client reads what is written.
+        # False while the client does not read what is written.
         self._writable = True
-        # No further requests; the connection is closed once the responses are written.
+        # True if no further requests are accepted; the connection is closed once the responses are
+        # written.
         self.closing = False
-        # The server is draining: every response closes its connection.
+        # True while the server is draining: every response closes its connection.
         self.draining = False
-        # Why requests are refused; None: they are not.
+        # Message with which all requests are refused, if any.
         self.refusal: str | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether requests are in flight or queued."""
+        """True if requests are in flight or queued."""
         return bool(self.in_flight or self._queued)
 
     @property
     def waiting_bytes(self) -> int:
-        """Of responses, and parts of them, that wait for those before them."""
+        """Bytes of responses, and parts of them, that wait for earlier responses."""
         return sum(len(part) for call in self.in_flight for part in call.unwritten)
 
     @property
     def full(self) -> bool:
-        """Whether as many requests are in flight as may be."""
+        """True if as many requests are in flight as permitted."""
         return len(self.in_flight) >= self._max_pipelined
 
     # --- calls ----------------------------------------------------------------------------------
 
     def add_call(self, call: HttpCall) -> None:
-        """Dispatch or queue a complete request. Raises RequestRejected: it cannot be queued."""
+        """Dispatch or queue a complete request.
+
+        Raises:
+            RequestRejected: the request cannot be queued.
+        """
         if self.closing:
-            # Behind the last request that this connection takes; the client may send it again.
+            # The request follows the last one that this connection accepts; the client may send it
+            # again.
             return
         if self._queued or len(self.in_flight) >= self._max_pipelined:
             _hold(call, len(call.body) + _QUEUED_CALL_BYTES)
             self._queued.append(call)
         else:
             self.dispatch_call(call)
-        # The parser stops by itself after a request that closes the connection; this covers those
-        # that the server decided to be the last.
+        # The parser stops by itself after a request that closes the connection; this covers
+        # requests that the server decided to be the last.
         self.closing = self.closing or not call.keep_alive
 
     def dispatch_call(self, call: HttpCall) -> None:
-        """Have a request served; it is the last of those in flight."""
+        """Dispatch a request, which becomes the last of those in flight."""
         self.in_flight.append(call)
         if call.done:
             return
@@ -101,7 +108,7 @@ class OrderedResponses:
                 raise RequestRejected(503, self.refusal, RETRY_AFTER)
             self._dispatch(call)
             if call.body and not call.done:
-                # Not handed on yet: it waits for a thread or another service.
+                # The request was not handed on yet: it waits for a thread or another service.
                 _hold(call, max(0, len(call.body) - call.held_bytes))
         except RequestRejected as rejected:
             on_cancel = call.on_cancel
@@ -113,14 +120,14 @@ class OrderedResponses:
             call.fail(500, INTERNAL_MESSAGE)
 
     def reject_call(self, call: HttpCall, status: int, message: str, extra: bytes) -> None:
-        """Respond to a request that is not read any further, as the last one."""
+        """Respond to a request that is not read any further; it is the connection's last one."""
         self.closing = True
         call.keep_alive = False
         (self._queued or self.in_flight).append(call)
         call.fail(status, message, extra=extra)
 
     def cancel_all(self) -> None:
-        """The client disconnected."""
+        """Cancel all calls, because the client disconnected."""
         calls = [*self.in_flight, *self._queued]
         self.in_flight.clear()
         self._queued.clear()
@@ -139,7 +146,7 @@ class OrderedResponses:
     # --- responses ------------------------------------------------------------------------------
 
     def write_next(self, transport: asyncio.Transport) -> bool:
-        """Write what is there of the responses, in order; whether one was completed."""
+        """Write available responses, in order; return whether one was completed."""
         in_flight = self.in_flight
         if self.flushing or not in_flight:
             return False
@@ -148,7 +155,7 @@ class OrderedResponses:
             self._write_stream(transport)
             return False
         if len(in_flight) == 1 and not self._queued:
-            # Nearly all responses.
+            # Nearly all responses take this path.
             in_flight.clear()
             if not first.keep_alive:
                 self.closing = True
@@ -158,13 +165,13 @@ class OrderedResponses:
         return True
 
     def set_writable(self, writable: bool) -> None:
-        """The client has read what was written, or does not."""
+        """Note whether the client reads what is written."""
         self._writable = writable
         if self.in_flight:
             self.in_flight[0].control_flow(paused=not writable)
 
     def _write_responses(self, transport: asyncio.Transport) -> None:
-        """Write what is next in order, and dispatch the calls that may be in flight then."""
+        """Write responses in order, and dispatch the queued calls that may be in flight then."""
         in_flight = self.in_flight
         self.flushing = True
         try:
@@ -182,7 +189,7 @@ class OrderedResponses:
             self.flushing = False
 
     def _write_stream(self, transport: asyncio.Transport) -> None:
-        """More of a streamed response is there; only that of the first call can be written."""
+        """Write more of a streamed response, if it is that of the first call."""
         first = self.in_flight[0]
         if first.unwritten:
             queued_bytes = transport.get_write_buffer_size()
@@ -201,7 +208,7 @@ class OrderedResponses:
         else:
             transport.writelines(parts)
         if not call.head_written:
-            # The client need not wait for what is counted.
+            # Statuses are counted after the write, so that the client does not wait for it.
             call.head_written = True
             self._statuses[parts[0][9:12]] += 1  # behind "HTTP/1.1 "
 

@@ -1,4 +1,4 @@
-"""The query of a request's target, read once for all routes that take one. Pure."""
+"""Reader of the query of a request's target, for all routes that take one. Pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _INTEGER: Final = re.compile("[0-9]{1,20}")
-# Without inf, nan, a sign and Python's own underscores.
+# No infinity, NaN or sign, and no underscores, all of which Python's float accepts.
 _DECIMAL: Final = re.compile(r"[0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,3})?")
 _FLAGS: Final = {"true": True, "false": False}
 
 
 class Query:
-    """The fields of a query by name, each of which may be there once."""
+    """Fields of a query by name; each may occur once."""
 
     def __init__(self, target: bytes, names: Collection[str]) -> None:
-        """names: the fields that the route knows.
+        """Parse the query of a target; names are the fields that the route knows.
 
         Raises:
-            InvalidArgument: it is malformed, or has others.
+            InvalidArgument: the query is malformed, repeats a field or has an unknown one.
         """
         _, _, text = target.partition(b"?")
         try:
@@ -47,14 +47,22 @@ class Query:
             self._values[name] = value
 
     def text(self, name: str, max_characters: int) -> str:
-        """A field's text; empty: it is not there."""
+        """Return a field's text, or an empty text if the field is absent.
+
+        Raises:
+            InvalidArgument: the text is longer than max_characters.
+        """
         text = self._values.get(name, "")
         if len(text) > max_characters:
             raise InvalidArgument(f"{name} has more than {max_characters} characters")
         return text
 
     def integer(self, name: str, default: int, most: int) -> int:
-        """A field's number, from 0 to most."""
+        """Return a field's number, which must be between 0 and most, or the default.
+
+        Raises:
+            InvalidArgument: the field is not such a number.
+        """
         text = self._values.get(name)
         if text is None:
             return default
@@ -63,7 +71,11 @@ class Query:
         return int(text)
 
     def seconds(self, name: str, default: float, most: int) -> float:
-        """A field's seconds, above 0 and up to most."""
+        """Return a field's seconds, which must be above 0 and at most most, or the default.
+
+        Raises:
+            InvalidArgument: the field is not such a number.
+        """
         text = self._values.get(name)
         if not text:
             return default
@@ -75,7 +87,11 @@ class Query:
         return seconds
 
     def flag(self, name: str) -> bool:
-        """Return whether a field is true; an absent one is not."""
+        """Return whether a field is true; an absent one is not.
+
+        Raises:
+            InvalidArgument: the field is neither true nor false.
+        """
         text = self._values.get(name, "false")
         if text not in _FLAGS:
             raise InvalidArgument(f"{name} is true or false")

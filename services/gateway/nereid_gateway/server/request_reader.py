@@ -1,7 +1,8 @@
-"""The bytes of one HTTP/1.1 connection in, complete requests out, on httptools' parser.
+"""Reader that turns the bytes of one HTTP/1.1 connection into complete requests, by httptools.
 
-A request whose headers repeat the previous ones byte by byte needs no parser (known_headers). Of
-what was read, a turn of the event loop parses a part; the rest is left for further turns.
+A request whose headers repeat the previous ones byte by byte needs no parser (known_headers). Each
+turn of the event loop parses a part of the bytes that were read; the rest is left for further
+turns.
 """
 
 from __future__ import annotations
@@ -32,15 +33,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# What is parsed of further requests before other connections have their turn, and how many of them
-# are accepted without being parsed.
+# Bytes of further requests that are parsed before other connections have their turn.
 _TURN_BYTES: Final = 4096
+# Requests of a turn that are accepted without being parsed.
 _TURN_REQUESTS: Final = range(16)
 
 
 class RequestReader:
-    """Hands complete requests to the connection's OrderedResponses. Also the parser's protocol: the
-    methods on_message_begin() to on_message_complete() are its callbacks.
+    """Hand complete requests to the connection's OrderedResponses.
+
+    The reader is the parser's protocol as well: the methods on_message_begin() to
+    on_message_complete() are its callbacks.
     """
 
     __deletable__ = ("_on_call_progress", "_parser")
@@ -58,49 +61,51 @@ class RequestReader:
         self._limits = limits
         self._on_call_progress = on_call_progress
         self._allocate_body = allocate_body
-        # No more than one request may be in flight.
+        # True if no more than one request may be in flight.
         self._one_is_all = limits.max_pipelined == 1
         self._peer = ""
         self._account: Account | None = None
         self._parser = httptools.HttpRequestParser(self)
-        # The request being parsed.
+        # Request that is being parsed.
         self.call: HttpCall | None = None
         self.body = RequestBody(limits)
         self._header_bytes = 0
         self._in_headers = self._upgrade = False
-        # What the request being parsed began with; the last headers that qualified.
+        # First bytes of the request that is being parsed.
         self._first_bytes: bytes | None = None
+        # Last headers that qualified.
         self._known_headers: KnownHeaders | None = None
-        # Read, but left for a further turn of the event loop.
+        # Bytes that were read, but left for a further turn of the event loop.
         self.deferred = b""
-        # Charged for the request that is arriving.
+        # Bytes that are charged for the request that is arriving.
         self._held_bytes = 0
-        # The client waits for 100 Continue before it sends its body.
+        # True if the client waits for 100 Continue before it sends its body.
         self.continue_due = False
-        # A request was rejected of which the client may still send the rest.
+        # True if a request was rejected of which the client may still send the rest.
         self.rejected = False
 
     def open(self, peer: str, account: Account | None) -> None:
-        """The client is connected. account: where its bytes are charged; None: nowhere."""
+        """Begin to read a client's requests; account, if any, is where its bytes are charged."""
         self._peer = peer
         self._account = account
 
     def close(self) -> None:
-        """The connection is lost; an incomplete request is dropped."""
+        """Drop an incomplete request, because the connection is lost."""
         self.call = self._first_bytes = self._known_headers = None
         self.deferred = b""
         self.body.clear()
-        # Reference cycles: the parser holds the reader, and the callback the connection.
+        # These references are cycles: the parser holds the reader, and the callback the connection.
         del self._parser, self._on_call_progress
         self._release_arriving()
 
     # --- bytes ----------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> bool:
-        """Read on. Returns whether the connection may have to close, to pause or to ask for a body.
+        """Read data; return whether the connection may have to close, pause or ask for a body.
 
         Raises:
-            RequestRejected, httptools.HttpParserError: for reject_for().
+            RequestRejected, httptools.HttpParserError: the request is to be rejected by
+                reject_for().
         """
         responses = self._responses
         if responses.closing:
@@ -113,7 +118,8 @@ class RequestReader:
             and not (responses.in_flight or self.deferred or self._held_bytes)
             and data.startswith(known_headers.text)
         ):
-            # Nearly all requests: one that is like the one before, after its response.
+            # Nearly all requests take this path: the same head as before, after the previous
+            # response.
             call = HttpCall(self._on_call_progress, self._peer, self._account)
             known_headers.fill_call(call, data)
             self._liveness.last_activity = SINCE_SWEEP
@@ -127,7 +133,7 @@ class RequestReader:
             if known_headers is not None:
                 data = self._accept_known_headers(known_headers, data)
             if not (data or self.deferred or self._held_bytes):
-                # Nothing is left of what was read.
+                # No unparsed bytes are left.
                 return responses.closing or responses.full
             self._first_bytes = data
         elif not self._in_headers:
@@ -136,7 +142,11 @@ class RequestReader:
         return True
 
     def count_body(self, size_bytes: int) -> None:
-        """More of the body is in its buffer. Raises RequestRejected."""
+        """Count bytes of the body that were written to its buffer.
+
+        Raises:
+            RequestRejected: the client has too many bytes here.
+        """
         self._liveness.on_activity()
         self.body.count_received(size_bytes)
         if self.body.buffer_full:
@@ -145,23 +155,24 @@ class RequestReader:
             self._charge_arriving()
 
     def take_deferred(self) -> bytes:
-        """What was left for another turn, which has come."""
+        """Return the bytes that were left for this turn, and forget them."""
         data, self.deferred = self.deferred, b""
         return data
 
     @property
     def missing_body_bytes(self) -> int:
-        """What a body lacks that is written to a buffer."""
+        """Bytes that are missing of a body with a buffer; 0 without a buffer."""
         return 0 if self.body.buffer is None else self.body.missing_bytes
 
     @property
     def received_body_bytes(self) -> int | None:
-        """Of the request that is arriving; None: its head is not complete."""
+        """Bytes received of the arriving request's body; None before its head is complete."""
         return None if self._in_headers else self.body.received_bytes
 
     def _accept_known_headers(self, known_headers: KnownHeaders, data: bytes) -> bytes:
-        """Accept the requests with the known headers that data begins with, as far as a turn goes;
-        returns the rest.
+        """Accept requests with the known headers at the beginning of data; return the rest.
+
+        Requests beyond a turn's share are left for a further turn.
         """
         for _ in _TURN_REQUESTS:
             if not known_headers.matches(data) or self._responses.closing:
@@ -181,7 +192,7 @@ class RequestReader:
         self._responses.add_call(call)
 
     def _parse_received(self, data: bytes) -> None:
-        """Parse what is no request with known headers. Raises as the parser does."""
+        """Parse data that is no request with known headers; raise as the parser does."""
         if self.body.buffer is not None:
             data = self.body.fill_buffer(data)
             if self.body.buffer_full:
@@ -199,8 +210,9 @@ class RequestReader:
         self.on_message_complete()
 
     def _parse_turn(self, data: bytes) -> None:
-        """Parse the beginning of data, and all that belongs to one body; further requests are left
-        until other connections had their turn.
+        """Parse the beginning of data, and all that belongs to one body.
+
+        Further requests are left until other connections had their turn.
         """
         at = 0
         while at < len(data) and not self._responses.closing:
@@ -225,7 +237,7 @@ class RequestReader:
                 self._parser.feed_data(data)
                 break
             except httptools.HttpParserUpgrade as upgrade:
-                # Upgrades are ignored: parse the request again without the offer.
+                # Upgrades are ignored: the request is parsed again without the offer.
                 head = without_upgrade(self.current, self._parser.get_method())
                 self._upgrade = False
                 self._parser = httptools.HttpRequestParser(self)
@@ -235,7 +247,7 @@ class RequestReader:
         elif self.call is before:
             self._header_bytes += size_bytes
         else:
-            # Some of it belongs to requests before this one.
+            # A part of the data belongs to earlier requests.
             self._header_bytes = size_bytes
         if self._header_bytes > self._limits.max_header_bytes:
             self.reject(431, f"request headers exceed {self._limits.max_header_bytes} bytes")
@@ -243,22 +255,26 @@ class RequestReader:
     # --- the parser's callbacks -----------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        """Begin a request."""
         self.call = self.make_call(self._on_call_progress, self._peer, self._account)
         self._in_headers = True
         self.body.clear()
         self._liveness.begin_request()
 
     def on_url(self, url: bytes) -> None:
+        """Add a piece of the target."""
         self.current.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header."""
         headers, name = self.current.headers, name.lower()
         if name == b"transfer-encoding" and name in headers:
-            # Lines of one field are one list.
+            # Several lines of this field are one list.
             value = headers[name] + b", " + value
         headers[name] = value
 
     def on_headers_complete(self) -> None:
+        """Read the framing out of the headers, and begin the body."""
         self._in_headers = False
         call = self.current
         parser = self._parser
@@ -271,12 +287,15 @@ class RequestReader:
         self.body.begin(call, self._allocate_body)
 
     def on_body(self, body: bytes) -> None:
+        """Add a piece of the body."""
         self.body.append(body)
 
     def on_chunk_header(self) -> None:
+        """Begin a chunk."""
         self.body.begin_chunk()
 
     def on_message_complete(self) -> None:
+        """Hand a complete request on."""
         if self._upgrade:
             return
         call, self.call = self.current, None
@@ -291,7 +310,7 @@ class RequestReader:
 
     @property
     def current(self) -> HttpCall:
-        """The request being parsed."""
+        """Request that is being parsed; raises RequestRejected if there is none."""
         if self.call is None:
             raise RequestRejected(400, "malformed HTTP request")
         return self.call
@@ -299,17 +318,17 @@ class RequestReader:
     def make_call(
         self, on_progress: Callable[[], None], peer: str, account: Account | None
     ) -> HttpCall:
-        """A request begins to arrive."""
+        """Return the call of a request that begins to arrive."""
         return HttpCall(on_progress, peer, account)
 
     def known_headers_of(self, call: HttpCall, first_bytes: bytes) -> KnownHeaders | None:
-        """The head of a request, if requests with the same one need no parser."""
+        """Return the head of a request, or None if requests with the same head need the parser."""
         return KnownHeaders.from_call(call, first_bytes)
 
     # --- what is charged, and refused -----------------------------------------------------------
 
     def _charge_arriving(self) -> None:
-        """Charge what has arrived of a request that is not complete, and what is left unparsed."""
+        """Charge the bytes of an incomplete request, and those left unparsed."""
         arrived = len(self.deferred)
         if self.call is not None:
             arrived += self._header_bytes if self._in_headers else self.body.size_bytes

@@ -1,4 +1,4 @@
-"""The HTTP port: accepts connections, keeps the set of them, closes silent ones, drains."""
+"""HTTP port that accepts connections, keeps the set of them, closes silent ones, and drains."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from nereid_gateway.server.limits import HttpLimits
     from nereid_gateway.server.ordered_responses import Dispatch
 
-# Of the connections beyond the limit, those whose first request gets 503; others are aborted.
+# Number of connections beyond the limit whose first request gets 503; others are aborted.
 _MAX_REJECTED: Final = 64
 _TOO_MANY: Final = "the server has too many connections"
 
 
 class HttpServer:
-    """One listening HTTP port and its connections."""
+    """Listening HTTP port and its connections."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class HttpServer:
         self._counts = ConnectionCounts(
             "HTTP", limits.max_connections, limits.max_client_connections
         )
-        # The number of responses by status.
+        # Number of responses by status.
         self.statuses: defaultdict[bytes, int] = defaultdict(int)
         self._listener: Listener | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -61,12 +61,12 @@ class HttpServer:
         reuse_port: bool = False,
         inherited: InheritedPort | None = None,
     ) -> str:
-        """Bind and serve at host:port or unix:/path; the address really bound.
+        """Bind and serve at host:port or unix:/path; return the address that was really bound.
 
-        inherited: its sockets, which other processes serve as well.
+        Sockets of an inherited port are served by other processes as well.
 
         Raises:
-            OSError: the address cannot be had.
+            OSError: the address is not available.
         """
         loop = asyncio.get_running_loop()
         self._listener = await listen(
@@ -82,7 +82,7 @@ class HttpServer:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """Number of open connections."""
         return len(self._connections)
 
     def _make_connection(self) -> asyncio.Protocol:
@@ -108,6 +108,7 @@ class HttpServer:
             connection.close_after_next_response()
 
     def on_disconnected(self, connection: HttpConnection) -> None:
+        """Forget the connection."""
         self._connections.pop(connection, None)
         self._counts.remove(connection.client)
         all_closed = self._all_closed
@@ -125,20 +126,20 @@ class HttpServer:
         self._sweep_timer = loop.call_later(self._limits.sweep_interval_s, self._sweep)
 
     def begin_drain(self) -> None:
-        """Go on serving, but let every response close its connection."""
+        """Continue to serve, but let every response close its connection."""
         self._draining = True
         for connection in tuple(self._connections):
             connection.close_after_next_response()
 
     def stop_accepting(self) -> None:
-        """Take no new connections and no new requests; those in flight are still responded to."""
+        """Accept no new connections or requests; those in flight are still responded to."""
         if self._listener is not None:
             self._listener.close()
         for connection in tuple(self._connections):
             connection.close_after_in_flight()
 
     async def wait_closed(self, timeout_s: float) -> None:
-        """Wait until each client has read its responses and disconnected, no longer than this."""
+        """Wait until every client has read its responses and disconnected, at most this long."""
         if self._connections:
             self._all_closed = asyncio.get_running_loop().create_future()
             with contextlib.suppress(TimeoutError):

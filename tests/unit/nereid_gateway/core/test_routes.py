@@ -6,78 +6,92 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nereid_gateway.core.routes import Route, RouteKind, resolve, template
+from nereid_gateway.core.routes import ENDPOINTS, NOT_FOUND, Route, resolve, template
+
+BY_HANDLER = {endpoint.handler: endpoint for endpoint in ENDPOINTS}
+
+
+def route(handler: str, model: str = "", version: str = "", **names: str) -> Route:
+    return Route(BY_HANDLER[handler], model, version, **names)
+
+
+def test_an_endpoint_is_one_row() -> None:
+    assert len(BY_HANDLER) == len(ENDPOINTS)
+    assert not any(endpoint.at_once and endpoint.is_probe for endpoint in ENDPOINTS)
 
 
 @pytest.mark.parametrize(
-    ("target", "route"),
+    ("target", "expected"),
     [
-        (b"/v2", Route(RouteKind.SERVER_METADATA)),
-        (b"/v2?x=1", Route(RouteKind.SERVER_METADATA)),
-        (b"http://host:8000/v2", Route(RouteKind.SERVER_METADATA)),
-        (b"HTTPS://host/v2?query", Route(RouteKind.SERVER_METADATA)),
-        (b"http://host", Route(RouteKind.NOT_FOUND)),
-        (b"/v2/health/live", Route(RouteKind.LIVE)),
-        (b"/v2/health/ready", Route(RouteKind.READY)),
-        (b"/v2/models/stats", Route(RouteKind.MODEL_STATISTICS)),
-        (b"/v2/models/m", Route(RouteKind.MODEL_METADATA, "m")),
-        (b"/v2/models/m/versions/01", Route(RouteKind.MODEL_METADATA, "m", "01")),
-        (b"/v2/models/m/versions/1/infer", Route(RouteKind.INFER, "m", "1")),
-        (b"/v2/models/m/infer", Route(RouteKind.INFER, "m")),
-        (b"/v2/models/a%5Fb/infer", Route(RouteKind.INFER, "a_b")),
-        (b"/v2/models/my%20model/infer", Route(RouteKind.INFER, "my model")),
-        (b"/v2/models/mod%C3%A8le/versions/1", Route(RouteKind.MODEL_METADATA, "mod\u00e8le", "1")),
-        (b"/v2/models/50%25%3f/infer", Route(RouteKind.INFER, "50%?")),
+        (b"/v2", route("MetadataEndpoints.server_metadata")),
+        (b"/v2?x=1", route("MetadataEndpoints.server_metadata")),
+        (b"http://host:8000/v2", route("MetadataEndpoints.server_metadata")),
+        (b"HTTPS://host/v2?query", route("MetadataEndpoints.server_metadata")),
+        (b"http://host", Route(NOT_FOUND)),
+        (b"/v2/health/live", route("HealthEndpoints.live")),
+        (b"/v2/health/ready", route("HealthEndpoints.ready")),
+        (b"/v2/models/stats", route("MetadataEndpoints.model_statistics")),
+        (b"/v2/models/m", route("MetadataEndpoints.model_metadata", "m")),
+        (b"/v2/models/m/versions/01", route("MetadataEndpoints.model_metadata", "m", "01")),
+        (b"/v2/models/m/versions/1/infer", route("InferEndpoint.handle", "m", "1")),
+        (b"/v2/models/m/infer", route("InferEndpoint.handle", "m")),
+        (b"/v2/models/a%5Fb/infer", route("InferEndpoint.handle", "a_b")),
+        (b"/v2/models/my%20model/infer", route("InferEndpoint.handle", "my model")),
+        (
+            b"/v2/models/mod%C3%A8le/versions/1",
+            route("MetadataEndpoints.model_metadata", "mod\u00e8le", "1"),
+        ),
+        (b"/v2/models/50%25%3f/infer", route("InferEndpoint.handle", "50%?")),
         (
             b"/v2/systemsharedmemory/region/a%20b/status",
-            Route(RouteKind.SHARED_MEMORY_STATUS, memory_kind="system", region="a b"),
+            route("SharedMemoryEndpoints.status", memory_kind="system", region="a b"),
         ),
-        ("/v2/models/é/infer".encode(), Route(RouteKind.INFER, "é")),
-        (b"/v2/models/m/ready", Route(RouteKind.MODEL_READY, "m")),
-        (b"/v2/models/m/config", Route(RouteKind.MODEL_CONFIG, "m")),
-        (b"/v2/models/m/versions/2/stats", Route(RouteKind.MODEL_STATISTICS, "m", "2")),
-        (b"/v2/models/m/generate_stream", Route(RouteKind.GENERATE_STREAM, "m")),
-        (b"/v2/models/m/trace/setting", Route(RouteKind.TRACE_SETTING, "m")),
-        (b"/v2/trace/setting", Route(RouteKind.TRACE_SETTING)),
-        (b"/v2/logging", Route(RouteKind.LOGGING)),
+        ("/v2/models/é/infer".encode(), route("InferEndpoint.handle", "é")),
+        (b"/v2/models/m/ready", route("HealthEndpoints.model_ready", "m")),
+        (b"/v2/models/m/config", route("MetadataEndpoints.model_config", "m")),
+        (b"/v2/models/m/versions/2/stats", route("MetadataEndpoints.model_statistics", "m", "2")),
+        (b"/v2/models/m/generate_stream", route("GenerateEndpoint.handle_stream", "m")),
+        (b"/v2/models/m/trace/setting", route("TraceAndLogEndpoints.trace_setting", "m")),
+        (b"/v2/trace/setting", route("TraceAndLogEndpoints.trace_setting")),
+        (b"/v2/logging", route("TraceAndLogEndpoints.logging")),
         (
             b"/v2/nereid/executors/executor-0/drain",
-            Route(RouteKind.EXECUTOR_DRAIN, executor="executor-0"),
+            route("ExecutorEndpoints.drain", executor="executor-0"),
         ),
-        (b"/v2/nereid/executors/a/b/drain", Route(RouteKind.NOT_FOUND)),
-        (b"/v2/nereid/executors//drain", Route(RouteKind.NOT_FOUND)),
-        (b"/console", Route(RouteKind.CONSOLE_PAGE)),
-        (b"/console/static/page.js", Route(RouteKind.CONSOLE_PAGE, file="page.js")),
-        (b"/console/static/../secret", Route(RouteKind.NOT_FOUND)),
-        (b"/console/facts?query=a", Route(RouteKind.CONSOLE_FACTS)),
-        (b"/console/stream", Route(RouteKind.CONSOLE_STREAM)),
-        (b"/v2/repository/index", Route(RouteKind.REPOSITORY_INDEX)),
-        (b"/v2/repository/x/index", Route(RouteKind.REPOSITORY_INDEX, repository="x")),
-        (b"/v2/repository/models/m/load", Route(RouteKind.REPOSITORY_LOAD, "m")),
+        (b"/v2/nereid/executors/a/b/drain", Route(NOT_FOUND)),
+        (b"/v2/nereid/executors//drain", Route(NOT_FOUND)),
+        (b"/console", route("ConsoleEndpoints.page")),
+        (b"/console/static/page.js", route("ConsoleEndpoints.page", file="page.js")),
+        (b"/console/static/../secret", Route(NOT_FOUND)),
+        (b"/console/facts?query=a", route("ConsoleEndpoints.facts")),
+        (b"/console/stream", route("ConsoleEndpoints.stream")),
+        (b"/v2/repository/index", route("RepositoryEndpoints.index")),
+        (b"/v2/repository/x/index", route("RepositoryEndpoints.index", repository="x")),
+        (b"/v2/repository/models/m/load", route("RepositoryEndpoints.load", "m")),
         (
             b"/v2/repository/r/models/m/unload",
-            Route(RouteKind.REPOSITORY_UNLOAD, "m", repository="r"),
+            route("RepositoryEndpoints.unload", "m", repository="r"),
         ),
         (
             b"/v2/systemsharedmemory/status",
-            Route(RouteKind.SHARED_MEMORY_STATUS, memory_kind="system"),
+            route("SharedMemoryEndpoints.status", memory_kind="system"),
         ),
         (
             b"/v2/cudasharedmemory/region/r/status",
-            Route(RouteKind.SHARED_MEMORY_STATUS, memory_kind="cuda", region="r"),
+            route("SharedMemoryEndpoints.status", memory_kind="cuda", region="r"),
         ),
         (
             b"/v2/systemsharedmemory/region/r/register",
-            Route(RouteKind.SHARED_MEMORY_REGISTER, memory_kind="system", region="r"),
+            route("SharedMemoryEndpoints.register", memory_kind="system", region="r"),
         ),
         (
             b"/v2/systemsharedmemory/unregister",
-            Route(RouteKind.SHARED_MEMORY_UNREGISTER, memory_kind="system"),
+            route("SharedMemoryEndpoints.unregister", memory_kind="system"),
         ),
     ],
 )
-def test_routes(target: bytes, route: Route) -> None:
-    assert resolve(target) == route
+def test_routes(target: bytes, expected: Route) -> None:
+    assert resolve(target) == expected
 
 
 @pytest.mark.parametrize(
@@ -108,13 +122,13 @@ def test_routes(target: bytes, route: Route) -> None:
     ],
 )
 def test_targets_without_a_route(target: bytes) -> None:
-    assert resolve(target).kind is RouteKind.NOT_FOUND
+    assert resolve(target) == Route(NOT_FOUND)
 
 
 @given(st.binary(max_size=60))
 def test_any_target_has_a_route(target: bytes) -> None:
     assert isinstance(resolve(b"/v2/models/" + target), Route)
-    assert resolve(b"/v1" + target) == Route(RouteKind.NOT_FOUND)
+    assert resolve(b"/v1" + target) == Route(NOT_FOUND)
 
 
 @pytest.mark.parametrize(

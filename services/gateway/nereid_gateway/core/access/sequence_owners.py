@@ -1,4 +1,4 @@
-"""Whose sequence a request with a correlation id belongs to, by who has sent it."""
+"""Owner of the sequence that a request with a correlation id belongs to, by its sender."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 def sequence_owner(sender: Account | Owner | None, *, limits_addresses: bool) -> str:
-    """Return InferRequest.sequence_owner. limits_addresses: an address without credentials may
-    have only its share of a model's slots.
+    """Return InferRequest.sequence_owner.
+
+    limits_addresses: an address without credentials may have only its share of a model's slots.
     """
     principal = principal_of(sender)
     if principal is not None and principal.sequence_owner:

@@ -1,7 +1,7 @@
 """Digests of clients' requests, by which the scheduler finds their responses in the cache.
 
-Only models that the scheduler has named have their requests digested. Large tensors would block the
-event loop: where a digest is missing, the scheduler has a thread compute it.
+Only requests for models that the scheduler has named are digested. Large tensors would block the
+event loop: the scheduler has a thread compute a missing digest.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 _CACHED_HEADS: Final = 4096
 _MAX_CACHED_HEAD_BYTES: Final = 4096
-# So many take a tenth of a millisecond.
+# Digesting this many bytes takes a tenth of a millisecond.
 _MAX_BYTES: Final = 256 << 10
-# What a table without the head returns: None is a value of it.
+# Result for a head that is not in the table, whose values may be None.
 _UNKNOWN: Final = layout_of(kserve_pb2.ModelInferRequest(), bytes(KEY_BYTES))
 
 
 class Digester:
-    """Knows which models' requests want a digest, and the mesh's key for it."""
+    """Digest the requests of the models that want it, with the mesh's key."""
 
     def __init__(
         self,
@@ -42,11 +42,14 @@ class Digester:
         self._models = frozenset(models)
         self._key = key
         self._max_bytes = max_bytes
-        # By head; None: its model's requests want no digest.
+        # Layouts by head; `None` for a model whose requests want no digest.
         self._layouts = BoundedCache[bytes, Layout | None](cached_heads, _MAX_CACHED_HEAD_BYTES)
 
     def digest(self, request: InferRequest) -> bytes:
-        """Empty if the model wants none, or the data is in clients' memory or large."""
+        """Return the digest of a request.
+
+        It is empty if the model wants none, or the data is large or in clients' memory.
+        """
         layout = self._layouts.get(request.head, _UNKNOWN)
         if layout is _UNKNOWN:
             layout = self._find_layout(request.head)

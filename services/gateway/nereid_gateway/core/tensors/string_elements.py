@@ -1,4 +1,4 @@
-"""Counts the elements of raw BYTES tensors and checks their framing, with Triton's texts.
+"""Check of the framing and the number of elements of raw BYTES tensors, with Triton's texts.
 
 The gateway does this because every service behind it treats a tensor as opaque bytes.
 """
@@ -21,7 +21,7 @@ _unpack_length = Struct("<I").unpack_from
 
 
 class StringInput(NamedTuple):
-    """One BYTES input of a request."""
+    """BYTES input of a request."""
 
     position: int
     name: str
@@ -32,7 +32,7 @@ class StringInput(NamedTuple):
 def check_job(
     raws: Sequence[bytes], tensors: Sequence[StringInput], request_id: str
 ) -> tuple[None, tuple[()]]:
-    """A job for a decoder process: check() of several tensors."""
+    """Check several tensors; a job for a decoder process."""
     for raw, tensor in zip(raws, tensors, strict=True):
         check(raw, tensor, request_id)
     return None, ()
@@ -41,17 +41,17 @@ def check_job(
 async def check_large(
     request: InferRequest, tensors: Sequence[StringInput], run_job: RunJob
 ) -> None:
-    """check() of large inputs, which run_job runs.
+    """Check large inputs by run_job.
 
     Raises:
-        NereidError: as check, or the job could not be run.
+        NereidError: an input is wrong, as for check(), or the job could not be run.
     """
-    raws = [tensor_bytes(request, request.payloads[each.position]) for each in tensors]
+    raws = [tensor_bytes(request, request.payloads[tensor.position]) for tensor in tensors]
     await run_job(check_job, tuple(tensors), request.request_id, blobs=raws)
 
 
 def prefix(request_id: str) -> str:
-    """The beginning of the texts of Triton's core."""
+    """Return the beginning of the texts of Triton's core."""
     return f"[request id: {request_id or '<id_unknown>'}] "
 
 
@@ -59,7 +59,7 @@ def check(raw: bytes | memoryview, tensor: StringInput, request_id: str) -> None
     """Check that raw frames exactly as many elements as the shape has.
 
     Raises:
-        InvalidArgument: too few or too many elements, or a damaged frame.
+        InvalidArgument: there are too few or too many elements, or a frame is damaged.
     """
     size, position, count, expected = len(raw), 0, 0, tensor.elements
     while position < size:

@@ -3,7 +3,7 @@
 A request's body is received into a segment of the gateway's, which the request leases until its
 response arrives. A response's tensors are read in the executor's segment, which is released when
 the last view of it is dropped: the client's socket has taken it then. While the scheduler is not
-known to share memory, everything is inline. Knows no protocol of clients.
+known to share memory, everything is inline. The module knows no protocol of clients.
 """
 
 from __future__ import annotations
@@ -40,35 +40,38 @@ _RESPONSE_LOST: Final = "the executor was lost before its response was read"
 
 
 class MessageBuffer:
-    """A segment, or part of one, for a request's body."""
+    """Segment, or part of one, for a request's body."""
 
     __slots__ = ("_offset", "lease", "view")
 
     def __init__(self, lease: Lease, offset: int, size_bytes: int) -> None:
         self.lease = lease
         self._offset = offset
-        # As long as the body.
+        # View of the same size as the body.
         self.view = lease.segment.view[offset : offset + size_bytes]
 
     def __len__(self) -> int:
         return len(self.view)
 
     def __getitem__(self, part: slice) -> SharedMemory:
-        """A reference to a part of the body, without copying it."""
+        """Return a reference to a part of the body, without copying it."""
         return self.lease.segment.range(self._offset + part.start, part.stop - part.start)
 
 
 class TensorMemory:
-    """One gateway's segments, and its view of executors'. A pending_requests.TensorSharing."""
+    """Segments of one gateway, and its view of executors'.
+
+    Implements pending_requests.TensorSharing.
+    """
 
     def __init__(self, limit_bytes: int, idle_s: float = IDLE_S) -> None:
         self.domain = shm_namespace(limit_bytes)
-        # Whether the scheduler is known to share memory with this gateway.
+        # True if the scheduler is known to share memory with this gateway.
         self.shared = False
         self.segments = SegmentPool(limit_bytes)
         self._idle_s = idle_s
         self._mappings = SegmentMappings()
-        # Segments of responses that are read no more, to be released.
+        # Segments of responses that are no longer read, to be released.
         self._released: deque[str] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
@@ -76,8 +79,9 @@ class TensorMemory:
         self._release_segments: ReleaseSegments | None = None
 
     def start(self, release_segments: ReleaseSegments) -> None:
-        """Call from the event loop. release_segments is called with segments of responses that are
-        read no more.
+        """Begin to release segments; call it from the event loop.
+
+        release_segments is called with segments of responses that are no longer read.
         """
         self._release_segments = release_segments
         self._loop = asyncio.get_running_loop()
@@ -91,14 +95,18 @@ class TensorMemory:
             self._cleanup_timer.cancel()
 
     def on_scheduler_domain(self, domain: str) -> None:
-        """The scheduler shares memory of this domain; empty: it shares none, or is disconnected."""
+        """Note the domain of the memory that the scheduler shares.
+
+        An empty domain means that the scheduler shares none, or is disconnected.
+        """
         self.shared = bool(domain) and domain == self.domain
 
     # --- requests -------------------------------------------------------------------------------
 
     def message_buffer(self, size_bytes: int, header_bytes: int = 0) -> MessageBuffer | None:
-        """A buffer for a body of this size, in which what follows the header is aligned; None: the
-        body is to be received as bytes.
+        """Return a buffer for a body of this size, or None to receive the body as bytes.
+
+        The part behind the header is aligned in the buffer.
         """
         if not self.shared or size_bytes < SHM_THRESHOLD_BYTES:
             return None
@@ -114,16 +122,16 @@ class TensorMemory:
             target[:] = payload
 
     async def stage_in_thread(self, request: InferRequest) -> None:
-        """As stage, of tensors so large that copying them would hold the event loop up."""
+        """Move tensors to a segment that are so large that copying would hold the event loop up."""
         if copies := self._place_payloads(request):
             await asyncio.to_thread(_copy_all, copies)
 
     def _place_payloads(self, request: InferRequest) -> list[tuple[memoryview, bytes]]:
-        """Give large tensors their places in a segment; what is to be copied to where."""
+        """Give large tensors places in a segment; return pairs of a place and the bytes for it."""
         if request.lease is not None or not self.shared:
             return []
         payloads: list[Any] = request.payloads
-        buffer = self.message_buffer(sum(aligned(len(each)) for each in payloads))
+        buffer = self.message_buffer(sum(aligned(len(payload)) for payload in payloads))
         if buffer is None:
             return []
         copies = []
@@ -137,15 +145,17 @@ class TensorMemory:
         return copies
 
     def make_inline(self, request: InferRequest) -> None:
-        """Replace a request's references by bytes: its receiver may not see the segment."""
+        """Replace a request's references by bytes, for a receiver that may not see the segment."""
         if request.lease is not None:
-            request.payloads = [bytes(tensor_bytes(request, each)) for each in request.payloads]
+            request.payloads = [
+                bytes(tensor_bytes(request, payload)) for payload in request.payloads
+            ]
             request.lease = None
 
     # --- responses ------------------------------------------------------------------------------
 
     def open_response(self, response: InferResponse) -> None:
-        """Replace a response's references by views of what they name.
+        """Replace a response's references by views of the memory.
 
         Raises:
             SegmentLostError: the executor died in the meantime.
@@ -157,24 +167,24 @@ class TensorMemory:
         # All views of this response depend on this object: it is collected after the last of them.
         watched = np.frombuffer(self._mappings.segment(response.segment_name), np.uint8)
         whole = watched.data
-        response.payloads = [part(whole, each) for each in references]
+        response.payloads = [part(whole, reference) for reference in references]
         weakref.finalize(watched, self._on_unread, response.segment_name).atexit = False
 
     def lost_response(self, response: InferResponse) -> InferResponse:
-        """The error to deliver in place of a response whose segment is lost for good."""
+        """Return the error to deliver in place of a response whose segment is lost for good."""
         self._on_unread(response.segment_name)
         error = Unavailable(_RESPONSE_LOST, accepted=True)
         return InferResponse(response.id, error=error_status_of(error))
 
     def _on_unread(self, segment_name: str) -> None:
-        """The last view of a segment was collected: in any thread, at any time."""
+        """Release a segment whose last view was collected, in any thread and at any time."""
         self._released.append(segment_name)
         loop = self._loop
         if loop is None:
             return
         with contextlib.suppress(RuntimeError):
             if threading.get_ident() == self._loop_thread:
-                # Mostly so, and without waking the loop by a system call.
+                # This is the usual case, and needs no system call to wake the loop.
                 loop.call_soon(self._flush_released)
             else:
                 loop.call_soon_threadsafe(self._flush_released)
@@ -195,7 +205,7 @@ class TensorMemory:
 
 
 async def fill_in_thread(buffer: MessageBuffer, message: bytes) -> None:
-    """Copy a message of the buffer's size into it."""
+    """Copy a message of the buffer's size into it, in a thread."""
     await asyncio.to_thread(_copy_all, [(buffer.view, message)])
 
 
@@ -209,7 +219,7 @@ def _copy_all(copies: Sequence[tuple[memoryview, bytes]]) -> None:
 
 
 def tensor_bytes(request: InferRequest, payload: Payload) -> bytes | memoryview:
-    """The bytes of one of a request's tensors, inline or in its segment."""
+    """Return the bytes of one of a request's tensors, inline or in its segment."""
     if not isinstance(payload, SharedMemory):
         return payload
     assert request.lease is not None, "a reference to shared memory without its lease"

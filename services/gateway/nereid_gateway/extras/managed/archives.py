@@ -1,10 +1,10 @@
-"""Models of multi-model mode on disk: the platform's unpacked archives become models of a model
-repository, and are known again from there.
+"""Models of multi-model mode on disk.
 
-A model's folder in the repository is made of links to the archive, with a configuration of its own:
+The platform's unpacked archives become models of a model repository, and are found again there. A
+model's folder in the repository is made of links to the archive, with a configuration of its own:
 the model has the name that the platform uses, and an ensemble's steps have names that no other
 archive uses. A record of each archive is in a hidden folder beside them, which all gateways read.
-Blocking; knows no HTTP and no scheduler.
+Blocking; the module knows no HTTP and no scheduler.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 _CONFIG: Final = "config.pbtxt"
 _RECORDS: Final = ".sagemaker"
 _LONGEST_NAME: Final = 200
-# Of one archive: an ensemble and its steps.
+# Number of models of one archive, which are an ensemble and its steps.
 _MOST_MODELS: Final = 256
 
 
 @dataclass(frozen=True)
 class Archive:
-    """An archive whose models are in the repository.
+    """Archive whose models are in the repository.
 
-    key: its name for the platform. model: the model that serves it; models: that and its steps'.
-    url: its directory, as the platform is told it.
+    key: its name for the platform. model: the model that serves it. models: that model and its
+    steps'. url: its directory, as shown to the platform.
     """
 
     key: str
@@ -50,7 +50,11 @@ class Archive:
 
 
 def check_key(key: str) -> str:
-    """key, if it can be part of a target. Raises InvalidArgument."""
+    """Return key if it can be part of a target.
+
+    Raises:
+        InvalidArgument: it cannot.
+    """
     if not is_plain(key):
         raise InvalidArgument(
             f"model_name '{key[:_LONGEST_NAME]}' cannot be served: it must be of letters, digits"
@@ -60,32 +64,38 @@ def check_key(key: str) -> str:
 
 
 def model_name(key: str, target_model: str) -> str:
-    """The name to serve an archive by: its own, as the platform's clients know it, where that can
-    be a model's.
+    """Return the name to serve an archive by.
+
+    It is the name that the platform's clients know, if a model can have that name, and else the
+    key.
     """
     return target_model if is_plain(target_model) else key
 
 
 def is_plain(name: str) -> bool:
-    """Whether it can be a model's name, a folder's and part of a target."""
+    """Return whether a name can be a model's name, a folder's name and part of a target."""
     return (
         0 < len(name) <= _LONGEST_NAME
         and name[0] != "."
         and name.isascii()
-        and all(each.isalnum() or each in "-_.=+~@" for each in name)
+        and all(character.isalnum() or character in "-_.=+~@" for character in name)
     )
 
 
 class Archives:
-    """The archives of one repository."""
+    """Archives of one repository."""
 
     def __init__(self, repository: Path, root: Path) -> None:
-        """root: the directory below which archives may be."""
+        """Use a repository; archives must be below the root directory."""
         self._repository = repository
         self._root = root
 
     def find(self, key: str) -> Archive:
-        """A known archive. Raises NotFound."""
+        """Return a recorded archive.
+
+        Raises:
+            NotFound: no archive with this key is recorded.
+        """
         if is_plain(key):
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 document = json.loads(self._record(key).read_bytes())
@@ -93,18 +103,18 @@ class Archives:
         raise NotFound(f"model '{key}' is not loaded")
 
     def all(self) -> list[Archive]:
-        """All that are known, by their keys."""
+        """Return all recorded archives, ordered by their keys."""
         try:
-            names = sorted(each.name for each in (self._repository / _RECORDS).iterdir())
+            names = sorted(record.name for record in (self._repository / _RECORDS).iterdir())
         except FileNotFoundError:
             return []
-        found = []
+        archives = []
         for name in names:
             try:
-                found.append(self.find(name))
+                archives.append(self.find(name))
             except NotFound:
                 continue
-        return found
+        return archives
 
     def add(self, key: str, url: str, target_model: str) -> Archive:
         """Add the models of the archive at url to the repository, and record it.
@@ -118,17 +128,18 @@ class Archives:
         name = model_name(key, target_model)
         configs = _read_models(directory)
         top = _top_model(configs)
-        # Where the archive is a model itself, the platform is told of its parent, as by Triton.
+        # If the archive is a model itself, the platform is shown its parent directory, as by
+        # Triton.
         shown = str(directory if top else directory.parent)
-        names = {each: name if each == top else f"{name}.{each}" for each in configs}
+        names = {folder: name if folder == top else f"{name}.{folder}" for folder in configs}
         archive = Archive(key, name, (name, *sorted(set(names.values()) - {name})), shown)
         made: list[Path] = []
         try:
-            for each, config in configs.items():
-                place = self._repository / names[each]
+            for folder, config in configs.items():
+                place = self._repository / names[folder]
                 place.mkdir()
                 made.append(place)
-                _fill(place, directory / each, _renamed(config, names, each))
+                _fill(place, directory / folder, _renamed(config, names, folder))
             (self._repository / _RECORDS).mkdir(exist_ok=True)
             record = self._record(key)
             unfinished = record.with_name(f".{record.name}")
@@ -145,7 +156,7 @@ class Archives:
         return archive
 
     def remove(self, archive: Archive) -> None:
-        """Take its models out of the repository, and forget it."""
+        """Remove an archive's models from the repository, and its record."""
         self._record(archive.key).unlink(missing_ok=True)
         _remove([self._repository / name for name in archive.models])
 
@@ -154,7 +165,7 @@ class Archives:
 
     def _directory(self, url: str) -> Path:
         root = self._root.resolve()
-        # Links count as what they lead to.
+        # Links count as their targets.
         directory = Path(url).resolve()
         if not directory.is_relative_to(root) or directory == root:
             raise InvalidArgument(f"url '{url}' is not below {root}")
@@ -164,19 +175,19 @@ class Archives:
 
 
 def _read_models(directory: Path) -> dict[str, model_config_pb2.ModelConfig]:
-    """The configurations of an archive's models by their folders, of which "" is the archive's own.
+    """Return the configurations of an archive's models by folder; "" is the archive's own.
 
     Raises:
-        InvalidArgument: there are none.
+        InvalidArgument: the archive has no models, or too many.
     """
-    folders = sorted(each.name for each in directory.iterdir() if _is_folder(each))
-    if (directory / _CONFIG).is_file() or any(each.isdigit() for each in folders):
+    folders = sorted(path.name for path in directory.iterdir() if _is_folder(path))
+    if (directory / _CONFIG).is_file() or any(folder.isdigit() for folder in folders):
         folders = [""]
     if len(folders) > _MOST_MODELS:
         raise InvalidArgument(f"the archive has more than {_MOST_MODELS} models")
     if not folders:
         raise InvalidArgument("the archive has neither a configuration nor a folder of a model")
-    return {each: _read_config(directory / each, each) for each in folders}
+    return {folder: _read_config(directory / folder, folder) for folder in folders}
 
 
 def _is_folder(path: Path) -> bool:
@@ -198,15 +209,17 @@ def _steps(config: model_config_pb2.ModelConfig) -> set[str]:
 
 
 def _top_model(configs: Mapping[str, model_config_pb2.ModelConfig]) -> str:
-    """The folder of the model that serves an archive: the only one, or the ensemble of others.
+    """Return the folder of the model that serves an archive.
+
+    It is the only model, or the ensemble of the others.
 
     Raises:
-        InvalidArgument: there are several.
+        InvalidArgument: there are several candidates.
     """
     if len(configs) == 1:
         return next(iter(configs))
-    ensembles = {name for name, each in configs.items() if each.platform == ENSEMBLE_PLATFORM}
-    nested = {step for each in configs.values() for step in _steps(each)}
+    ensembles = {name for name, config in configs.items() if config.platform == ENSEMBLE_PLATFORM}
+    nested = {step for config in configs.values() for step in _steps(config)}
     tops = sorted(ensembles - nested)
     if len(tops) != 1:
         raise InvalidArgument(
@@ -228,14 +241,14 @@ def _renamed(
 
 
 def _fill(place: Path, source: Path, config: model_config_pb2.ModelConfig) -> None:
-    for each in source.iterdir():
-        if each.name != _CONFIG:
-            (place / each.name).symlink_to(each)
+    for path in source.iterdir():
+        if path.name != _CONFIG:
+            (place / path.name).symlink_to(path)
     text = text_format.MessageToString(config)
     (place / _CONFIG).write_text(text, "utf-8")
 
 
 def _remove(folders: list[Path]) -> None:
-    for each in folders:
-        # Not what its links lead to.
-        shutil.rmtree(each, ignore_errors=True)
+    for folder in folders:
+        # The links are removed, not their targets.
+        shutil.rmtree(folder, ignore_errors=True)

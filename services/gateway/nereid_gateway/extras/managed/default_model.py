@@ -1,4 +1,4 @@
-"""The model that requests are for where their target names none."""
+"""Model that requests are for if their target names none."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 
 class DefaultModel:
-    """Given by a flag, or else the only model that is ready when the first request comes."""
+    """Model given by a flag, or else the only model that is ready at the first request."""
 
     def __init__(self, control: Control, name: str, flag: str) -> None:
-        """name: the flag's value; empty: none."""
+        """Keep the flag and its value, name, which may be empty."""
         self._control = control
         self._flag = flag
-        # Empty: not known yet.
+        # The name is empty until it is known.
         self.name = name
         self._search: asyncio.Task[str] | None = None
 
     async def find(self) -> str:
-        """Its name. Many may wait for the one search.
+        """Return the model's name; all callers wait for one search.
 
         Raises:
-            InvalidArgument: not just one model is ready.
-            NereidError: the scheduler cannot say.
+            InvalidArgument: the number of ready models is not one.
+            NereidError: the scheduler did not respond with an index.
         """
         if self._search is None:
             self._search = asyncio.get_running_loop().create_task(self._find_only())
@@ -46,7 +46,7 @@ class DefaultModel:
             kserve_pb2.RepositoryIndexRequest(ready=True),
             kserve_pb2.RepositoryIndexResponse,
         )
-        names = {each.name for each in index.models}
+        names = {model.name for model in index.models}
         if len(names) != 1:
             raise InvalidArgument(f"{len(names)} models are ready: {self._flag} has to name one")
         return names.pop()

@@ -24,13 +24,17 @@ _log = logging.getLogger(__name__)
 _UNLOAD_TIMEOUT_S: Final = 350.0
 _POLL_S: Final = 0.1
 _LONGEST_BODY: Final = 65536
-# Of a model that serves requests, or is going to.
+# States of a model that serves requests, or will serve them.
 _SERVED: Final = frozenset({"READY", "LOADING"})
 _UNLOADING: Final = frozenset({"READY", "LOADING", "UNLOADING"})
 
 
 def parse_load(body: bytes) -> tuple[str, str]:
-    """The key and the directory of an archive to load. Raises InvalidArgument."""
+    """Return the key and the directory of an archive to load.
+
+    Raises:
+        InvalidArgument: the body is no load request.
+    """
     if len(body) > _LONGEST_BODY:
         raise InvalidArgument(f"a load request has at most {_LONGEST_BODY} bytes")
     try:
@@ -47,53 +51,64 @@ def parse_load(body: bytes) -> tuple[str, str]:
 
 
 class MultiModel:
-    """The archives of one repository, as the mesh serves them."""
+    """Archives of one repository, as the mesh serves them."""
 
     def __init__(self, control: Control, archives: Archives) -> None:
         self._control = control
         self._archives = archives
-        # Found by invocations, which need no file then.
+        # Models that invocations have found by their keys; further invocations read no file.
         self._models: dict[str, str] = {}
-        # By archive: held while it is loaded or unloaded.
+        # Locks by archive, which are held while it is loaded or unloaded.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def known_model(self, key: str) -> str | None:
-        """The model that serves an archive; None: no call has looked for it yet."""
+        """Return the model that serves an archive, or None if no call has looked for it yet."""
         return self._models.get(key)
 
     def find_model(self, key: str) -> str:
-        """Likewise, by the archive's record. Raises NotFound."""
+        """Return the model that serves an archive, from the archive's record.
+
+        Raises:
+            NotFound: the archive is not recorded.
+        """
         model = self._models[key] = self._archives.find(key).model
         return model
 
     async def list(self) -> list[Archive]:
-        """Those whose models are ready."""
+        """Return the archives whose models are ready."""
         archives = await asyncio.to_thread(self._archives.all)
         ready = await self._names_in({"READY"}) if archives else set()
-        return [each for each in archives if each.model in ready]
+        return [archive for archive in archives if archive.model in ready]
 
     async def describe(self, key: str) -> Archive:
-        """One of them. Raises NotFound."""
+        """Return one archive.
+
+        Raises:
+            NotFound: the archive is not recorded.
+        """
         return await asyncio.to_thread(self._archives.find, key)
 
     async def load(
         self, key: str, url: str, target_model: str, limit: Callable[[bytes], bytes] = bytes
     ) -> None:
-        """Add an archive and load its model. It goes on if the client disconnects. limit: writes
-        into the load request what the client may have loaded.
+        """Add an archive and load its model, even if the client disconnects.
+
+        limit adds the models that the client may load to the load request.
 
         Raises:
-            AlreadyExists: it is loaded.
-            NereidError: it cannot be.
+            AlreadyExists: the archive is loaded.
+            NereidError: the archive cannot be loaded.
         """
         await self._run(self._load(key, url, target_model, limit))
 
     async def unload(self, key: str) -> None:
-        """Unload an archive's models; returns when their last requests are done. Likewise.
+        """Unload an archive's models, even if the client disconnects.
+
+        It returns when their last requests are complete.
 
         Raises:
-            NotFound: it is not loaded.
+            NotFound: the archive is not loaded.
         """
         await self._run(self._unload(key))
 
@@ -114,7 +129,7 @@ class MultiModel:
             else:
                 if known.model in await self._names_in(_SERVED):
                     raise AlreadyExists(f"model '{key}' is loaded already")
-                # Left by a mesh that has ended.
+                # A mesh that has ended left this archive.
                 await self._forget(known)
             try:
                 archive = await asyncio.to_thread(self._archives.add, key, url, target_model)
@@ -130,7 +145,7 @@ class MultiModel:
                 raise
 
     async def _give_up(self, archive: Archive) -> None:
-        """After a load that failed: some of it may have been loaded."""
+        """Unload and forget an archive after a failed load, which may have loaded some models."""
         try:
             await self._unload_models(archive)
         except NereidError as error:
@@ -152,7 +167,7 @@ class MultiModel:
             await self._forget(archive)
 
     async def _unload_models(self, archive: Archive) -> None:
-        # Its steps' were loaded for it.
+        # The models of an ensemble's steps were loaded for it.
         for name in archive.models:
             await self._control.call(
                 "RepositoryModelUnload",
@@ -165,13 +180,13 @@ class MultiModel:
         await asyncio.to_thread(self._archives.remove, archive)
 
     async def _names_in(self, states: Collection[str]) -> set[str]:
-        """The models of which a version is in one of these states."""
+        """Return the models of which a version is in one of these states."""
         index = await self._control.call(
             "RepositoryIndex",
             kserve_pb2.RepositoryIndexRequest(),
             kserve_pb2.RepositoryIndexResponse,
         )
-        return {each.name for each in index.models if each.state in states}
+        return {model.name for model in index.models if model.state in states}
 
     def _lock(self, key: str) -> asyncio.Lock:
         return self._locks.setdefault(key, asyncio.Lock())

@@ -1,4 +1,4 @@
-"""One managed port: its calls become calls of KServe routes, behind the guards of the HTTP port."""
+"""Managed port: its calls become calls of KServe routes, behind the guards of the HTTP port."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from nereid.core.errors import NereidError, http_status
-from nereid_gateway.core.routes import RULES, resolve
+from nereid_gateway.core.routes import resolve
 from nereid_gateway.server.call import JSON, TEXT
 from nereid_gateway.server.call_tasks import CallTasks
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from nereid_gateway.server.call import BodyBuffer, HttpCall
     from nereid_gateway.server.ordered_responses import Dispatch
 
-    # Puts the guards in front of a dispatch: what asks whether a call is permitted.
+    # Puts the guards, which check that calls are permitted, in front of a dispatch.
     Guard = Callable[[Dispatch], tuple[Dispatch, AllocateBody]]
 
 
 class SpawnControl(Protocol):
-    """HttpFront.spawn_control."""
+    """Signature of HttpFront.spawn_control."""
 
     def __call__(
         self,
@@ -32,25 +32,28 @@ class SpawnControl(Protocol):
         handle: Callable[[], Coroutine[Any, Any, None] | None],
         *,
         goes_on: bool,
-    ) -> None: ...
+    ) -> None:
+        """Serve a control call when it is its client's turn."""
 
 
 class Platform(Protocol):
-    """What the routes of a platform mean. Both methods may raise NereidError."""
+    """Meaning of a platform's routes. Both methods may raise NereidError."""
 
     def translate_head(self, call: ManagedCall) -> bool:
-        """Translate a call that is an inference request by its head; whether it is one. Its body
-        has not arrived yet, so there can be no response.
+        """Translate an inference request by its head; return whether the call is one.
+
+        The call's body has not arrived yet, so there can be no response.
         """
 
     def translate(self, call: ManagedCall) -> Coroutine[Any, Any, None] | None:
-        """Translate any other call, or respond to it; a coroutine does so where that takes a call
-        to the scheduler.
+        """Translate any other call, or respond to it.
+
+        If that takes a call to the scheduler, a coroutine is returned that does it.
         """
 
 
 class ManagedPort:
-    """Dispatches the calls of one port, which are ManagedCalls. Calling it is dispatching one."""
+    """Dispatch the calls of one port, which are ManagedCalls; an instance is a Dispatch."""
 
     def __init__(
         self,
@@ -60,8 +63,10 @@ class ManagedPort:
         guard: Guard,
         spawn_control: SpawnControl,
     ) -> None:
-        """name: as the table of routes has it. front: serves the KServe routes, behind guard.
-        spawn_control: as of HttpFront, for calls that the platform serves by itself.
+        """Put the guard in front of what serves the port.
+
+        name is the port's in the table of routes. front serves the KServe routes, behind guard.
+        spawn_control is HttpFront's, for calls that the platform serves by itself.
         """
         self.name = name
         self._spawn_control = spawn_control
@@ -71,14 +76,15 @@ class ManagedPort:
         self._tasks = CallTasks()
 
     def allocate_body(self, call: HttpCall, size_bytes: int) -> BodyBuffer | None:
-        """As the HTTP port does, if the head says that it is an inference request."""
-        # An error is found again, and reported, once the body is there.
+        """Return a buffer as the HTTP port does, if the head is that of an inference request."""
+        # An error is found again, and reported, once the body has arrived.
         with contextlib.suppress(NereidError):
             if self._platform.translate_head(cast("ManagedCall", call)):
                 return self._allocate_body(call, size_bytes)
         return None
 
     def __call__(self, call: HttpCall) -> None:
+        """Translate a call and dispatch it."""
         managed = cast("ManagedCall", call)
         try:
             if not managed.translated and not self._platform.translate_head(managed):
@@ -100,14 +106,13 @@ class ManagedPort:
     def _dispatch(self, call: ManagedCall) -> None:
         if call.done:
             return
-        rule = RULES.get(resolve(call.target).kind)
-        if rule is None or self.name not in rule.ports:
-            refuse_route(call)
-        else:
+        if self.name in resolve(call.target).endpoint.ports:
             self._guarded(call)
+        else:
+            refuse_route(call)
 
     def _serve(self, call: HttpCall) -> None:
-        """Serve what the guards have let pass."""
+        """Serve a call that the guards have permitted."""
         managed = cast("ManagedCall", call)
         if managed.work is None:
             self._front(call)

@@ -1,4 +1,4 @@
-"""The managed ports that a gateway's settings ask for, as HTTP servers that do not listen yet."""
+"""Managed ports that a gateway's settings ask for, as HTTP servers that do not listen yet."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ def make_ports(  # noqa: PLR0913, PLR0917 (what the HTTP port consists of)
     limits: HttpLimits,
     budget: ByteBudget,
 ) -> dict[str, HttpServer]:
-    """By "sagemaker" and "vertex-ai", those that are asked for. front: of the HTTP port; metrics:
-    of the metrics port.
+    """Return the requested ports, by the names "sagemaker" and "vertex-ai".
+
+    front serves the HTTP port, and metrics the metrics port.
 
     Raises:
         StartError: multi-model mode has no repository on this machine.

@@ -1,4 +1,4 @@
-"""Amazon SageMaker's routes: /ping and /invocations, and in multi-model mode /models."""
+"""Routes of Amazon SageMaker: /ping and /invocations, and in multi-model mode /models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nereid_gateway.extras.managed.multi_model import MultiModel
     from nereid_gateway.extras.managed.server.calls import ManagedCall
 
-# The archive that the platform's client named; the route has a digest of that.
+# Header with the archive that the platform's client named; the route has a digest of that name.
 _TARGET_MODEL: Final = b"x-amzn-sagemaker-target-model"
 _INDEX: Final = b"/v2/repository/index"
 # No archive has this name.
@@ -34,7 +34,7 @@ _MODE_IS_OFF: Final = "multi-model mode is off (--sagemaker-multi-model, SAGEMAK
 
 
 class SageMaker:
-    """Translates the calls of SageMaker's port."""
+    """Translate the calls of SageMaker's port."""
 
     def __init__(
         self,
@@ -44,8 +44,10 @@ class SageMaker:
         inference_type: str = "infer",
         ping_mode: str = "ready",
     ) -> None:
-        """multi_model None: that mode is off. inference_type: the KServe route of invocations.
-        ping_mode: that of pings.
+        """Choose the KServe routes of invocations and pings.
+
+        Without a MultiModel, multi-model mode is off. inference_type is the last segment of the
+        route of invocations, ping_mode that of pings.
         """
         self._default = default_model
         self._multi_model = multi_model
@@ -53,7 +55,7 @@ class SageMaker:
         self._health = b"/v2/health/%b" % ping_mode.encode()
 
     def translate_head(self, call: ManagedCall) -> bool:
-        """As of port.Platform."""
+        """Translate an inference request by its head, as a Platform."""
         call.binary_type = call.response_type = content_types.SAGEMAKER
         call.map_status = map_status
         action, key = resolve(call.target)
@@ -68,7 +70,7 @@ class SageMaker:
         return False
 
     def translate(self, call: ManagedCall) -> Coroutine[Any, Any, None] | None:
-        """As of port.Platform."""
+        """Translate any other call, or respond to it, as a Platform."""
         action, key = resolve(call.target)
         if action is Action.PING:
             call.translate(self._health)
@@ -86,7 +88,7 @@ class SageMaker:
         self, call: ManagedCall, action: Action, key: str, models: MultiModel
     ) -> None:
         if key and not is_plain(key):
-            # The guards would read another target.
+            # A key with other characters would make the guards read another target.
             key = _UNKNOWN
         if action is Action.INVOKE:
             self._invoke_archive(call, key, models)
@@ -103,12 +105,12 @@ class SageMaker:
         try:
             call.translate(model_target(models.find_model(key), "infer"))
         except NotFound as error:
-            # Once it is clear that the client may ask.
+            # The error is sent once the guards have permitted the request.
             message = error.message
             call.translate(model_target(key, "infer"), lambda call: call.fail(404, message))
 
     def _control(self, call: ManagedCall, key: str, models: MultiModel) -> None:
-        """Have the guards see a call of the model repository's API."""
+        """Show the guards a call of the model repository's API."""
         if call.method == b"GET":
             listing = partial(_describe, models, key) if key else partial(_list, models)
             call.translate(_INDEX, listing)
@@ -127,7 +129,7 @@ class SageMaker:
 
 
 def _model_of(models: MultiModel, key: str) -> str:
-    """The model whose unload takes rights; of an archive that is not loaded its key."""
+    """Return the model whose unload needs rights, or the key of an archive that is not loaded."""
     try:
         return models.find_model(key)
     except NotFound:

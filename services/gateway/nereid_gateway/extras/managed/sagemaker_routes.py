@@ -1,4 +1,4 @@
-"""SageMaker's routes, and the statuses that its platform acts on. Pure: text in, values out."""
+"""Routes of SageMaker, and the statuses that its platform acts on. Pure: text in, values out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nereid_gateway.server.call import TEXT
 
 
 class Action(Enum):
-    """What a target asks for."""
+    """Actions that targets ask for."""
 
     PING = "ping"
     INVOCATIONS = "invocations"
@@ -23,7 +23,7 @@ class Action(Enum):
 
 
 class SageMakerRoute(NamedTuple):
-    """model: as the platform names it; empty: the target names none."""
+    """Action of a target, and the platform's name of the model, if the target has one."""
 
     action: Action
     model: str = ""
@@ -38,7 +38,7 @@ _PLAIN: Final = {
 _MODEL: Final = re.compile(rb"/models/([^/]+)(/invoke)?")
 _NOWHERE: Final = SageMakerRoute(Action.NONE)
 
-# By what a framework says where memory is short; the platform then unloads other models.
+# Texts with which frameworks report a lack of memory; the platform then unloads other models.
 _OUT_OF_MEMORY: Final = re.compile(
     rb"out of memory|OUT_OF_MEMORY|OutOfMemory|MemoryError|\bOOM\b"
     rb"|(?:Dst|Src) tensor is not initialized"
@@ -52,7 +52,7 @@ _BAD_REQUEST: Final = 400
 
 
 def resolve(target: bytes) -> SageMakerRoute:
-    """The route of a request target; a query is ignored."""
+    """Return the route of a request target; a query is ignored."""
     path = target.partition(b"?")[0]
     plain = _PLAIN.get(path)
     if plain is not None:
@@ -68,8 +68,10 @@ def resolve(target: bytes) -> SageMakerRoute:
 
 
 def map_status(status: int, content_type: bytes, text: bytes) -> int:
-    """The status of an error: 507 where memory is short, and 400 where a model failed, which is
-    500 on the HTTP port. Errors of requests that were accepted come as plain text.
+    """Return the status of an error: 507 for a lack of memory, and 400 for a failed model.
+
+    A failed model is 500 on the HTTP port. Errors of requests that were accepted come as plain
+    text.
     """
     if _OUT_OF_MEMORY.search(text):
         return INSUFFICIENT_STORAGE

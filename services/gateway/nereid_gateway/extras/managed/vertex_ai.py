@@ -1,4 +1,4 @@
-"""Vertex AI's routes: predictions of the default model or of what a header names, and health."""
+"""Routes of Vertex AI: health, and predictions of the default model or a header's route."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class VertexAi:
-    """Translates the calls of Vertex AI's port."""
+    """Translate the calls of Vertex AI's port."""
 
     def __init__(
         self,
@@ -30,14 +30,14 @@ class VertexAi:
         predict_route: str,
         health_route: str,
     ) -> None:
-        """metrics: serves the metrics page; None: it is not served."""
+        """Keep the routes; metrics serves the metrics page, if it is served."""
         self._default = default_model
         self._metrics = metrics
         self._predict_route, self._health_route = predict_route.encode(), health_route.encode()
 
     def translate_head(self, call: ManagedCall) -> bool:
-        """As of port.Platform."""
-        # As on Triton, responses have the HTTP port's form.
+        """Translate an inference request by its head, as a Platform."""
+        # Responses have the HTTP port's form, as on Triton.
         call.binary_type = content_types.VERTEX_AI
         model = self._default.name
         if not model or _path(call) != self._predict_route or REDIRECT_HEADER in call.headers:
@@ -46,7 +46,7 @@ class VertexAi:
         return True
 
     def translate(self, call: ManagedCall) -> Coroutine[Any, Any, None] | None:
-        """As of port.Platform."""
+        """Translate any other call, or respond to it, as a Platform."""
         path = _path(call)
         if path == self._health_route:
             call.translate(b"/v2/health/ready")

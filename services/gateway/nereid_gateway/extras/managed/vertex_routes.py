@@ -1,19 +1,20 @@
-"""Where a call of Vertex AI's prediction route is redirected to. Pure: text in, values out."""
+"""Redirects of Vertex AI's prediction route. Pure: text in, values out."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from nereid_gateway.core.routes import RULES, VERTEX_AI, resolve
+from nereid_gateway.core.routes import VERTEX_AI, resolve
 
-# Platforms pass headers that begin with X-Vertex-Ai on.
+# The platform forwards headers that begin with X-Vertex-Ai.
 REDIRECT_HEADER: Final = b"x-vertex-ai-triton-redirect"
 _METRICS: Final = b"metrics"
 
 
 class Redirect(NamedTuple):
-    """The method and target that a call is served as. metrics: by the metrics page; the target then
-    says who may read it.
+    """Method and target that a call is served as.
+
+    metrics: the metrics page serves the call; the target then decides who may read it.
     """
 
     method: bytes
@@ -22,12 +23,12 @@ class Redirect(NamedTuple):
 
 
 def redirect(value: bytes) -> Redirect | None:
-    """Where a redirect header leads; None: nowhere."""
+    """Return the method and target that a redirect header leads to, or None if there is none."""
     if value == _METRICS:
         return Redirect(b"GET", b"/v2/models/stats", metrics=True)
     target = b"/" + value
-    rule = RULES.get(resolve(target).kind)
-    if rule is None or VERTEX_AI not in rule.ports:
+    endpoint = resolve(target).endpoint
+    if VERTEX_AI not in endpoint.ports:
         return None
     # Predictions are POSTs, whatever the route takes.
-    return Redirect(rule.methods[0], target)
+    return Redirect(endpoint.methods[0], target)

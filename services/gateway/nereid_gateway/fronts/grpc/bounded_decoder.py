@@ -1,5 +1,6 @@
-"""Decodes messages within what a turn of the event loop may spend on one of them: small ones at
-once, others when there is time, large ones in a decoder process.
+"""Decoder of messages within the time that a turn of the event loop may spend on one of them.
+
+Small messages are decoded at once, others when there is time, large ones in a decoder process.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ if TYPE_CHECKING:
 
 
 class BoundedDecoder:
-    """The decoder of one gateway's gRPC requests."""
+    """Decode the gRPC requests of one gateway."""
 
     def __init__(self, data_plane: DataPlane) -> None:
         self._data_plane = data_plane
         self._decoder = infer_codec.GrpcDecoder(data_plane.regions, data_plane.turns)
 
     def decode_now(self, message: bytes | MessageBuffer) -> InferRequest | None:
-        """The request in a message, as GrpcDecoder.decode; None: decode_later has to be called.
+        """Return the request in a message, or None if decode_later has to be called.
+
+        The request is as GrpcDecoder.decode returns it.
 
         Raises:
             Internal: this is no ModelInferRequest at all.
@@ -52,12 +55,14 @@ class BoundedDecoder:
     async def decode_later(
         self, message: bytes | MessageBuffer, call: Call, *, accepts_many: bool = False
     ) -> InferRequest:
-        """As decode_now, in other turns or elsewhere. call: of the message, where what is kept for
-        it is charged. accepts_many: as of the request.
+        """Return the request in a message, decoded in other turns or in another process.
+
+        call is the call of the message, to which kept memory is charged. accepts_many: the client
+        accepts any number of responses.
 
         Raises:
-            Internal: as decode_now.
-            RpcError: its client has too much here.
+            Internal: this is no ModelInferRequest at all.
+            RpcError: the call's client has too many bytes here.
         """
         outline = _outline(message)
         if len(message) <= LARGE_BYTES:
@@ -149,7 +154,7 @@ def _outline(message: bytes | MessageBuffer) -> Outline:
             memoryview(message) if isinstance(message, bytes) else message.view
         )
     except DecodeError:
-        # Damaged, or unusual: protobuf decides, elsewhere.
+        # The message is damaged or unusual; protobuf decides, in a decoder process.
         return wire_format.Outline("", "", "", len(message), unread=True)
 
 

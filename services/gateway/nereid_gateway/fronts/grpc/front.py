@@ -1,4 +1,4 @@
-"""gRPC in front of the data plane: the tables of handlers that either edge engine serves.
+"""Front of the gRPC port: the handlers of the table in methods.py, which either engine serves.
 
 ModelInfer is one plain function and one callback; streams are infer_stream's; control methods pass
 bytes through to the scheduler.
@@ -20,10 +20,17 @@ from nereid.core.wire.messages import DECOUPLED, Arrival
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers, RpcError, Status
 from nereid_gateway.core import trace_context
-from nereid_gateway.core.access.api_groups import HEALTH_CHECK
 from nereid_gateway.core.access.principal import Principal
+from nereid_gateway.core.grpc_methods import (
+    HEALTH_SERVICE,
+    INFERENCE_SERVICE,
+    LOAD,
+    METHODS,
+    MethodKind,
+)
 from nereid_gateway.core.response_timings import HEADER, start_timer
 from nereid_gateway.core.retry_hints import drain_trailers, retry_trailers
+from nereid_gateway.fronts.bound_handlers import bind_handlers
 from nereid_gateway.fronts.grpc import (
     health,
     infer_codec,
@@ -43,7 +50,8 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
-    from nereid.rpc import Call
+    from nereid.rpc import Call, StreamHandler, UnaryHandler
+    from nereid_gateway.core.grpc_methods import Method
     from nereid_gateway.core.infer_step import Infer
     from nereid_gateway.core.response_timings import ResponseTimer
     from nereid_gateway.core.retry_hints import Trailers
@@ -53,34 +61,17 @@ if TYPE_CHECKING:
 
     Respond = Callable[[bytes], Coroutine[Any, Any, bytes]]
 
-_SERVICE: Final = "/inference.GRPCInferenceService/"
 _SHUTTING_DOWN: Final = "GRPC server is shutting down and has stopped accepting new requests."
-_LOAD: Final = "RepositoryModelLoad"
-# Passed through to the scheduler as they are.
-_PASSED_THROUGH: Final = (
-    "ModelReady",
-    "ModelMetadata",
-    "ModelConfig",
-    "ModelStatistics",
-    "RepositoryIndex",
-    "RepositoryModelUnload",
-    "TraceSetting",
-    "LogSettings",
-)
-# This gateway knows them by itself; others wait for their turn, those about readiness beside the
-# rest.
-_AT_ONCE: Final = frozenset({_SERVICE + "ServerLive", _SERVICE + "ServerMetadata"})
-_PROBES: Final = frozenset({HEALTH_CHECK, _SERVICE + "ServerReady", _SERVICE + "ModelReady"})
-# These go on if the client disconnects.
-_GO_ON: Final = frozenset({_SERVICE + _LOAD, _SERVICE + "RepositoryModelUnload"})
-# Clients round the deadline up for the wire, and cancel at their own.
+# Clients round the deadline up for the wire, and cancel at their own deadline, which is up to this
+# much earlier.
 _DEADLINE_ERROR_S: Final = 0.05
 
 
 class ControlHandler(Protocol):
-    """Serves a control call. principal: whose it is, where clients have credentials."""
+    """Serve a control call; principal is the caller, if clients have credentials."""
 
-    async def __call__(self, call: Call, message: bytes, principal: Hashable = None) -> bytes: ...
+    async def __call__(self, call: Call, message: bytes, principal: Hashable = None) -> bytes:
+        """Return the serialised response."""
 
 
 class GrpcFront:
@@ -89,53 +80,58 @@ class GrpcFront:
     def __init__(self, data_plane: DataPlane, forwarding: HeaderForwarding | None = None) -> None:
         self._data_plane = data_plane
         self._decoder = BoundedDecoder(data_plane)
-        # Of requests that take longer to decode.
+        # Tasks of requests that take longer to decode.
         self._tasks: set[asyncio.Task[None]] = set()
-        # Control calls by their paths, for whoever knows their principals.
+        # Handlers of control calls by path, for the guard, which knows the principals.
         self.controls: dict[str, ControlHandler] = {}
-        # Calls by their status.
+        # Number of calls by status.
         self.statuses: dict[int, int] = defaultdict(int)
-        # Makes metadata parameters; None: none is wanted.
+        # Makes metadata parameters of requests, if any is wanted.
         self._forwarding = forwarding
         self._streams = InferStreams(
             data_plane, self._decoder, self.statuses, _early_end_status, forwarding
         )
 
     def handlers(self) -> Handlers:
-        """The table to serve."""
-        asynchronous: dict[str, Respond] = {
-            _SERVICE + "ServerLive": self._server_live,
-            _SERVICE + "ServerReady": self._server_ready,
-            _SERVICE + "ServerMetadata": self._server_metadata,
-            HEALTH_CHECK: health.Health(self._data_plane.ready).check,
-        }
-        for method in _PASSED_THROUGH:
-            asynchronous[_SERVICE + method] = self._pass_through(method)
-        for method, respond in shared_memory.methods(self._data_plane.regions).items():
-            asynchronous[_SERVICE + method] = respond
-        for path, respond in asynchronous.items():
-            self.controls[path] = self._control(path, respond)
-        self.controls[_SERVICE + _LOAD] = self._load
+        """Return the handlers of all methods, by their paths."""
+        data_plane = self._data_plane
+        groups = (
+            self,
+            health.Health(data_plane.ready),
+            shared_memory.SharedMemoryMethods(data_plane.regions),
+        )
+        bound = bind_handlers((method.handler for method in METHODS), groups)
+        unary: dict[str, UnaryHandler] = {}
+        streams: dict[str, StreamHandler] = {}
+        for method in METHODS:
+            path = method.path
+            if method.kind is MethodKind.INFER:
+                unary[path] = bound[method.handler]
+            elif method.kind is MethodKind.STREAM:
+                streams[path] = bound[method.handler]
+            elif method.kind is MethodKind.CONTROL_CALL:
+                self.controls[path] = bound[method.handler]
+            else:
+                passed_through = partial(self._pass_through, method.name)
+                respond = bound[method.handler] if method.handler else passed_through
+                self.controls[path] = self._control(method, respond)
         return Handlers(
-            unary={_SERVICE + "ModelInfer": self.infer},
-            message_allocators={_SERVICE + "ModelInfer": self._message_buffer},
+            unary=unary,
+            message_allocators=dict.fromkeys(unary, self._message_buffer),
             async_unary=dict(self.controls),
-            stream={
-                _SERVICE + "ModelStreamInfer": self.stream_infer,
-                **reflection.handlers((_SERVICE.strip("/"), health.SERVICE)),
-            },
-            compressible=frozenset((_SERVICE + "ModelInfer", _SERVICE + "ModelStreamInfer")),
+            stream={**streams, **reflection.handlers((INFERENCE_SERVICE, HEALTH_SERVICE))},
+            compressible=frozenset((*unary, *streams)),
         )
 
     # --- infer ----------------------------------------------------------------------------------
 
     def _message_buffer(self, size_bytes: int, beginning: memoryview) -> MessageBuffer | None:
-        """A buffer for a message that comes in pieces."""
+        """Return a buffer for a message that arrives in pieces, or None to gather it in bytes."""
         header_bytes = wire_format.first_tensor_offset(beginning)
         return self._data_plane.tensors.message_buffer(size_bytes, header_bytes)
 
     def infer(self, call: Call, message: bytes | MessageBuffer, infer: Infer | None = None) -> None:
-        """Serve one ModelInfer. infer: in place of the data plane's."""
+        """Serve one ModelInfer; infer replaces the data plane's."""
         data_plane, statuses = self._data_plane, self.statuses
         is_timed = bool(call.metadata) and call.get(HEADER) is not None
         received_ns = monotonic_ns() if is_timed or data_plane.records_arrivals else 0
@@ -190,11 +186,13 @@ class GrpcFront:
         if data_plane.records_arrivals:
             request.arrival = Arrival("grpc", received_ns, call)
         respond = partial(self._respond, call, request)
-        asked = call.get(HEADER) if call.metadata else None
-        if (asked is not None or data_plane.times_all) and data_plane.timed.include(asked):
+        timing_header = call.get(HEADER) if call.metadata else None
+        if (timing_header is not None or data_plane.times_all) and data_plane.timed.include(
+            timing_header
+        ):
             timer = start_timer(request, received_ns)
             respond = partial(self._respond_timed, call, request, timer)
-        # From here on the data plane counts the bytes.
+        # The data plane counts the bytes from here on.
         call.release()
         handle = infer(request, respond)
         call.on_cancel = partial(self._end_early, call, handle.cancel)
@@ -210,7 +208,7 @@ class GrpcFront:
     def _respond_timed(
         self, call: Call, request: InferRequest, timer: ResponseTimer, response: InferResponse
     ) -> None:
-        """As _respond(), of a request whose response says where its time went."""
+        """Respond to a request whose response says where its time went."""
         timer.record(response)
         error_status = response.error
         if error_status is None:
@@ -227,12 +225,12 @@ class GrpcFront:
         call.fail(Status(error_status.code), message, trailers)
 
     def _end_early(self, call: Call, cancel: Callable[[], object]) -> None:
-        """The call ends without a response."""
+        """Count and cancel a call that ends without a response."""
         self.statuses[_early_end_status(call)] += 1
         cancel()
 
     def stream_infer(self, call: Call, infer: Infer | None = None) -> None:
-        """Serve one ModelStreamInfer. infer: in place of the data plane's."""
+        """Serve one ModelStreamInfer; infer replaces the data plane's."""
         if self._data_plane.stopping:
             self.statuses[Status.UNAVAILABLE] += 1
             call.fail(Status.UNAVAILABLE, _SHUTTING_DOWN, drain_trailers())
@@ -246,9 +244,12 @@ class GrpcFront:
     # --- control --------------------------------------------------------------------------------
 
     def _control(
-        self, path: str, respond: Respond, max_bytes: int = MAX_CONTROL_BYTES
+        self, method: Method, respond: Respond, max_bytes: int = MAX_CONTROL_BYTES
     ) -> ControlHandler:
-        """respond, in its turn, which is refused during shutdown, with errors as RpcError."""
+        """Return the handler that calls respond in the client's turn.
+
+        During shutdown the call is refused. Errors become RpcErrors.
+        """
 
         async def response(call: Call, message: bytes, principal: Hashable) -> bytes:
             if self._data_plane.stopping:
@@ -260,13 +261,13 @@ class GrpcFront:
                     " call may have",
                 )
             try:
-                if path in _AT_ONCE:
+                if method.at_once:
                     return await respond(message)
-                data_plane, goes_on = self._data_plane, path in _GO_ON
-                queue = data_plane.probe_queue if path in _PROBES else data_plane.control_queue
+                data_plane = self._data_plane
+                queue = data_plane.probe_queue if method.is_probe else data_plane.control_queue
                 work = partial(respond, message)
                 return await queue.run(
-                    call.peer, work, principal, account=call.account, goes_on=goes_on
+                    call.peer, work, principal, account=call.account, goes_on=method.goes_on
                 )
             except NereidError as error:
                 trailers = retry_trailers(error)
@@ -286,8 +287,8 @@ class GrpcFront:
 
         return handle
 
-    async def _load(self, call: Call, message: bytes, principal: Hashable = None) -> bytes:
-        """Load a model; the files in a large message are gone through by a decoder process."""
+    async def load(self, call: Call, message: bytes, principal: Hashable = None) -> bytes:
+        """Load a model; a decoder process inspects the files in a large message."""
 
         async def respond(message: bytes) -> bytes:
             if len(message) > LARGE_BYTES:
@@ -296,35 +297,37 @@ class GrpcFront:
                 )
             if isinstance(principal, Principal):
                 message = principal.with_permitted_steps(message)
-            return await self._data_plane.control.call_bytes(_LOAD, message)
+            return await self._data_plane.control.call_bytes(LOAD.name, message)
 
-        handle = self._control(_SERVICE + _LOAD, respond, sys.maxsize)
+        handle = self._control(LOAD, respond, sys.maxsize)
         return await handle(call, message, principal)
 
-    def _pass_through(self, method: str) -> Respond:
-        control = self._data_plane.control
+    async def _pass_through(self, name: str, message: bytes) -> bytes:
+        """Return the scheduler's response to a message, both as bytes."""
+        return await self._data_plane.control.call_bytes(name, message)
 
-        async def respond(message: bytes) -> bytes:
-            return await control.call_bytes(method, message)
-
-        return respond
-
-    async def _server_live(self, message: bytes) -> bytes:
+    async def server_live(self, message: bytes) -> bytes:
+        """Return a serialised ServerLiveResponse."""
         _check(kserve_pb2.ServerLiveRequest, message)
         return kserve_pb2.ServerLiveResponse(live=self._data_plane.live).SerializeToString()
 
-    async def _server_ready(self, message: bytes) -> bytes:
+    async def server_ready(self, message: bytes) -> bytes:
+        """Return a serialised ServerReadyResponse."""
         _check(kserve_pb2.ServerReadyRequest, message)
         ready = await self._data_plane.ready()
         return kserve_pb2.ServerReadyResponse(ready=ready).SerializeToString()
 
-    async def _server_metadata(self, message: bytes) -> bytes:
+    async def server_metadata(self, message: bytes) -> bytes:
+        """Return a serialised ServerMetadataResponse."""
         _check(kserve_pb2.ServerMetadataRequest, message)
         return self._data_plane.server_metadata().SerializeToString()
 
 
 def _early_end_status(call: Call) -> Status:
-    """Why a call ends without a response: its deadline passed, or its client cancelled it."""
+    """Return the status of a call that ends without a response.
+
+    Either its deadline passed, or its client cancelled it.
+    """
     deadline = call.deadline
     if deadline is not None and deadline - monotonic() < _DEADLINE_ERROR_S:
         return Status.DEADLINE_EXCEEDED

@@ -1,4 +1,4 @@
-"""grpc.health.v1 as on Triton: Check says what ServerReady says, whatever the service's name.
+"""Health service grpc.health.v1, as on Triton: Check is ServerReady, for any service name.
 
 There is no Watch, for which the engine replies UNIMPLEMENTED.
 """
@@ -12,19 +12,17 @@ from grpc_health.v1 import health_pb2
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-SERVICE: Final = "grpc.health.v1.Health"
-
 _STATUS = health_pb2.HealthCheckResponse
 _SERVING: Final[bytes] = _STATUS(status=_STATUS.SERVING).SerializeToString()
 _NOT_SERVING: Final[bytes] = _STATUS(status=_STATUS.NOT_SERVING).SerializeToString()
 
 
 class Health:
-    """The health service."""
+    """Handlers of the health service."""
 
     def __init__(self, ready: Callable[[], Awaitable[bool]]) -> None:
         self._ready = ready
 
     async def check(self, _message: bytes) -> bytes:
-        """One check."""
+        """Return a serialised HealthCheckResponse."""
         return _SERVING if await self._ready() else _NOT_SERVING

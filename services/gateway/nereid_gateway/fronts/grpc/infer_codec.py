@@ -1,8 +1,8 @@
-"""ModelInferRequest bytes to an InferRequest, an InferResponse to ModelInferResponse bytes.
+"""Codec of ModelInferRequest bytes to an InferRequest, and of an InferResponse to bytes.
 
 The hot path parses a request once, moves the tensors and whatever differs from request to request
-out of it, and serialises the rest: that is the head, which is checked once. Knows the protocol, not
-how requests are sent on.
+out of it, and serialises the rest: that is the head, which is checked once. The module knows the
+protocol, not how requests are sent on.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _RESERVED: Final = (
     "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys"
     f" starting with 'triton_' are allowed: {_EMPTY_FINAL}"
 )
-# Parameters with a meaning of their own: the fields they may be in, and how Triton names those.
+# Parameters with a meaning of their own: the fields that they may be in, and Triton's name for
+# those.
 _KINDS: Final[dict[str, tuple[frozenset[str], str]]] = {
     "sequence_id": (frozenset({"int64_param", "string_param"}), "int64_param or string_param"),
     "sequence_start": (frozenset({"bool_param"}), "bool_param"),
@@ -61,10 +62,10 @@ _CUSTOM: Final = (
 
 
 class GrpcDecoder:
-    """Decodes requests; remembers the heads it has checked."""
+    """Decode requests, and remember the heads that were checked."""
 
     def __init__(self, regions: Regions = NO_REGIONS, turns: LoopTurns | None = None) -> None:
-        """turns: charged with typed contents that are not small; without, nothing is."""
+        """Keep the turns that are charged with typed contents that are not small, if any are."""
         self._regions = regions
         self._turns = turns
         self._layouts = MessageLayouts()
@@ -75,13 +76,15 @@ class GrpcDecoder:
     def decode(
         self, data: bytes, unchecked: list[StringInput] | None = None, *, charged: bool = False
     ) -> InferRequest:
-        """The request in data. If it is invalid, its error_status says so: an unknown model is
-        reported first, by the scheduler. unchecked: gets the large inputs whose elements are still
-        to be counted. charged: this turn of the loop is charged with it already.
+        """Return the request in data.
+
+        An invalid request has its error in error_status; the scheduler reports an unknown model
+        first. Large inputs whose elements are still to be counted are added to unchecked. charged:
+        the message was already charged to this turn of the loop.
 
         Raises:
             Internal: data is no ModelInferRequest at all.
-            TurnSpentError: it has to wait for another turn.
+            TurnSpentError: the message has to wait for another turn.
         """
         known = self._layouts.read(data)
         if known is not None:
@@ -104,17 +107,17 @@ class GrpcDecoder:
         *,
         charged: bool = False,
     ) -> InferRequest:
-        """As decode, of a large message; its tensors stay in the buffer.
+        """Return the request in a large message, whose tensors stay in the buffer.
 
         Raises:
-            Internal: as decode.
-            TurnSpentError: likewise.
+            Internal: this is no ModelInferRequest at all.
+            TurnSpentError: the message has to wait for another turn.
         """
         try:
             rest, places = wire_format.split_tensors(buffer.view)
             message = _parse(rest)
         except DecodeError:
-            # Damaged, or unusual: protobuf decides.
+            # The message is damaged or unusual; protobuf decides.
             return self.decode(bytes(buffer.view), unchecked, charged=charged)
         payloads: list[Any] = [buffer[start:end] for start, end in places]
         request = InferRequest(0, b"", payloads, lease=buffer.lease)
@@ -130,7 +133,10 @@ class GrpcDecoder:
         charged: bool = False,
         data: bytes = b"",
     ) -> None:
-        """data: what is to be recognised when it comes with other tensors."""
+        """Check the head of a request and fill in what the message says.
+
+        data is the message if its layout may be remembered, for messages with other tensors.
+        """
         payloads = request.payloads
         if message.id:
             request.request_id = message.id
@@ -193,7 +199,8 @@ class GrpcDecoder:
                 f" for model '{model}'"
             )
         if not request.payloads:
-            # A head without inputs or tensor data is refused by the scheduler or right here.
+            # The scheduler refuses a head without inputs; missing tensor data is refused right
+            # here.
             elsewhere = {position for position, _ in regions.inputs} if regions else ()
             request.payloads = [
                 typed_contents.to_raw(tensor, model)
@@ -203,7 +210,10 @@ class GrpcDecoder:
         checked = request_head.build(
             model,
             message.model_version,
-            [HeadInput(each.name, each.datatype, list(each.shape)) for each in message.inputs],
+            [
+                HeadInput(tensor.name, tensor.datatype, list(tensor.shape))
+                for tensor in message.inputs
+            ],
             [output.name for output in message.outputs],
             classes,
         )._replace(regions=regions)
@@ -213,7 +223,7 @@ class GrpcDecoder:
 
 
 def fail_request(request: InferRequest, model: str, version: str, error: NereidError) -> None:
-    """Make request one that names the model and the error."""
+    """Make a request one that names the model and the error."""
     request.head = request_head.naming(model, version)
     request.payloads = []
     request.error_status = error_status_of(error)
@@ -222,8 +232,10 @@ def fail_request(request: InferRequest, model: str, version: str, error: NereidE
 def decode_job(
     messages: Sequence[bytes], shm_allowed: bool
 ) -> tuple[tuple[InferRequest, RegionRanges | None, list[StringInput]], Sequence[Any]]:
-    """A job for a decoder process: the request in a message, the regions that are still to be
-    resolved, and the inputs whose elements are to be counted after that.
+    """Return the request in a message; a job for a decoder process.
+
+    The regions that are still to be resolved are returned as well, the inputs whose elements are to
+    be counted after that, and the payloads.
     """
     regions = UnresolvedRegions(allowed=shm_allowed)
     request = GrpcDecoder(regions).decode(messages[0])
@@ -233,7 +245,7 @@ def decode_job(
 
 
 def _match_payloads(request: InferRequest, checked: CheckedHead, model: str) -> None:
-    """Surplus tensors are dropped, as on Triton; too few are refused."""
+    """Drop surplus tensors, as on Triton, and refuse a request with too few."""
     payloads, names = request.payloads, checked.input_names
     if len(payloads) < len(names):
         raise InvalidArgument(
@@ -260,7 +272,7 @@ def _move_parameters(message: Message, request: InferRequest) -> None:
                 raise InvalidArgument("invalid value for 'priority', expected value >= 0.")
             request.priority = value
         elif key == "timeout":
-            # As on Triton, a negative one is a very long time.
+            # A negative timeout is a very long time, as on Triton.
             request.timeout_us = value & _UINT64
         elif key == _EMPTY_FINAL:
             request.wants_empty_final = value
@@ -274,7 +286,7 @@ def _move_parameters(message: Message, request: InferRequest) -> None:
 
 
 def _classes(message: Message) -> dict[str, int]:
-    """How many classes are wanted, by output."""
+    """Return the number of classes that is wanted of each output with a classification."""
     classes: dict[str, int] = {}
     for output in message.outputs:
         if "classification" in output.parameters:
@@ -285,7 +297,7 @@ def _classes(message: Message) -> dict[str, int]:
                 )
             if parameter.int64_param <= 0:
                 raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
-            # Of an output that is named twice the first counts.
+            # If an output is named twice, the first one counts.
             classes.setdefault(output.name, parameter.int64_param)
     return classes
 
@@ -296,12 +308,12 @@ _SHORT: Final = [_RAW_TAG + encode_varint(size) for size in range(16384)]
 
 
 def encode(response: InferResponse, request_id: str) -> bytes:
-    """The ModelInferResponse for a response."""
+    """Return the serialised ModelInferResponse of a response."""
     return b"".join(parts_of(response, request_id))
 
 
 def parts_of(response: InferResponse, request_id: str) -> list[Any]:
-    """encode()'s bytes in pieces: concatenated protobuf messages are merged."""
+    """Return encode()'s bytes in pieces: concatenated protobuf messages are merged."""
     parts: list[Any] = [response.head]
     if request_id:
         text = request_id.encode()

@@ -1,8 +1,8 @@
 """ModelStreamInfer: many requests on one call, without a task for any of them.
 
 Reading pauses while too many requests are pending or the client leaves replies unread, and resumes
-when that is over; models that have more responses for such a client are paused for as long. Knows
-no scheduler; the order and form of replies are stream_responses'.
+when that is over; models that have more responses for such a client are paused for as long. The
+module knows no scheduler; stream_responses has the order and form of replies.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # Metadata by which a client asks for a model's failure as the status of the call.
 _STATUS_WANTED: Final = "triton_grpc_error"
-# Reading pauses at these, and resumes below half of the first.
+# Reading pauses at either limit, and resumes below half of the first.
 MAX_PENDING: Final = 1024
 _MAX_UNREAD_BYTES: Final = 1 << 20
 
@@ -49,7 +49,7 @@ _OK: Final[_EndStatus] = (Status.OK, "")
 
 
 class InferStreams:
-    """The streams that are open. `early_end_status` says why a call ended early."""
+    """Open streams of one gateway."""
 
     def __init__(
         self,
@@ -63,15 +63,15 @@ class InferStreams:
         self.decoder = decoder
         self.statuses = statuses
         self.early_end_status = early_end_status
-        # Makes metadata parameters; None: none is wanted.
+        # Makes metadata parameters of requests, if any is wanted.
         self.forwarding = forwarding
         self.turns = StreamTurns()
         self._open: set[_InferStream] = set()
-        # Decode what is not decoded where it arrives.
+        # Tasks that decode messages which are not decoded on arrival.
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open_stream(self, call: Call, infer: Infer) -> None:
-        """Serve a new call; its requests are sent on by infer."""
+        """Serve a new call, whose requests are submitted by infer."""
         stream = _InferStream(self, call, infer)
         self._open.add(stream)
         call.on_message = stream.on_message
@@ -80,7 +80,7 @@ class InferStreams:
         call.on_cancel = stream.on_cancel
 
     def end_streams(self, status: Status, message: str) -> None:
-        """Read no more; end each stream with this once its pending requests are finished."""
+        """Stop reading, and end each stream with this status once no request of it is pending."""
         for stream in list(self._open):
             stream.end((status, message))
 
@@ -92,12 +92,12 @@ class InferStreams:
         return task
 
     def remove_stream(self, stream: _InferStream) -> None:
-        """It has ended."""
+        """Forget a stream that has ended."""
         self._open.discard(stream)
 
 
 class _StreamRequest(PendingReply):
-    """One request of a stream and its replies."""
+    """Request of a stream, with its replies."""
 
     __slots__ = ("_decoupled", "_stream", "ended", "handle", "request", "timer")
 
@@ -107,17 +107,19 @@ class _StreamRequest(PendingReply):
         super().__init__()
         self._stream = stream
         self.request = request
-        # None: its last response does not say where its time went.
+        # Timer of a request whose last response says where its time went.
         self.timer = timer
-        # The model gives any number of responses: it had one with `more`.
+        # True once a response with `more` has shown that the model is decoupled.
         self._decoupled = False
-        # None: infer() has not returned yet, or the request has ended. The handle refers to
-        # on_response: a cycle that would keep the request's tensors until a garbage collection.
+        # The handle is `None` until infer() has returned, and after the request has ended: it
+        # refers to on_response, a cycle that would keep the request's tensors until a garbage
+        # collection.
         self.handle: RequestHandle | None = None
-        # It has had its last response, or was cancelled.
+        # True once the request has had its last response or was cancelled.
         self.ended = False
 
     def on_response(self, response: InferResponse) -> None:
+        """Send the reply for a response, and end the request with its last one."""
         stream, request = self._stream, self.request
         if stream.ended:
             return
@@ -151,19 +153,23 @@ class _StreamRequest(PendingReply):
             stream.end_if_finished()
 
     def cancel(self) -> None:
+        """Cancel the request, unless it has ended."""
         handle, self.handle = self.handle, None
         self.ended = True
         if handle is not None:
             handle.cancel()
 
     def set_flow(self, *, paused: bool) -> None:
-        """Pause the model, or let it go on."""
+        """Pause the model, or let it continue."""
         if self.handle is not None:
             self.handle.set_flow(paused=paused)
 
 
 class _InferStream:
-    """One call. Messages gather in `_unread` only as far as the client's window reaches."""
+    """State of one call.
+
+    Messages gather in `_unread` only as far as the client's flow-control window reaches.
+    """
 
     __slots__ = (
         "_call",
@@ -191,7 +197,7 @@ class _InferStream:
         self.order = ReplyOrder(call.send)
         self.statuses = owner.statuses
         self.wants_status = call.get(_STATUS_WANTED) == "true"
-        # Whether its responses say where their requests' time went.
+        # True if responses say where their requests' time went.
         self._timed = owner.data_plane.timed.include(call.get(HEADER))
         traceparent = call.get("traceparent")
         self._trace_context = b""
@@ -201,11 +207,12 @@ class _InferStream:
         self._unread: deque[bytes] = deque()
         self._unread_bytes = 0
         self.reading_paused = False
-        # Decodes the message that was read last.
+        # Task that decodes the message that was read last.
         self._decoding: asyncio.Task[None] | None = None
-        # Their models wait for the client to read its replies.
+        # Requests whose models wait for the client to read its replies.
         self._paused_requests: dict[_StreamRequest, None] = {}
-        # Set: nothing more is read, and the call ends so once no request is pending.
+        # Once it is set, nothing more is read, and the call ends with this status when no request
+        # is pending.
         self.end_status: _EndStatus | None = None
         self._half_closed = False
         self.ended = False
@@ -213,6 +220,7 @@ class _InferStream:
     # --- events of the call ---------------------------------------------------------------------
 
     def on_message(self, message: bytes) -> None:
+        """Submit a message, or keep it while reading is paused."""
         if self.reading_paused:
             self._keep_unread(message)
         elif self.end_status is None:
@@ -226,16 +234,18 @@ class _InferStream:
                     turns.wait(self)
 
     def on_half_close(self) -> None:
+        """End the call when its messages have been read and its requests have ended."""
         self._half_closed = True
         if not self.reading_paused:
             self.end(_OK)
 
     def on_cancel(self) -> None:
+        """Cancel all requests of a call that ended early."""
         self.statuses[self._owner.early_end_status(self._call)] += 1
         self._cancel_requests()
 
     def on_writable(self) -> None:
-        """The client has read most of its replies."""
+        """Continue reading, and the paused models: the client has read most of its replies."""
         if self._paused_requests:
             paused, self._paused_requests = self._paused_requests, {}
             for request in paused:
@@ -252,11 +262,11 @@ class _InferStream:
             request.set_flow(paused=True)
 
     def continue_reading(self) -> None:
-        """Read on in a new turn of the event loop: only that was missing."""
+        """Continue reading in a new turn of the event loop, which is all that was missing."""
         self.resume_reading(MAX_PENDING)
 
     def resume_reading(self, max_pending: int = MAX_PENDING // 2) -> None:
-        """Read on, unless there are still too many pending requests or unread replies."""
+        """Continue reading, unless too many requests are pending or too many replies unread."""
         if not self.reading_paused or self.ended or self._is_full(max_pending):
             return
         unread, turns = self._unread, self._owner.turns
@@ -285,7 +295,7 @@ class _InferStream:
             self.end_if_finished()
 
     def end(self, end_status: _EndStatus) -> None:
-        """Read no more, and end with this status when no request is pending."""
+        """Stop reading, and end with this status when no request is pending."""
         if self.end_status is None and not self.ended:
             self.end_status = end_status
             self._drop_unread()
@@ -307,7 +317,7 @@ class _InferStream:
             self._call.finish(status, message)
 
     def fail(self, status: Status, message: str) -> None:
-        """End at once; pending requests are cancelled."""
+        """End at once, and cancel pending requests."""
         self._cancel_requests()
         self._call.fail(status, message)
 
@@ -342,11 +352,11 @@ class _InferStream:
         try:
             request = owner.decoder.decode_now(message)
         except NereidError as error:
-            # What cannot be parsed has no id to reply with.
+            # A message that cannot be parsed has no id to reply with.
             self.end((Status(error.code), error.message))
             return
         if request is None:
-            # Nothing is read meanwhile, which keeps the order.
+            # Nothing is read meanwhile, which keeps the order of requests.
             self._decoding = owner.spawn(self._decode_and_submit(message, received_ns))
         else:
             self._submit_request(request, received_ns)
@@ -400,7 +410,7 @@ class _InferStream:
             self._decoding.cancel()
             self._decoding = None
         for request in self.order.replies:
-            # Does nothing for those with a reply that waits to be sent.
+            # The call has no effect on requests with a reply that waits to be sent.
             request.cancel()
         self.order.replies.clear()
         self._paused_requests.clear()

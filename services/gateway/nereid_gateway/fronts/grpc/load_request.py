@@ -1,4 +1,4 @@
-"""RepositoryModelLoad requests with files, which may be as large as models are."""
+"""RepositoryModelLoad requests with files, which may be as large as models."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 
 def rewrite_job(messages: Sequence[bytes]) -> tuple[None, tuple[bytes]]:
-    """A job for a decoder process: the request with nothing in it but what the scheduler reads, so
-    that it takes no longer to read there than its files to copy.
+    """Return a request with only the fields that the scheduler reads; for a decoder process.
+
+    Reading it in the scheduler then takes no longer than copying its files.
     """
     try:
         request = kserve_pb2.RepositoryModelLoadRequest.FromString(messages[0])

@@ -1,7 +1,7 @@
-"""Requests that differ from an earlier one in their tensors' bytes alone, which most clients send:
-recognised by the bytes before the tensors, and read without a parser.
+"""Requests that differ from an earlier one in their tensors' bytes alone. Pure.
 
-Pure. A request with an id or parameters is never such a one.
+Most clients send such requests. They are recognised by the bytes before the tensors, and read
+without a parser. Requests with an id or parameters are never among them.
 """
 
 from __future__ import annotations
@@ -16,32 +16,34 @@ from nereid_gateway.core.request_head import CACHED_HEADS, MAX_CACHED_HEAD_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# raw_input_contents
+# Tag of the field raw_input_contents.
 _RAW_TAG: Final = b"\x3a"
 
 
 class _Layout(NamedTuple):
-    # Of the InferRequest.
+    """Places of the tensors in messages that begin with the same bytes."""
+
+    # Head of the InferRequest.
     head: bytes
-    # Of the whole message.
+    # Size of the whole message.
     size_bytes: int
-    # Where the first tensor ends, and for each other one: what precedes it, and where that and the
-    # tensor begin and the tensor ends.
+    # End of the first tensor, and for each other one: the bytes before it, where these and the
+    # tensor begin, and where the tensor ends.
     first_end: int
     others: tuple[tuple[bytes, int, int, int], ...]
 
 
 class MessageLayouts:
-    """What is remembered of one gateway's messages."""
+    """Remembered layouts of one gateway's messages."""
 
     def __init__(self) -> None:
-        # By the bytes before the first tensor.
+        # Layouts by the bytes before the first tensor.
         self._layouts = BoundedCache[bytes, _Layout](CACHED_HEADS, MAX_CACHED_HEAD_BYTES)
-        # How many bytes come before the first tensor of a message of this size, most likely.
+        # Likely number of bytes before the first tensor, by the size of the message.
         self._prefix_bytes = BoundedCache[int, int](CACHED_HEADS)
 
     def read(self, message: bytes) -> InferRequest | None:
-        """The request in a message; None: it has to be parsed."""
+        """Return the request in a message, or None if it has to be parsed."""
         size_bytes = len(message)
         start = self._prefix_bytes.get(size_bytes)
         if start is None:
@@ -60,8 +62,10 @@ class MessageLayouts:
         return InferRequest(0, head, payloads)  # type: ignore[arg-type]  # bytes are payloads
 
     def remember(self, message: bytes, rest: bytes, head: bytes, payloads: Sequence[Any]) -> None:
-        """A message was parsed. rest: what it consists of but for its tensors, serialised; if it
-        does not begin with that, nothing is remembered. head: of the request.
+        """Remember the layout of a message that was parsed.
+
+        rest is the message without its tensors, serialised; nothing is remembered of a message that
+        does not begin with it. head is the request's.
         """
         if not payloads or not message.startswith(rest):
             return

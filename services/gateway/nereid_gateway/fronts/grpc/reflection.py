@@ -1,7 +1,7 @@
-"""gRPC server reflection, versions v1alpha and v1 (their messages are alike), for either engine.
+"""Server reflection of gRPC, versions v1alpha and v1, for either engine.
 
-The replies are grpcio-reflection's. It is imported when the first client asks: it imports all of
-grpcio, which takes a tenth of the process's start.
+The messages of both versions are alike. The replies are grpcio-reflection's. It is imported when
+the first client asks: it imports all of grpcio, which takes a tenth of the process's start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SERVICES: Final = (
 
 
 def handlers(services: Sequence[str]) -> dict[str, StreamHandler]:
-    """Stream handlers by path; they list these services and reflection itself."""
+    """Return stream handlers by path, which list these services and reflection itself."""
 
     @functools.cache
     def servicer() -> Reflect:

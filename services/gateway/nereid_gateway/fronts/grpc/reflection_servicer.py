@@ -1,4 +1,4 @@
-"""Replies to reflection requests: grpcio-reflection's own.
+"""Replies to reflection requests, made by grpcio-reflection.
 
 Descriptors come from Nereid's private pool and, for the health and reflection services, from
 protobuf's default one. grpcio-reflection has no descriptor of version v1, which is v1alpha's with
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _V1ALPHA: Final = "grpc.reflection.v1alpha"
 _V1: Final = "grpc.reflection.v1"
-# Imported for what they register in the pools.
+# These modules are imported because they register descriptors in the pools.
 _REGISTERED: Final = (health_pb2, kserve_pb2)
 
 
@@ -48,21 +48,24 @@ def _v1_pool() -> descriptor_pool.DescriptorPool:
 
 
 class _Pools:
-    """Looks in Nereid's pool first, then in the others."""
+    """Look in Nereid's pool first, then in the others."""
 
     def __init__(self) -> None:
         self._pools = (POOL, descriptor_pool.Default(), _v1_pool())
 
     def FindFileContainingSymbol(self, symbol: str) -> Any:  # noqa: N802 - protobuf's name
-        """The file of a symbol, which may be a method: Python's pools know none by name."""
+        """Return the file of a symbol, which may be a method.
+
+        Python's pools do not find methods by name.
+        """
         try:
             return self._find("FindFileContainingSymbol", symbol)
         except KeyError:
             service, _, method = symbol.rpartition(".")
-            found = self._find("FindServiceByName", service)
-            if method not in found.methods_by_name:
+            descriptor = self._find("FindServiceByName", service)
+            if method not in descriptor.methods_by_name:
                 raise
-            return found.file
+            return descriptor.file
 
     def _find(self, name: str, *arguments: Any) -> Any:
         for pool in self._pools[:-1]:
@@ -75,7 +78,10 @@ class _Pools:
 
 
 def servicer(services: Sequence[str]) -> Reflect:
-    """Lists these services. The result takes a serialised request, and raises DecodeError."""
+    """Return a function from a serialised request to serialised responses.
+
+    The responses list these services. The function raises DecodeError.
+    """
     servicer = reflection.ReflectionServicer(services, pool=_Pools())
 
     def reflect(message: bytes) -> list[bytes]:

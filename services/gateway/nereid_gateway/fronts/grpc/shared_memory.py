@@ -17,13 +17,9 @@ from nereid_gateway.plane.client_shm.regions import (
 from nereid_gateway.plane.client_shm.system import open_system
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
     from nereid.core.wire.messages import InferRequest
     from nereid_gateway.core.request_head import CheckedHead
     from nereid_gateway.plane.client_shm.regions import Regions
-
-    Respond = Callable[[bytes], Coroutine[Any, Any, bytes]]
 
 _REGION: Final = "shared_memory_region"
 _OFFSET: Final = "shared_memory_offset"
@@ -36,7 +32,9 @@ _UINT64_END: Final = 1 << 64
 
 
 def region_use(message: pb.ModelInferRequest, regions: Regions) -> RegionRanges | None:
-    """The regions that a request names, checked as on Triton: inputs first; None: it names none.
+    """Return the regions that a request names, or None if it names none.
+
+    They are checked as on Triton, inputs first.
 
     Raises:
         NereidError: a parameter is wrong, or its range lies in no region.
@@ -63,7 +61,7 @@ def region_use(message: pb.ModelInferRequest, regions: Regions) -> RegionRanges 
                     "output can't set both 'shared_memory_region' and 'classification'"
                 )
             regions.find_region(place)
-        # Of an output that is named twice the first counts.
+        # If an output is named twice, the first one counts.
         outputs.setdefault(output.name, place)
     placed = tuple((name, place) for name, place in outputs.items() if place is not None)
     return RegionRanges(tuple(inputs), placed) if inputs or placed else None
@@ -104,7 +102,7 @@ def _value(tensor: Any, key: str, kind: str) -> Any:
 def place_payloads(
     request: InferRequest, checked: CheckedHead, used: RegionRanges, model: str
 ) -> None:
-    """Give each payload of the message to its input; inputs in shared memory have none.
+    """Assign the message's payloads to the inputs; inputs in shared memory get an empty one.
 
     Raises:
         InvalidArgument: there are fewer payloads than inputs that need one.
@@ -125,18 +123,23 @@ def place_payloads(
 # --- methods ------------------------------------------------------------------------------------
 
 
-def methods(regions: Regions) -> dict[str, Respond]:
-    """The handler of each method, by its name; messages are bytes."""
+class SharedMemoryMethods:
+    """Handlers of the methods of both kinds of memory; messages are bytes."""
 
-    async def system_register(message: bytes) -> bytes:
-        regions.check_allowed()
+    def __init__(self, regions: Regions) -> None:
+        self._regions = regions
+
+    async def system_register(self, message: bytes) -> bytes:
+        """Register a range of a POSIX shared-memory object."""
+        self._regions.check_allowed()
         request = pb.SystemSharedMemoryRegisterRequest.FromString(message)
         about = Registration(SYSTEM, request.name, request.byte_size, request.key, request.offset)
-        regions.register(about, lambda: open_system(about))
+        self._regions.register(about, lambda: open_system(about))
         return b""
 
-    async def cuda_register(message: bytes) -> bytes:
-        regions.check_allowed()
+    async def cuda_register(self, message: bytes) -> bytes:
+        """Register the memory of an IPC handle of CUDA."""
+        self._regions.check_allowed()
         request = pb.CudaSharedMemoryRegisterRequest.FromString(message)
         about = Registration(
             CUDA,
@@ -145,40 +148,39 @@ def methods(regions: Regions) -> dict[str, Respond]:
             device_id=request.device_id,
             handle=request.raw_handle,
         )
-        regions.register(about, lambda: open_cuda(about, about.handle))
+        self._regions.register(about, lambda: open_cuda(about, about.handle))
         return b""
 
-    async def system_status(message: bytes) -> bytes:
+    async def system_status(self, message: bytes) -> bytes:
+        """Return the registered system regions, or the one that the message names."""
         request = pb.SystemSharedMemoryStatusRequest.FromString(message)
         system = pb.SystemSharedMemoryStatusResponse()
-        for each in regions.status(SYSTEM, request.name):
-            status = system.regions[each.name]
-            status.name, status.key = each.name, each.key
-            status.offset, status.byte_size = each.offset, each.size_bytes
+        for region in self._regions.status(SYSTEM, request.name):
+            status = system.regions[region.name]
+            status.name, status.key = region.name, region.key
+            status.offset, status.byte_size = region.offset, region.size_bytes
         return system.SerializeToString()
 
-    async def cuda_status(message: bytes) -> bytes:
+    async def cuda_status(self, message: bytes) -> bytes:
+        """Return the registered CUDA regions, or the one that the message names."""
         request = pb.CudaSharedMemoryStatusRequest.FromString(message)
         cuda = pb.CudaSharedMemoryStatusResponse()
-        for each in regions.status(CUDA, request.name):
-            status = cuda.regions[each.name]
-            status.name, status.byte_size = each.name, each.size_bytes
-            status.device_id = each.device_id
+        for region in self._regions.status(CUDA, request.name):
+            status = cuda.regions[region.name]
+            status.name, status.byte_size = region.name, region.size_bytes
+            status.device_id = region.device_id
         return cuda.SerializeToString()
 
-    async def system_unregister(message: bytes) -> bytes:
-        regions.unregister(SYSTEM, pb.SystemSharedMemoryUnregisterRequest.FromString(message).name)
+    async def system_unregister(self, message: bytes) -> bytes:
+        """Unregister the system region that the message names, or all of them."""
+        self._regions.unregister(
+            SYSTEM, pb.SystemSharedMemoryUnregisterRequest.FromString(message).name
+        )
         return b""
 
-    async def cuda_unregister(message: bytes) -> bytes:
-        regions.unregister(CUDA, pb.CudaSharedMemoryUnregisterRequest.FromString(message).name)
+    async def cuda_unregister(self, message: bytes) -> bytes:
+        """Unregister the CUDA region that the message names, or all of them."""
+        self._regions.unregister(
+            CUDA, pb.CudaSharedMemoryUnregisterRequest.FromString(message).name
+        )
         return b""
-
-    return {
-        "SystemSharedMemoryRegister": system_register,
-        "SystemSharedMemoryStatus": system_status,
-        "SystemSharedMemoryUnregister": system_unregister,
-        "CudaSharedMemoryRegister": cuda_register,
-        "CudaSharedMemoryStatus": cuda_status,
-        "CudaSharedMemoryUnregister": cuda_unregister,
-    }

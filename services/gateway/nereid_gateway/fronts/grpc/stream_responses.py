@@ -1,7 +1,7 @@
-"""What goes back on an inference stream: ModelStreamInferResponse bytes, and in which order.
+"""Replies on an inference stream: ModelStreamInferResponse bytes, and their order. Pure.
 
-Pure. Models that give exactly one response have their replies sent in the order of requests;
-decoupled models, which are known by a response that is not the last, have theirs sent at once.
+Replies of models that give exactly one response are sent in the order of requests. Decoupled models
+are recognised by a response that is not the last; their replies are sent at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _Inner = kserve_pb2.ModelInferResponse
 _FINAL: Final = "triton_final_response"
-# Field infer_response of ModelStreamInferResponse.
+# Tag of the field infer_response of ModelStreamInferResponse.
 _TAG: Final = b"\x12"
 
 
@@ -37,10 +37,10 @@ _FINAL_PARAMETER: Final = {final: _final_parameter(final) for final in (False, T
 def reply_to(
     response: InferResponse, request_id: str, final: bool = True, timings: str = ""
 ) -> bytes:
-    """The reply for a response; an error is in error_message, and the stream goes on. timings: a
-    parameter, if there are any.
+    """Return the reply for a response; an error is in error_message, and the stream continues.
 
-    The reply of a request that was not accepted names nothing but its id, as on Triton.
+    timings become a parameter, if there are any. The reply of a request that was not accepted names
+    nothing but its id, as on Triton.
     """
     if response.error is not None:
         inner = _Inner.FromString(response.head)
@@ -63,7 +63,10 @@ def reply_to(
 
 
 def empty_final_reply(head: bytes, request_id: str, timings: str = "") -> bytes:
-    """The reply that ends a decoupled request with this head, for clients that asked for it."""
+    """Return the reply that ends a decoupled request, for clients that asked for it.
+
+    head is the request's.
+    """
     model = kserve_pb2.ModelInferRequest.FromString(head).model_name
     inner = _Inner(model_name=model, id=request_id)
     inner.parameters[_FINAL].bool_param = True
@@ -73,9 +76,9 @@ def empty_final_reply(head: bytes, request_id: str, timings: str = "") -> bytes:
 
 
 class PendingReply:
-    """A request's place in the order of replies.
+    """Place of a request in the order of replies.
 
-    reply: None until the last one is there; kept until those before it are sent.
+    `reply` is None until the last reply exists, which is then kept until those before it are sent.
     """
 
     __slots__ = ("reply",)
@@ -88,23 +91,23 @@ class PendingReply:
 
 
 class ReplyOrder:
-    """Sends replies in the order of their requests, or at once."""
+    """Send replies in the order of their requests, or at once."""
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
         self.replies: deque[PendingReply] = deque()
 
     def add_request(self, pending: PendingReply) -> None:
-        """A new request, behind all others."""
+        """Add a new request, behind all others."""
         self.replies.append(pending)
 
     def send_at_once(self, reply: bytes) -> None:
-        """Send a decoupled model's reply out of order; empty: there is none."""
+        """Send a decoupled model's reply out of order, unless it is empty."""
         if reply:
             self._send(reply)
 
     def send_last(self, pending: PendingReply, reply: bytes) -> None:
-        """Send a request's last reply in order; empty: there is none."""
+        """Send a request's last reply in order; an empty one only ends the request."""
         replies = self.replies
         if replies[0] is not pending:
             pending.reply = reply
@@ -113,6 +116,6 @@ class ReplyOrder:
         if reply:
             self._send(reply)
         while replies and replies[0].reply is not None:
-            kept = replies.popleft().reply
-            if kept:
-                self._send(kept)
+            next_reply = replies.popleft().reply
+            if next_reply:
+                self._send(next_reply)

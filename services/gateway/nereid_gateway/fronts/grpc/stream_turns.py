@@ -1,7 +1,7 @@
-"""How many messages of streams one turn of the event loop handles, and who waits for the next one.
+"""Limit on the messages of streams that one turn of the event loop handles.
 
 One read from a connection may hold thousands of small messages, each of which costs as much as any
-request.
+request. Streams beyond the limit wait for the next turn.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Final, Protocol
 _log = logging.getLogger(__name__)
 
 _TURN_MESSAGES: Final = 128
-# What a stream that has waited may handle before the next one.
+# Messages that a stream which has waited may handle before the next stream.
 STREAM_MESSAGES: Final = 16
 
 
 class WaitingStream(Protocol):
-    """A stream with messages that no turn has handled yet."""
+    """Stream with messages that no turn has handled yet."""
 
     def continue_reading(self) -> None:
-        """Handle some of them; waits again if some are left."""
+        """Handle some of the messages, and wait again if some are left."""
 
 
 class StreamTurns:
-    """The messages of all streams of one event loop."""
+    """Count the messages of all streams of one event loop."""
 
     def __init__(self) -> None:
         self._handled = 0
@@ -33,11 +33,11 @@ class StreamTurns:
 
     @property
     def spent(self) -> bool:
-        """Whether this turn handles no further message."""
+        """True if this turn handles no further message."""
         return self._handled >= _TURN_MESSAGES
 
     def spend(self) -> bool:
-        """A message is handled; whether the turn is spent now."""
+        """Count a message that is handled; return whether the turn is spent now."""
         if not self._handled:
             asyncio.get_running_loop().call_soon(self._begin_turn)
         self._handled += 1
@@ -56,5 +56,5 @@ class StreamTurns:
             try:
                 stream.continue_reading()
             except Exception:
-                # The streams that wait behind it must still be resumed.
+                # Streams that wait behind this one must still be resumed.
                 _log.exception("a gRPC stream failed when its next turn began")

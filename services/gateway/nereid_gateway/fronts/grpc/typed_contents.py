@@ -1,4 +1,4 @@
-"""Typed contents of a gRPC request to raw bytes, by Triton's rules and with its texts."""
+"""Conversion of a gRPC request's typed contents to raw bytes, by Triton's rules and texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Input = kserve_pb2.ModelInferRequest.InferInputTensor
 
-# Field of InferTensorContents, Triton's name of it, the datatypes it may carry; in the
+# Field of InferTensorContents, Triton's name of it, and the datatypes that it may carry, in the
 # order in which Triton looks.
 _FIELDS: Final = (
     ("bool_contents", "BOOL", frozenset({"BOOL"})),
@@ -31,26 +31,26 @@ _WIDE: Final = {"int_contents": "INT32", "uint_contents": "UINT32"}
 
 
 def to_raw(tensor: Input, model: str) -> bytes:
-    """The raw form of a typed input; empty contents are a tensor without elements.
+    """Return the raw form of a typed input; empty contents are a tensor without elements.
 
     Raises:
-        InvalidArgument: contents of another type than the datatype, or none at all.
+        InvalidArgument: the contents have another type than the datatype, or are missing.
     """
     if not tensor.HasField("contents"):
         raise InvalidArgument(
             f"unable to find data for input tensor '{tensor.name}' for model '{model}' in request."
         )
-    contents, raw, found = tensor.contents, b"", False
+    contents, raw, has_contents = tensor.contents, b"", False
     for field, kind, datatypes in _FIELDS:
         values = getattr(contents, field)
         if not values:
             continue
-        if found:
+        if has_contents:
             raise InvalidArgument(
                 f"unexpected explicit tensor data for input tensor '{tensor.name}' for model"
                 f" '{model}', binary data was already supplied."
             )
-        found = True
+        has_contents = True
         if tensor.datatype not in datatypes:
             expected = tensor.datatype if tensor.datatype in NAMES else "<invalid>"
             raise InvalidArgument(
@@ -65,7 +65,7 @@ def to_raw(tensor: Input, model: str) -> bytes:
 
 
 def _numbers(values: Sequence[float], wide: str, datatype: str) -> bytes:
-    """Narrow integers come in wide fields and wrap, as on Triton."""
+    """Return numbers as raw bytes; narrow integers come in wide fields and wrap, as on Triton."""
     # A gateway starts without NumPy (nereid_gateway.core.deferred_imports).
     import numpy as np  # noqa: PLC0415
 

@@ -1,5 +1,6 @@
-"""The outermost fields of a ModelInferRequest, read by hand: a large message is split in place into
-its tensors and the rest, which protobuf parses.
+"""Outermost fields of a ModelInferRequest, read by hand.
+
+A large message is split in place into its tensors and the rest, which protobuf parses.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ _MODEL_NAME: Final = 1
 _MODEL_VERSION: Final = 2
 _REQUEST_ID: Final = 3
 _RAW_INPUT_CONTENTS: Final = 7
-# What reads a message field by field reads so many.
+# Maximum number of fields that are read one by one.
 MAX_FIELDS: Final = 4096
-# No file system has longer names. What is longer names no model.
+# No file system has longer names, so a longer name names no model.
 MAX_NAME_BYTES: Final = 1024
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
 def split_tensors(message: memoryview) -> tuple[bytes, list[tuple[int, int]]]:
-    """All fields but the raw tensors, and where each of these begins and ends.
+    """Return all fields but the raw tensors, and where each of these begins and ends.
 
     Raises:
         DecodeError: this is no protobuf message.
@@ -44,19 +45,19 @@ def split_tensors(message: memoryview) -> tuple[bytes, list[tuple[int, int]]]:
 
 
 class Outline(NamedTuple):
-    """What a message is about, without what is in it."""
+    """Names in a message, and the size of all but its tensors."""
 
     model: str
     version: str
     request_id: str
-    # Of everything but the raw tensors.
+    # Size of everything but the raw tensors.
     rest_bytes: int
-    # It has more fields than MAX_FIELDS, which were not read.
+    # True for a message with more fields than MAX_FIELDS, of which the rest was not read.
     unread: bool
 
 
 def outline(message: memoryview) -> Outline:
-    """The outline of a message, in a time that does not depend on its size.
+    """Return the outline of a message, in a time that does not depend on its size.
 
     Raises:
         DecodeError: this is no protobuf message.
@@ -83,7 +84,7 @@ def outline(message: memoryview) -> Outline:
 
 
 def first_tensor_offset(beginning: memoryview) -> int:
-    """Where the first raw tensor of a message that begins so will begin; 0: unknown."""
+    """Return where the first raw tensor begins in a message with this beginning; 0 if unknown."""
     try:
         for number, kind, _, start, _ in islice(_fields(beginning), MAX_FIELDS):
             if number == _RAW_INPUT_CONTENTS and kind == _LENGTH_DELIMITED:
@@ -94,8 +95,9 @@ def first_tensor_offset(beginning: memoryview) -> int:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
-    """Each field's number and kind, where it and its content begin, and where it ends, which may be
-    past the end of an incomplete message.
+    """Yield each field's number and kind, and where it begins, its content begins and it ends.
+
+    The end may be past the end of an incomplete message.
     """
     position, size = 0, len(message)
     while position < size:

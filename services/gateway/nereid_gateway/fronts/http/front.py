@@ -1,14 +1,16 @@
-"""The front of the HTTP port: finds the endpoint of each call, by the table in HttpFront; routes.py
-has that of who may call it.
+"""Front of the HTTP port, which finds and calls the handler of each call's endpoint.
+
+The table of endpoints is in routes.py.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid_gateway.core.access.principal import principal_of
-from nereid_gateway.core.routes import RULES, Route, RouteKind, resolve
+from nereid_gateway.core.routes import ENDPOINTS, Endpoint, Route, resolve
+from nereid_gateway.fronts.bound_handlers import bind_handlers
 from nereid_gateway.fronts.http.endpoints.executors import ExecutorEndpoints
 from nereid_gateway.fronts.http.endpoints.generate import GenerateEndpoint
 from nereid_gateway.fronts.http.endpoints.health import HealthEndpoints
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from nereid_gateway.server.header_forwarding import HeaderForwarding
 
     Handle = Callable[[], Coroutine[Any, Any, None] | None]
-    # Responds at once, or returns what is to run as a task.
+    # A handler responds at once, or returns a coroutine that is to run as a task.
     Handler = Callable[[HttpCall, Route], Coroutine[Any, Any, None] | None]
 
 # Triton's text for a body that is too large (HttpLimits.body_too_large).
@@ -46,34 +48,8 @@ BODY_TOO_LARGE: Final = (
 )
 
 
-# Their tasks, if they have any, begin at once; others wait for their turn, those about readiness
-# beside the rest.
-_AT_ONCE: Final = frozenset(
-    {
-        RouteKind.INFER,
-        RouteKind.GENERATE,
-        RouteKind.GENERATE_STREAM,
-        RouteKind.LIVE,
-        RouteKind.CONSOLE_PAGE,
-        RouteKind.CONSOLE_STREAM,
-    }
-)
-_PROBES: Final = frozenset({RouteKind.READY, RouteKind.MODEL_READY})
-# These go on if the client disconnects.
-_GO_ON: Final = frozenset(
-    {RouteKind.REPOSITORY_LOAD, RouteKind.REPOSITORY_UNLOAD, RouteKind.EXECUTOR_DRAIN}
-)
-
-
-class Endpoint(NamedTuple):
-    """The handler of a route, and the content type of the 405 for methods that it does not take."""
-
-    handle: Handler
-    refusal_type: bytes = JSON
-
-
 class HttpFront:
-    """Dispatches HttpCalls: calling it is dispatching one."""
+    """Dispatch HttpCalls to the handlers of their endpoints; an instance is a Dispatch."""
 
     def __init__(
         self,
@@ -84,7 +60,10 @@ class HttpFront:
         *,
         restricted_apis: Collection[str] = (),
     ) -> None:
-        """console: None: it is not served. restricted_apis: those that require a header."""
+        """Make the handlers.
+
+        Without a console its routes do not exist. restricted_apis: APIs that require a header.
+        """
         control = data_plane.control
         loads = LoadReports(control)
         encoder = InferResponseEncoder()
@@ -93,47 +72,33 @@ class HttpFront:
         infer = InferEndpoint(submission, encoder, loads, self._tasks, coder)
         self._queue = data_plane.control_queue
         self._probes = data_plane.probe_queue
-        generate = GenerateEndpoint(submission, encoder, loads, self._tasks)
-        health = HealthEndpoints(data_plane)
-        metadata = MetadataEndpoints(data_plane)
-        repository = RepositoryEndpoints(control, data_plane)
-        settings = TraceAndLogEndpoints(control, data_plane)
-        shared_memory = SharedMemoryEndpoints(data_plane.regions, data_plane)
-        self._endpoints: dict[RouteKind, Endpoint] = {
-            RouteKind.INFER: Endpoint(infer.handle, TEXT),
-            RouteKind.GENERATE: Endpoint(generate.handle),
-            RouteKind.GENERATE_STREAM: Endpoint(generate.handle_stream),
-            RouteKind.LIVE: Endpoint(health.live, TEXT),
-            RouteKind.READY: Endpoint(health.ready, TEXT),
-            RouteKind.MODEL_READY: Endpoint(health.model_ready, TEXT),
-            RouteKind.SERVER_METADATA: Endpoint(metadata.server_metadata),
-            RouteKind.MODEL_METADATA: Endpoint(metadata.model_metadata),
-            RouteKind.MODEL_CONFIG: Endpoint(metadata.model_config),
-            RouteKind.MODEL_STATISTICS: Endpoint(metadata.model_statistics),
-            RouteKind.REPOSITORY_INDEX: Endpoint(repository.index),
-            RouteKind.REPOSITORY_LOAD: Endpoint(repository.load),
-            RouteKind.REPOSITORY_UNLOAD: Endpoint(repository.unload),
-            RouteKind.TRACE_SETTING: Endpoint(settings.trace_setting),
-            RouteKind.LOGGING: Endpoint(settings.logging),
-            RouteKind.TIMELINE: Endpoint(TimelineEndpoint(data_plane).timeline),
-            RouteKind.EXECUTOR_DRAIN: Endpoint(ExecutorEndpoints(control, restricted_apis).drain),
-            RouteKind.SHARED_MEMORY_STATUS: Endpoint(shared_memory.status),
-            RouteKind.SHARED_MEMORY_REGISTER: Endpoint(shared_memory.register),
-            RouteKind.SHARED_MEMORY_UNREGISTER: Endpoint(shared_memory.unregister),
-        }
-        # A console makes browsers of this server's clients.
+        groups: tuple[object, ...] = (
+            infer,
+            GenerateEndpoint(submission, encoder, loads, self._tasks),
+            HealthEndpoints(data_plane),
+            MetadataEndpoints(data_plane),
+            RepositoryEndpoints(control, data_plane),
+            TraceAndLogEndpoints(control, data_plane),
+            TimelineEndpoint(data_plane),
+            ExecutorEndpoints(control, restricted_apis),
+            SharedMemoryEndpoints(data_plane.regions, data_plane),
+        )
+        # With a console, browsers are clients of this server.
         self._has_console = console is not None
         if console is not None:
-            self._endpoints[RouteKind.CONSOLE_PAGE] = Endpoint(console.page, TEXT)
-            self._endpoints[RouteKind.CONSOLE_FACTS] = Endpoint(console.facts)
-            self._endpoints[RouteKind.CONSOLE_STREAM] = Endpoint(console.stream)
+            groups = (*groups, console)
+        bound = bind_handlers((endpoint.handler for endpoint in ENDPOINTS), groups)
+        self._handlers: dict[Endpoint, Handler] = {
+            endpoint: bound[endpoint.handler] for endpoint in ENDPOINTS if endpoint.handler in bound
+        }
         # Hot path: an infer target that was seen before is found by its bytes.
         self._decoders_by_target = infer.decoders_by_target
         self._infer, self._infer_again = infer.infer, infer.infer_again
-        # Where the HTTP server puts the body of a large request.
+        # The HTTP server calls it for a buffer for the body of a large request.
         self.allocate_body = infer.allocate_body
 
     def __call__(self, call: HttpCall) -> None:
+        """Dispatch a call to the handler of its endpoint."""
         if call.known_headers is not None:
             template = call.known_headers.derived
             if isinstance(template, RequestTemplate):
@@ -147,29 +112,29 @@ class HttpFront:
             self._infer(call, decoder)
             return
         route = resolve(call.target)
-        endpoint = self._endpoints.get(route.kind)
-        if endpoint is None:
+        endpoint = route.endpoint
+        handler = self._handlers.get(endpoint)
+        if handler is None:
             call.fail(404, "Not Found", TEXT)
-            return
-        rule = RULES[route.kind]
-        if call.method not in rule.methods:
-            call.refuse_method(endpoint.refusal_type, *rule.methods)
-        elif rule.is_control and is_forged(call.method, call.headers):
+        elif call.method not in endpoint.methods:
+            call.refuse_method(TEXT if endpoint.refuses_in_text else JSON, *endpoint.methods)
+        elif endpoint.is_control and is_forged(call.method, call.headers):
             call.fail(403, FORGED)
-        elif route.kind in _AT_ONCE:
-            work = endpoint.handle(call, route)
+        elif endpoint.at_once:
+            work = handler(call, route)
             if work is not None:
                 self._tasks.spawn(call, work)
         else:
-            queue = self._probes if route.kind in _PROBES else self._queue
-            handle = partial(endpoint.handle, call, route)
-            self._spawn(call, queue, handle, goes_on=route.kind in _GO_ON)
+            queue = self._probes if endpoint.is_probe else self._queue
+            handle = partial(handler, call, route)
+            self._spawn(call, queue, handle, goes_on=endpoint.goes_on)
 
     def spawn_control(self, call: HttpCall, handle: Handle, *, goes_on: bool) -> None:
-        """Serve a control call when it is its client's turn. goes_on: if it has begun by the time
-        that the client disconnects.
+        """Serve a control call when it is its client's turn.
+
+        goes_on: a call that has begun is completed even if the client disconnects.
         """
-        if RULES[resolve(call.target).kind].is_control and is_forged(call.method, call.headers):
+        if resolve(call.target).endpoint.is_control and is_forged(call.method, call.headers):
             call.fail(403, FORGED)
             return
         self._spawn(call, self._queue, handle, goes_on=goes_on)
@@ -180,7 +145,7 @@ class HttpFront:
             if work is not None:
                 await work
 
-        # Whoever is authenticated counts as the client.
+        # An authenticated principal counts as the client, whatever address it calls from.
         principal = principal_of(call.sender)
         begun = queue.run(call.peer, serve, principal, account=call.account, goes_on=goes_on)
         self._tasks.spawn(call, begun)

@@ -1,4 +1,7 @@
-"""From an HTTP call to the data plane: adds what the call's headers say, passes on a disconnect."""
+"""Submission of HTTP calls to the data plane, with what their headers add to the request.
+
+A client that disconnects cancels its request.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class InferSubmission:
-    """Submits requests for inference."""
+    """Submit requests for inference to the data plane."""
 
     def __init__(self, data_plane: DataPlane, forwarding: HeaderForwarding | None) -> None:
-        """forwarding: makes headers parameters of requests, if any are wanted."""
+        """Keep the data plane, and what makes headers parameters of requests, if any is wanted."""
         self.data_plane = data_plane
         self._forwarding = forwarding
         self._times_all = data_plane.times_all
@@ -32,7 +35,7 @@ class InferSubmission:
     def submit_request(
         self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
     ) -> RequestHandle:
-        """Submit request; it is cancelled if the client disconnects."""
+        """Submit a request, which is cancelled if the client disconnects."""
         request.sender = call.sender
         traceparent = call.headers.get(b"traceparent")
         if traceparent is not None:
@@ -42,8 +45,10 @@ class InferSubmission:
             self._forwarding.forward_headers(request, call.headers.spelt.items())
         if self.data_plane.records_arrivals:
             request.arrival = Arrival("http", call.received_ns, call)
-        asked = call.headers.get(HEADER_BYTES)
-        if (asked is not None or self._times_all) and self.data_plane.timed.include(asked):
+        timing_header = call.headers.get(HEADER_BYTES)
+        if (timing_header is not None or self._times_all) and self.data_plane.timed.include(
+            timing_header
+        ):
             timer = start_timer(request, call.received_ns)
             call.last_lines = timer.header_line
             on_response = partial(timer.on_response, on_response)
@@ -51,13 +56,13 @@ class InferSubmission:
 
     @property
     def reads_headers(self) -> bool:
-        """Whether requests depend on more than the protocol's own headers."""
+        """True if requests depend on more than the protocol's own headers."""
         return self._forwarding is not None or self.data_plane.reads_headers
 
     def submit_plain(
         self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
     ) -> None:
-        """As submit_request(), if the headers add nothing to the request."""
+        """Submit a request to which the headers add nothing."""
         request.sender = call.sender
         if self.data_plane.records_arrivals:
             request.arrival = Arrival("http", call.received_ns)
@@ -66,8 +71,8 @@ class InferSubmission:
     def _submit(
         self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
     ) -> RequestHandle:
-        # The connection holds the call until the response is there. From here on the data plane
-        # counts the bytes.
+        # The connection keeps the call until the response is complete; the data plane counts the
+        # bytes from here on.
         call.free_body()
         submitted = self.data_plane.infer(request, on_response)
         if not call.done:

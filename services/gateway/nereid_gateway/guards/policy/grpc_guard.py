@@ -9,9 +9,9 @@ from google.protobuf.message import DecodeError
 
 from nereid.pb import kserve_pb2
 from nereid.rpc import RpcError
-from nereid_gateway.core.access.api_groups import API_BY_METHOD, CHANGING_METHODS
 from nereid_gateway.core.access.grant import UNGROUPED
 from nereid_gateway.core.access.refusal import CallRefused
+from nereid_gateway.core.grpc_methods import METHODS, METHODS_BY_PATH
 from nereid_gateway.core.request_head import HeadReader
 from nereid_gateway.core.retry_hints import exact_trailers
 from nereid_gateway.guards.auth.limited_infer import STATUSES, LimitedInfer
@@ -27,22 +27,14 @@ if TYPE_CHECKING:
     from nereid_gateway.guards.policy.call_policy import CallPolicy
     from nereid_gateway.plane.data_plane import DataPlane
 
-_SERVICE: Final = "/inference.GRPCInferenceService/"
 # Reflection describes the API, as metadata does the server.
 _REFLECTION: Final = "/grpc.reflection."
 
 # Control messages that name a model, and the field that does.
 _MODEL_FIELDS: Final[dict[str, tuple[Any, str]]] = {
-    _SERVICE + method: (getattr(kserve_pb2, f"{method}Request"), name)
-    for method, name in {
-        "ModelReady": "name",
-        "ModelMetadata": "name",
-        "ModelConfig": "name",
-        "ModelStatistics": "name",
-        "RepositoryModelLoad": "model_name",
-        "RepositoryModelUnload": "model_name",
-        "TraceSetting": "model_name",
-    }.items()
+    method.path: (getattr(kserve_pb2, f"{method.name}Request"), method.model_field)
+    for method in METHODS
+    if method.model_field
 }
 
 
@@ -50,7 +42,8 @@ def api_of(path: str) -> str:
     """The group of a method; UNGROUPED, which only all rights include, for what nobody listed."""
     if path.startswith(_REFLECTION):
         return "metadata"
-    return API_BY_METHOD.get(path, UNGROUPED)
+    method = METHODS_BY_PATH.get(path)
+    return UNGROUPED if method is None else method.api
 
 
 class GrpcGuard:
@@ -132,7 +125,8 @@ class GrpcGuard:
         admit = self._admission(path)
         if admit is None:
             return handler
-        infers = path == _SERVICE + "ModelStreamInfer"
+        # Reflection's streams are not in the table.
+        infers = path in METHODS_BY_PATH
 
         def handle(call: Call) -> None:
             try:
@@ -150,8 +144,11 @@ class GrpcGuard:
     def _admission(self, path: str) -> Callable[[Call], Caller | None] | None:
         """Who sends a call of this method, or raises CallRefused; None: everybody may call it."""
         policy = self._policy
-        changes = path in CHANGING_METHODS
-        rule = policy.rule_of(API_BY_METHOD.get(path), changes=changes, is_grpc=True)
+        # No header is required for reflection, which is not in the table.
+        method = METHODS_BY_PATH.get(path)
+        rule = None
+        if method is not None:
+            rule = policy.rule_of(method.api, changes=method.is_control, is_grpc=True)
         if rule is None and policy.access is None:
             return None
         api = api_of(path)

@@ -8,7 +8,7 @@ from nereid.bounded_cache import BoundedCache
 from nereid.rpc.net.limits.budget import Owner
 from nereid_gateway.core.access.refusal import CallRefused, Reason
 from nereid_gateway.core.retry_hints import exact_line
-from nereid_gateway.core.routes import RULES, resolve
+from nereid_gateway.core.routes import resolve
 from nereid_gateway.server.call import JSON, TEXT
 from nereid_gateway.server.limits import RequestRejected
 
@@ -97,9 +97,8 @@ class HttpGuard:
 
     def _resolve(self, target: bytes) -> _Target:
         route = resolve(target)
-        known = RULES.get(route.kind)
-        api = (known.api or None) if known is not None else None
-        rule = self._policy.rule_of(api, changes=known is not None and known.is_control)
+        api = route.endpoint.api or None
+        rule = self._policy.rule_of(api, changes=route.endpoint.is_control)
         return self._targets.remember(target, _Target(api, route.model, rule))
 
 

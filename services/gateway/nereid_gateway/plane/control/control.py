@@ -1,6 +1,6 @@
-"""Control calls: what the gateway calls of the scheduler beside inference, in KServe's messages.
+"""Control calls: the gateway's calls to the scheduler beside inference, in KServe's messages.
 
-Passes bytes through; errors are those of nereid.core.errors.
+Bytes are passed through; errors are those of nereid.core.errors.
 """
 
 from __future__ import annotations
@@ -30,29 +30,30 @@ if TYPE_CHECKING:
 
     Read = Callable[[], Awaitable[bytes]]
     Response = TypeVar("Response", bound=Message)
-    # The scheduler's response in another form; a function of a module, since calls share it.
+    # Converts the scheduler's response to another form. It must be a function of a module, since
+    # calls share it.
     Render = Callable[[bytes], bytes]
 
 _LOAD: Final = "RepositoryModelLoad"
 _METRICS: Final = "Metrics"
 _STATISTICS: Final = "ModelStatistics"
-# Probes want to know within 2 s, whatever hangs. A scheduler that waits for a model's own readiness
-# check says so first.
+# Probes expect a response within 2 s, whatever hangs. A scheduler that waits for a model's own
+# readiness check reports that before this limit.
 _READINESS: Final = frozenset({"ServerReady", "ModelReady"})
 _ACCEPT_S: Final = 1.5
-# Another scheduler is asked if one cannot say. Readiness is none of them: that one hangs is the
-# response.
+# Calls that are repeated at another scheduler if one fails. Readiness is not among them: a probe
+# has to report that a scheduler hangs.
 _READS: Final = frozenset(
     {"ModelMetadata", "ModelConfig", _STATISTICS, "RepositoryIndex", _METRICS, "Facts"}
 )
-# Of the whole mesh: what they cost depends on the mesh, not on what was asked.
+# Pages of the whole mesh, whose cost depends on the mesh and not on the request.
 _PAGES: Final = frozenset({_STATISTICS, "RepositoryIndex"})
-# Those that change something, each to what it says, however often.
+# Calls that change something and may be repeated: each sets the state that it names.
 _CHANGES: Final = frozenset({_LOAD, "RepositoryModelUnload", "TraceSetting", "LogSettings"})
 
 
 class Control:
-    """The schedulers' control plane, as the gateway calls it: any of them serves each call."""
+    """Control plane of the schedulers, any of which serves each call."""
 
     def __init__(
         self,
@@ -62,10 +63,13 @@ class Control:
         *,
         counts: ModelCounts | None = None,
     ) -> None:
-        """reconnect_s: how long a change waits for the next scheduler if one is lost meanwhile.
-        counts: of schedulers that are gone as well; None: pages are as the schedulers show them.
+        """Prepare calls to a mesh.
+
+        reconnect_s: how long a change waits for the next scheduler if one is lost meanwhile.
+        counts: completes pages with the counts of schedulers that were lost; without it, pages are
+        as the schedulers show them.
         """
-        # How a page of counters gets what other schedulers have counted.
+        # Functions that complete a page of counters with the counts of other schedulers.
         self._complete: dict[str, Callable[[Read], Awaitable[bytes]]] = {}
         if counts is not None:
             self._complete[_METRICS] = counts.complete_metrics
@@ -78,10 +82,10 @@ class Control:
         }
 
     async def call_bytes(self, method: str, request: bytes) -> bytes:
-        """One call, bytes in and bytes out. Loads have no time limit.
+        """Return the serialised response to a serialised request. Loads have no time limit.
 
         Raises:
-            NereidError: what the scheduler replied, or Unavailable when it did not.
+            NereidError: the scheduler's error, or Unavailable if it did not respond.
         """
         whole = _request_of_page(method, request)
         return await (
@@ -89,7 +93,10 @@ class Control:
         )
 
     async def page(self, method: str, request: Message, render: Render = bytes) -> bytes:
-        """What a call that names no model gives, rendered: one at a time for all who ask."""
+        """Return the rendered response to a call that names no model.
+
+        Calls are made one at a time; callers that wait meanwhile share the next response.
+        """
         return await self._pages[method].get((request.SerializeToString(), render))
 
     async def _read_page(self, method: str, key: tuple[bytes, Render]) -> bytes:
@@ -125,15 +132,15 @@ class Control:
         return await call_scheduler(channel, method, request, timeout_s)
 
     async def call(self, method: str, request: Message, response: type[Response]) -> Response:
-        """One call with messages."""
+        """Return the response to a request, both as messages."""
         return response.FromString(await self.call_bytes(method, request.SerializeToString()))
 
     async def load(self, request: bytes) -> None:
-        """Load a model as a RepositoryModelLoadRequest says, however long that takes."""
+        """Load a model by a RepositoryModelLoadRequest, however long that takes."""
         await self.call_bytes(_LOAD, request)
 
     async def server_ready(self) -> bool:
-        """Whether the scheduler is ready."""
+        """Return whether the scheduler is ready."""
         response = await self.call(
             "ServerReady", kserve_pb2.ServerReadyRequest(), kserve_pb2.ServerReadyResponse
         )
@@ -141,7 +148,7 @@ class Control:
 
 
 def _request_of_page(method: str, request: bytes) -> Message | None:
-    """The request as it is shared, if it is for a page of the whole mesh."""
+    """Return the request in the form that calls share, or None if it is not for a mesh's page."""
     try:
         if method == "RepositoryIndex":
             index = kserve_pb2.RepositoryIndexRequest.FromString(request)
@@ -152,6 +159,6 @@ def _request_of_page(method: str, request: bytes) -> Message | None:
             if not statistics.name:
                 return kserve_pb2.ModelStatisticsRequest(version=statistics.version)
     except DecodeError:
-        # The scheduler says so.
+        # The scheduler reports the error.
         pass
     return None

@@ -1,8 +1,9 @@
-"""Control calls wait their turn: they cost the mesh more than their bytes tell.
+"""Queue of control calls, which cost the mesh more than their sizes suggest.
 
-One begins in each turn of the event loop, of clients one after the other, so that the work of
+One call begins in each turn of the event loop, of clients one after the other, so that the work of
 others comes between them. A client is an address or, behind credentials, a principal. It has a
-bounded number of calls in progress and waiting; one that waits is dropped if its client leaves.
+bounded number of calls in progress and waiting; a waiting call is dropped if its client
+disconnects.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# Calls of all clients that wait; one client may have half of them.
+# Waiting calls of all clients; one client may have half of them.
 _MAX_WAITING: Final = 2048
-# Calls of one client that have begun. Loads take long, and clients ask for many at once.
+# Calls of one client that have begun. Loads take long, and clients request many at once.
 _MAX_IN_PROGRESS: Final = 32
 _TOO_MANY: Final = (
     "too many control calls are waiting; wait for the responses to some before you send more"
@@ -37,7 +38,7 @@ _TOO_MANY: Final = (
 
 
 class ControlQueue:
-    """The control calls of one gateway; belongs to its event loop."""
+    """Queue of one gateway's control calls; belongs to its event loop."""
 
     def __init__(
         self, max_waiting: int = _MAX_WAITING, max_in_progress: int = _MAX_IN_PROGRESS
@@ -45,9 +46,9 @@ class ControlQueue:
         self._waiting = FairQueue[asyncio.Future[None]]("control calls", max_waiting)
         self._max_in_progress = max_in_progress
         self._in_progress: Counter[Hashable] = Counter()
-        # A call has begun in this turn of the loop, whose end is scheduled.
+        # True if a call has begun in this turn of the loop; the next turn is scheduled.
         self._turn_is_taken = False
-        # Of calls that go on without their clients.
+        # Tasks of calls that are completed even if their clients disconnect.
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(
@@ -59,12 +60,15 @@ class ControlQueue:
         account: Account | None = None,
         goes_on: bool = False,
     ) -> Result:
-        """What work() gives, which begins when it is this client's turn. principal: whoever counts
-        as the client, instead of the peer's address. account: of the connection. goes_on: work that
-        has begun is not cancelled, and counts as in progress until it is done.
+        """Run work() when it is this client's turn, and return its result.
+
+        principal counts as the client, if there is one, instead of the peer's address. account is
+        the connection's. goes_on: work that has begun is not cancelled, and counts as in progress
+        until it is done.
 
         Raises:
-            Unavailable: too many calls are waiting, or too much of what the client got is unread.
+            Unavailable: too many calls are waiting, or too many bytes of responses are unread by
+                the client.
         """
         client = client_of(peer) if principal is None else principal
         await self._wait(peer, client)
@@ -85,14 +89,14 @@ class ControlQueue:
         try:
             return await asyncio.shield(task)
         finally:
-            # An error's traceback has this frame: a cycle with what was asked for.
+            # An error's traceback refers to this frame: a cycle with the request.
             del task
 
     def _end_task(self, client: Hashable, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            # Retrieved here, since asyncio logs an exception that nobody retrieves: the client may
-            # have left.
+            # The exception is retrieved, since asyncio logs an exception that nobody retrieves: the
+            # client may have disconnected.
             task.exception()
         self._end(client)
 

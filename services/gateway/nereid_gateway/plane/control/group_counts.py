@@ -1,5 +1,6 @@
-"""What the gateways of a group know of models' counts, for one another: whichever of them a client
-asks, it is shown no less than before.
+"""Exchange of models' counts among the gateways of a group.
+
+A client is shown no less than before by any of the gateways.
 """
 
 from __future__ import annotations
@@ -19,37 +20,42 @@ if TYPE_CHECKING:
     from nereid.process.gateway_group import GatewayGroup
 
 _PATH: Final = SCHEDULER + "Counts"
-# For another gateway's response; it asks the schedulers first.
+# Time limit of another gateway's response; that gateway calls the schedulers first.
 _TIMEOUT_S: Final = 2.5
 
 
 class GroupCounts:
-    """One gateway's part in it. start() once, close() once."""
+    """Part of one gateway in the exchange. Call start() once and close() once."""
 
     def __init__(
         self, group: GatewayGroup, respond: Callable[[], Awaitable[pb.CountsResponse]]
     ) -> None:
-        """respond: what this gateway knows."""
+        """Find the group's sockets; respond returns the counts of this gateway."""
         self._respond = respond
         self._own, *others = (
-            _socket(group, (group.number + each) % group.size) for each in range(group.size)
+            _socket(group, (group.number + offset) % group.size) for offset in range(group.size)
         )
-        self._others = [rpc.SocketChannel(f"unix:{each}") for each in others]
+        self._others = [rpc.SocketChannel(f"unix:{path}") for path in others]
         self._server = rpc.Server(rpc.Handlers(async_unary={_PATH: self._handle}))
 
     async def start(self) -> None:
-        """Serve what this gateway knows to the others; raises OSError."""
+        """Serve this gateway's counts to the others.
+
+        Raises:
+            OSError: the socket cannot be bound.
+        """
         await self._server.listen(f"unix:{self._own}")
 
     async def close(self) -> None:
+        """Close the channels and the server."""
         for channel in self._others:
             await channel.close()
         await self._server.close()
 
     async def read(self) -> list[pb.CountsResponse]:
-        """What the others know; those that are not there just now are left out."""
-        found = await asyncio.gather(*map(self._ask, self._others))
-        return [each for each in found if each is not None]
+        """Return the other gateways' counts, without gateways that do not respond now."""
+        responses = await asyncio.gather(*map(self._ask, self._others))
+        return [response for response in responses if response is not None]
 
     async def _ask(self, channel: rpc.Channel) -> pb.CountsResponse | None:
         with contextlib.suppress(rpc.RpcError):

@@ -1,7 +1,7 @@
-"""The own series of all gateways of a group: a scrape gets the same page from any of them.
+"""Own series of all gateways of a group: a scrape gets the same page from any of them.
 
-Each serves its series on a unix socket in the group's directory, with its number as a label; the
-one that is scraped gathers them. A gateway that is not there just now is left out.
+Each gateway serves its series on a unix socket in the group's directory, with its number as a
+label; the one that is scraped gathers them. A gateway that does not respond is left out.
 """
 
 from __future__ import annotations
@@ -28,31 +28,36 @@ _REQUEST: Final = b"GET /metrics HTTP/1.1\r\n\r\n"
 
 
 class GroupMetrics:
-    """One gateway's part in it. start() once, close() once."""
+    """Part of one gateway in it. Call start() once and close() once."""
 
     def __init__(
         self, number: int, size: int, directory: Path, write: Callable[[Page], None]
     ) -> None:
-        """write: adds this gateway's series to a page."""
+        """Find the group's sockets; write adds this gateway's series to a page."""
         self._number = number
-        self._paths = [directory / f"metrics-{each}.sock" for each in range(size)]
+        self._paths = [directory / f"metrics-{member}.sock" for member in range(size)]
         self._endpoint = MetricsEndpoint(write, {_LABEL: str(number)})
-        # Gateways whose series the last page was without: each change is logged once.
+        # Gateways whose series the last page lacked: each change is logged once.
         self._missing: set[Path] = set()
 
     async def start(self) -> None:
-        """Serve this gateway's series to the others; raises OSError."""
+        """Serve this gateway's series to the others.
+
+        Raises:
+            OSError: the socket cannot be bound.
+        """
         await self._endpoint.listen(f"unix:{self._paths[self._number]}", 0)
 
     async def read_page(self) -> bytes:
-        """The series of all gateways, in the order of their numbers."""
+        """Return the series of all gateways, in the order of their numbers."""
         return merge_pages(await asyncio.gather(*map(self._read_page, self._paths)))
 
     async def close(self) -> None:
+        """Stop serving this gateway's series."""
         await self._endpoint.close()
 
     async def _read_page(self, path: Path) -> bytes:
-        """A gateway's page; empty if it does not serve it now."""
+        """Return a gateway's page, or an empty one if it serves none now."""
         try:
             page = await _fetch_page(path)
         except (OSError, TimeoutError) as error:
@@ -65,7 +70,12 @@ class GroupMetrics:
 
 
 async def _fetch_page(path: Path) -> bytes:
-    """Raises OSError and TimeoutError."""
+    """Return the page of a gateway's socket, or an empty one for an error response.
+
+    Raises:
+        OSError: the socket cannot be read.
+        TimeoutError: the gateway did not respond in time.
+    """
     async with asyncio.timeout(_TIMEOUT_S):
         reader, writer = await asyncio.open_unix_connection(path, limit=_LARGEST_PAGE_BYTES)
         try:

@@ -1,6 +1,6 @@
-"""ORCA load reports: how busy the mesh is, in a header of replies to clients that ask for it.
+"""ORCA load reports: the load of the mesh, in a header of replies to clients that ask for it.
 
-Derived from the metrics page, which is read at most once a second.
+They are derived from the metrics page, which is read at most once a second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BLOCK_TYPE: Final = "kv_cache_block_type"
 
 
 class LoadReports:
-    """Writes the header's line."""
+    """Make the header's line from the metrics page."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -35,8 +35,9 @@ class LoadReports:
         self._lock = asyncio.Lock()
 
     async def line(self, form: bytes) -> bytes:
-        """The header with its CRLF in this form, text or json; empty for other forms, or if there
-        is nothing to report.
+        """Return the header's line with its CRLF in a form, text or json.
+
+        The line is empty for other forms, or if there is nothing to report.
         """
         loop = asyncio.get_running_loop()
         if form not in (b"text", b"json"):
@@ -59,7 +60,7 @@ class LoadReports:
 
 
 def lines(page: bytes) -> dict[bytes, bytes]:
-    """The header's line in each form, from a metrics page."""
+    """Return the header's line in each form, from a metrics page."""
     samples = Samples(page, "nv_")
     report, named = _utilization(samples), _named(samples)
     if not report and not named:

@@ -1,5 +1,7 @@
-"""Counters of models that do not fall on this gateway's pages when a scheduler is lost, or a model
-moves: what schedulers have counted is asked for all the time, kept, and given to the next ones.
+"""Counters of models that do not fall on this gateway's pages.
+
+They would fall when a scheduler is lost, or a model moves: so the gateway reads the schedulers'
+counts all the time, keeps them, and gives them to the next schedulers.
 """
 
 from __future__ import annotations
@@ -24,19 +26,19 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.route import MeshAccess
     from nereid.process.gateway_group import GatewayGroup
 
-# What a scheduler has counted since the last look is lost if it is killed.
+# Interval of reads. The counts of a scheduler since the last read are lost if it is killed.
 _INTERVAL_S: Final = 2.0
-# A pause lasts this many times as long as the look before it, so that a scheduler with many busy
-# models spends at most 2 % of its time on looks.
+# A pause lasts this many times as long as the read before it, so that a scheduler with many busy
+# models spends at most 2 % of its time on reads.
 _PAUSES: Final = 49
-# A look takes long where a scheduler hangs: no pause is longer than this.
+# A read takes long if a scheduler hangs: no pause is longer than this.
 _LONGEST_PAUSE_S: Final = 5.0
 _ATTEMPTS: Final = 4
 _METHOD: Final = "Counts"
 
 
 class ModelCounts:
-    """Looks at what schedulers have counted, and completes their pages with what it has kept."""
+    """Read the schedulers' counts, and complete their pages with the kept ones."""
 
     def __init__(
         self,
@@ -46,7 +48,10 @@ class ModelCounts:
         *,
         group: GatewayGroup | None = None,
     ) -> None:
-        """timeout_s: of a look. group: of the gateways whose pages one client may read."""
+        """Prepare reads.
+
+        timeout_s: time limit of a read. group: the gateways whose pages one client may read.
+        """
         self._mesh = mesh
         self._timeout_s = timeout_s
         self._interval_s = interval_s
@@ -54,17 +59,22 @@ class ModelCounts:
         self._turn = asyncio.Lock()
         self._group = None if group is None else GroupCounts(group, self._respond)
         self._group_turn = asyncio.Lock()
-        # The others may know more of a scheduler that is gone.
+        # True if the other gateways may know more counts of a lost scheduler.
         self._group_due = False
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Look from now on, whether or not somebody asks for a page; raises OSError."""
+        """Begin to read, whether or not pages are requested.
+
+        Raises:
+            OSError: the group's socket cannot be bound.
+        """
         if self._group is not None:
             await self._group.start()
         self._looking = asyncio.ensure_future(self._look_forever())
 
     async def close(self) -> None:
+        """Stop reading."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -72,9 +82,9 @@ class ModelCounts:
             await self._group.close()
 
     async def complete_metrics(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
-        """A MetricsResponse that read() gives, with all that is counted."""
+        """Return the MetricsResponse of read(), completed with all kept counts."""
         response = await self._read(read)
-        shared = [each.exposition for each in self._keeper.store.shared() if each.exposition]
+        shared = [counts.exposition for counts in self._keeper.store.shared() if counts.exposition]
         if not shared:
             return response
         page = pb.MetricsResponse.FromString(response)
@@ -82,26 +92,28 @@ class ModelCounts:
         return page.SerializeToString()
 
     async def complete_statistics(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
-        """A ModelStatisticsResponse that read() gives, with all that is counted."""
+        """Return the ModelStatisticsResponse of read(), completed with all kept counts."""
         response = await self._read(read)
         shared: defaultdict[tuple[str, str], list[kserve_pb2.ModelStatistics]] = defaultdict(list)
-        for each in self._keeper.store.shared():
-            shared[each.statistics.name, each.statistics.version].append(each.statistics)
+        for counts in self._keeper.store.shared():
+            statistics = counts.statistics
+            shared[statistics.name, statistics.version].append(statistics)
         if not shared:
             return response
         page = kserve_pb2.ModelStatisticsResponse.FromString(response)
         for model in page.model_stats:
-            found = shared.get((model.name, model.version), ())
-            # Of several, in different namespaces, nothing says which one is meant.
-            if len(found) == 1:
+            candidates = shared.get((model.name, model.version), ())
+            # Nothing says which one of several models, in different namespaces, is meant.
+            if len(candidates) == 1:
                 usage = list(model.memory_usage)
-                model.CopyFrom(found[0])
+                model.CopyFrom(candidates[0])
                 model.memory_usage.extend(usage)
         return page.SerializeToString()
 
     async def _read(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
-        """A page of which all is kept that it shows: what it says was looked at after it, of the
-        same schedulers.
+        """Return a page all of whose counts are kept.
+
+        The counts are read after the page, from the same schedulers.
         """
         for _ in range(_ATTEMPTS):
             before = self._keeper.schedulers
@@ -109,7 +121,7 @@ class ModelCounts:
             try:
                 await self.look()
             except Unimplemented:
-                # Schedulers of an older release.
+                # Schedulers of an older release have no such call.
                 return response
             if self._keeper.schedulers == before:
                 return response
@@ -122,20 +134,20 @@ class ModelCounts:
             with contextlib.suppress(NereidError):
                 await self.look()
             if self._keeper.schedulers != before:
-                # Now it is known what the new one lacks.
+                # The read has shown which counts a new scheduler lacks; give them to it at once.
                 continue
             pause_s = min((loop.time() - began_s) * _PAUSES, _LONGEST_PAUSE_S)
             await asyncio.sleep(max(self._interval_s, pause_s))
 
     async def look(self) -> None:
-        """Get what has been counted since the last look, and give what nobody else has."""
+        """Read the counts since the last read, and give schedulers the counts that they lack."""
         await self._ask_schedulers()
         if self._group is not None:
             async with self._group_turn:
                 if self._group_due:
                     self._group_due = False
-                    for each in await self._group.read():
-                        self._keeper.add(each)
+                    for counts in await self._group.read():
+                        self._keeper.add(counts)
 
     async def _ask_schedulers(self) -> None:
         async with self._turn:
@@ -150,12 +162,12 @@ class ModelCounts:
             self._group_due |= self._keeper.schedulers != before
 
     async def _respond(self) -> pb.CountsResponse:
-        """What this gateway knows. Models that were unloaded are not among it."""
+        """Return the counts of this gateway, without those of unloaded models."""
         with contextlib.suppress(NereidError):
             await self._ask_schedulers()
         counts = pb.SchedulerCounts(changed=self._keeper.store.all())
         return pb.CountsResponse(schedulers=[counts])
 
     def add(self, response: bytes) -> None:
-        """Keep what a scheduler has counted that ends now: a CountsResponse."""
+        """Keep the last counts of a scheduler that is ending: a serialised CountsResponse."""
         self._keeper.add(pb.CountsResponse.FromString(response))

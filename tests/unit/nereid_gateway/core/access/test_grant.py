@@ -13,7 +13,8 @@ from nereid_gateway.core.access.grant import (
     Permission,
     union,
 )
-from nereid_gateway.core.routes import RULES, RouteKind
+from nereid_gateway.core.grpc_methods import METHODS
+from nereid_gateway.core.routes import ENDPOINTS
 from nereid_gateway.guards.policy.grpc_guard import api_of
 
 
@@ -67,9 +68,11 @@ def test_a_union_has_the_widest_limits() -> None:
 
 
 def test_both_protocols_have_the_same_groups_and_nothing_is_in_none() -> None:
-    assert set(RULES) == set(RouteKind) - {RouteKind.NOT_FOUND}
-    assert {rule.api for rule in RULES.values()} == {*APIS, ""}
-    assert [kind for kind, rule in RULES.items() if not rule.api] == [RouteKind.CONSOLE_PAGE]
+    assert {endpoint.api for endpoint in ENDPOINTS} == {*APIS, ""}
+    assert [endpoint.handler for endpoint in ENDPOINTS if not endpoint.api] == [
+        "ConsoleEndpoints.page"
+    ]
+    assert {method.api for method in METHODS} == set(APIS) - {"console"}
     assert api_of("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo") == "metadata"
     assert api_of("/grpc.health.v1.Health/Check") == "health"
     # What nobody has listed needs all rights.

@@ -1,6 +1,6 @@
-"""Calls of a managed port: as any other HTTP call, but for the form of their responses.
+"""Calls of a managed port, which differ from other HTTP calls in the form of their responses.
 
-The platforms pass no headers of Triton's on: the length of the JSON header in front of binary
+The platforms do not forward Triton's headers: the length of the JSON header in front of binary
 tensors is in the content type.
 """
 
@@ -27,7 +27,7 @@ _FIRST_ERROR: Final = 400
 
 
 class ManagedCall(HttpCall):
-    """A call that its port makes one of a KServe route."""
+    """Call that its port translates to a call of a KServe route."""
 
     __slots__ = ("binary_type", "map_status", "response_type", "translated", "work")
 
@@ -35,20 +35,24 @@ class ManagedCall(HttpCall):
         self, on_progress: Callable[[], None], peer: str = "", account: Account | None = None
     ) -> None:
         super().__init__(on_progress, peer, account)
-        # Whether the target is that of a KServe route.
+        # True once the target is that of a KServe route.
         self.translated = False
-        # What serves the call in place of that route, which only says who may do that.
+        # Serves the call in place of that route, which then only decides who may call it.
         self.work: Work | None = None
-        # The content type of requests with binary tensors, to which a number is added; likewise of
-        # responses, where empty: they are those of the HTTP port.
+        # Content type of requests with binary tensors, to which a number is added, and of
+        # responses. An empty type of responses leaves them in the HTTP port's form.
         self.binary_type = self.response_type = b""
-        # The status of an error, from the KServe route's, its content type and text; None: the
-        # same.
+        # Maps the KServe route's status of an error, its content type and its text to the status
+        # that is sent. Without it the status stays.
         self.map_status: Callable[[int, bytes, bytes], int] | None = None
 
     def translate(self, target: bytes, work: Work | None = None) -> None:
-        """Make it a call of target. Raises InvalidArgument: its content type makes no sense."""
-        # No compression of responses, as on Triton.
+        """Make this a call of target.
+
+        Raises:
+            InvalidArgument: the content type is malformed.
+        """
+        # Responses are not compressed, as on Triton.
         unread = (_LENGTH, b"accept-encoding")
         headers = {name: text for name, text in self.headers.items() if name not in unread}
         length = header_length_text(headers.get(b"content-type", b""), self.binary_type)
@@ -64,6 +68,7 @@ class ManagedCall(HttpCall):
         content_type: bytes = JSON,
         extra: bytes = b"",
     ) -> None:
+        """Respond with the platform's content type and status."""
         if self.response_type and content_type == BINARY and extra.startswith(_LENGTH_LINE):
             line, _, extra = extra.partition(b"\r\n")
             content_type = self.response_type + line[len(_LENGTH_LINE) :]
@@ -74,6 +79,7 @@ class ManagedCall(HttpCall):
     def fail(
         self, status: int, message: str, content_type: bytes = JSON, extra: bytes = b""
     ) -> None:
+        """Respond with an error body and the platform's status."""
         if self.map_status is not None:
             text = message.encode("utf-8", "replace")
             status = self.map_status(status, content_type, text)
@@ -81,13 +87,14 @@ class ManagedCall(HttpCall):
 
 
 class ManagedReader(RequestReader):
-    """Reads ManagedCalls."""
+    """Read ManagedCalls."""
 
     def make_call(
         self, on_progress: Callable[[], None], peer: str, account: Account | None
     ) -> ManagedCall:
+        """Return the ManagedCall of a request that begins to arrive."""
         return ManagedCall(on_progress, peer, account)
 
     def known_headers_of(self, call: HttpCall, first_bytes: bytes) -> KnownHeaders | None:  # noqa: ARG002
-        """Each head is read: a repeated one would become a plain call."""
+        """Return None, so that each head is parsed: a repeated one would become a plain call."""
         return None

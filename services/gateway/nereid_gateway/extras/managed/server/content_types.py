@@ -1,4 +1,4 @@
-"""The content types that give the length of the JSON header in front of binary tensors."""
+"""Content types that give the length of the JSON header in front of binary tensors."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Final
 
 from nereid.core.errors import InvalidArgument
 
-# The number follows.
+# The number follows these texts.
 SAGEMAKER: Final = b"application/vnd.sagemaker-triton.binary+json;json-header-size="
 VERTEX_AI: Final = b"application/vnd.vertex-ai-triton.binary+json;json-header-size="
 
 
 def header_length_text(content_type: bytes, binary_type: bytes) -> bytes | None:
-    """What a content type says of the JSON header's length; None: the body is JSON.
+    """Return the JSON header's length in a content type, or None if the body is JSON.
 
     Raises:
-        InvalidArgument: the type of binary tensors is not at its beginning.
+        InvalidArgument: the type of binary tensors is not at the beginning.
     """
     start = content_type.find(binary_type)
     if start < 0:

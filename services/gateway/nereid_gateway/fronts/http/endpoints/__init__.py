@@ -1,1 +1,1 @@
-"""What each HTTP route does: the body of a call to a request of the mesh, its result to JSON."""
+"""Handlers of the HTTP routes: a call's body to a request of the mesh, and its result to JSON."""

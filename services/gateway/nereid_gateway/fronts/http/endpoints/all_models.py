@@ -1,4 +1,4 @@
-"""The right to what concerns the models of everybody."""
+"""Check of the right to resources that concern the models of all clients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from nereid.core.errors import PermissionDenied
 from nereid_gateway.core.access.principal import principal_of
-from nereid_gateway.core.routes import RULES
 
 if TYPE_CHECKING:
     from nereid_gateway.core.routes import Route
@@ -17,9 +16,9 @@ def check_all_models(call: HttpCall, route: Route) -> None:
     """Refuse a principal whose right to the route's API is for some models only.
 
     Raises:
-        PermissionDenied: it is.
+        PermissionDenied: the right does not cover all models.
     """
     principal = principal_of(call.sender)
-    api = RULES[route.kind].api
+    api = route.endpoint.api
     if principal is not None and principal.grant.depends_on_model(api):
         raise PermissionDenied(f"'{principal.name}' needs the API '{api}' for all models")

@@ -1,4 +1,4 @@
-"""Reads the bodies of control calls: any of them says little, but a client may send much."""
+"""Reader of the bodies of control calls, which say little, though a client may send much."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 async def read_body(
     data_plane: DataPlane, call: HttpCall, read: Callable[..., Value], *arguments: Any
 ) -> Value:
-    """What read(body, *arguments) says about the body of a call, which is dropped. read is a
-    function of a module, and its value small: a large body is read by a decoder process.
+    """Return read(body, *arguments) for the body of a call, and drop the body.
+
+    A decoder process reads a large body: read must be a function of a module, and its value small.
 
     Raises:
         NereidError: read raised it, or there was no process for it.

@@ -1,4 +1,4 @@
-"""What is asked of executors over HTTP: that one is drained."""
+"""Executors over HTTP: the route that drains one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from nereid.pb import nereid_pb2 as pb
 from nereid_gateway.core.access.principal import principal_of
-from nereid_gateway.core.routes import RULES
 from nereid_gateway.fronts.http.endpoints.all_models import check_all_models
 from nereid_gateway.server.query import Query
 
@@ -22,18 +21,19 @@ class ExecutorEndpoints:
     """Handlers of the executors' routes."""
 
     def __init__(self, control: Control, restricted_apis: Collection[str]) -> None:
-        """restricted_apis: those that require a header, which whoever comes here has sent."""
+        """Keep the APIs that require a header, which a call that gets here has sent."""
         self._control = control
         self._restricted_apis = restricted_apis
 
     async def drain(self, call: HttpCall, route: Route) -> None:
-        # It executes those of everybody.
+        """Drain an executor."""
+        # The executor executes the models of all clients.
         check_all_models(call, route)
         principal = principal_of(call.sender)
         request = pb.DrainExecutorRequest(
             name=route.executor,
             allow_last=Query(call.target, ("allow_last",)).flag("allow_last"),
-            authorized=RULES[route.kind].api in self._restricted_apis
+            authorized=route.endpoint.api in self._restricted_apis
             or (principal is not None and not principal.is_anonymous),
         )
         await self._control.call("DrainExecutor", request, pb.DrainExecutorResponse)

@@ -1,6 +1,6 @@
-"""The generate extension's routes: one JSON document, or server-sent events.
+"""Routes of the generate extension, which respond with one JSON document or server-sent events.
 
-A request may have several responses. What generate's JSON means is generate_schema's business.
+A request may have several responses. generate_schema knows the meaning of the JSON.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from nereid_gateway.server.call_tasks import CallTasks
 
 EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
-# An event that clients ignore.
+# A comment, which clients of event streams ignore.
 _COMMENT: Final = b":\n\n"
 _IDENTITY: Final = "Unsupported content-encoding, only 'identity' is supported."
-# The status of every failure of a model.
+# HTTP status of every failure of a model.
 _MODEL_FAILED: Final = 400
 
 
 class GenerateEndpoint:
-    """The handlers of both routes."""
+    """Handlers of both routes."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class GenerateEndpoint:
     async def write_large(
         self, call: HttpCall, writer: _ResponseWriter, response: InferResponse, request_id: str
     ) -> None:
-        """As write_response, of a response without error that a decoder process encodes."""
+        """Write a response without error, which a decoder process encodes."""
         payloads: list[Any] = response.payloads
         try:
             decoders = self._data_plane.decoders
@@ -146,22 +146,22 @@ class GenerateEndpoint:
             writer.write_document(200, body)
 
     def spawn(self, call: HttpCall, work: Coroutine[Any, Any, None]) -> None:
-        """Run work as a task of call, which ends it and its request when the client disconnects."""
+        """Run work as a task of call; a disconnect of the client ends it and the request."""
         cancel_request = call.on_cancel
         self._tasks.spawn(call, work)
         cancel_task = call.on_cancel
 
         def cancel() -> None:
-            for each in (cancel_task, cancel_request):
-                if each is not None:
-                    each()
+            for cancel_one in (cancel_task, cancel_request):
+                if cancel_one is not None:
+                    cancel_one()
 
         if not call.done:
             call.on_cancel = cancel
 
 
 class _OrderedDocuments:
-    """Writes the responses to one request in their order, though large ones take their time."""
+    """Write the responses to one request in order, though large ones take longer to encode."""
 
     def __init__(
         self, endpoint: GenerateEndpoint, call: HttpCall, writer: _ResponseWriter, request_id: str
@@ -170,12 +170,12 @@ class _OrderedDocuments:
         self._call = call
         self._writer = writer
         self._request_id = request_id
-        # Behind a large response that is being encoded.
+        # Responses behind a large one that is being encoded.
         self._waiting: deque[InferResponse] = deque()
         self._encoding = False
 
     def on_response(self, response: InferResponse) -> None:
-        """Take the scheduler's next response."""
+        """Write the scheduler's next response, or queue it."""
         if self._encoding:
             self._waiting.append(response)
         elif _is_large(response):
@@ -211,19 +211,19 @@ def _is_large(response: InferResponse) -> bool:
 
 
 class _ResponseWriter(Protocol):
-    """How the responses to one request reach the client."""
+    """Write the responses to one request in the form that the client wants."""
 
     def reject(self, error_status: ErrorStatus) -> None:
-        """The request was not accepted: there will be no documents."""
+        """Refuse a request that was not accepted and has no documents."""
 
     def write_document(self, status: int, body: bytes) -> None: ...
 
     def finish(self) -> None:
-        """There are no more documents."""
+        """Complete the response after its last document."""
 
 
 class _SingleDocument:
-    """Writes the only document once it is known to be the only one."""
+    """Write the only document once it is known to be the only one."""
 
     def __init__(self, call: HttpCall, extra: bytes) -> None:
         self._call = call
@@ -248,7 +248,7 @@ class _SingleDocument:
 
 
 class _EventStream:
-    """Writes each document as an event at once; the first one's status is the response's."""
+    """Write each document as an event at once; the first one's status is the response's."""
 
     def __init__(self, call: HttpCall, extra: bytes) -> None:
         self._call = call

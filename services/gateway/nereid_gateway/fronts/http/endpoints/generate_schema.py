@@ -1,8 +1,8 @@
-"""The generate extension's JSON to a request's tensors and parameters, and outputs back to JSON.
+"""Conversion of the generate extension's JSON to tensors and parameters, and outputs to JSON.
 
-A member that has the name of one of the model's inputs is that input, a scalar or a list; any other
-is a parameter of the request. The members of `parameters` are read alike. Pure; knows no routes and
-no sockets.
+A member with the name of one of the model's inputs is that input, a scalar or a list; any other
+member is a parameter of the request. The members of `parameters` are read in the same way. Pure;
+the module knows no routes and no sockets.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PARAMETERS: Final = "parameters"
 def decode_request(
     body: bytes, model: str, version: str, metadata: kserve_pb2.ModelMetadataResponse
 ) -> InferRequest:
-    """The request that body asks for.
+    """Return the request in a body.
 
     Raises:
         NereidError: body is not a JSON object, or does not fit the model's inputs.
@@ -66,7 +66,7 @@ def decode_request(
 def decode_job(
     bodies: Sequence[bytes], model: str, version: str, metadata: bytes
 ) -> tuple[InferRequest, Sequence[Any]]:
-    """A job for a decoder process: the request that a body asks for, and its payloads."""
+    """Return the request in a body, and its payloads; a job for a decoder process."""
     described = kserve_pb2.ModelMetadataResponse.FromString(metadata)
     request = decode_request(bodies[0], model, version, described)
     payloads, request.payloads = request.payloads, []
@@ -76,25 +76,28 @@ def decode_job(
 def encode_job(
     payloads: Sequence[bytes], head: HeadMembers, request_id: str, max_text_bytes: int
 ) -> tuple[None, Sequence[bytes]]:
-    """A job for a decoder process: encode_response of a response with these payloads."""
+    """Return encode_response() of a response with these payloads; a job for a decoder process."""
     response = InferResponse(0, b"", list(payloads))
     texts = tensor_data.OutputTexts(max_text_bytes)
     return None, (encode_response(response, head, request_id, texts.from_raw),)
 
 
 def _names(members: dict[str, Any]) -> Iterable[str]:
-    """Of members that come twice, twice: as on Triton, an input that does is an error."""
+    """Return the names of members; repeated ones repeatedly.
+
+    As on Triton, an input that occurs twice is an error.
+    """
     return members.names if isinstance(members, parser.RepeatedMembers) else members
 
 
 class _DocumentReader:
-    """Collects the inputs and parameters of one document."""
+    """Collect the inputs and parameters of one document."""
 
     def __init__(
         self, metadata: kserve_pb2.ModelMetadataResponse, request_id: str, model: str
     ) -> None:
         self._inputs_by_name: dict[str, TensorMetadata] = {
-            each.name: each for each in metadata.inputs
+            tensor.name: tensor for tensor in metadata.inputs
         }
         self._request_id = request_id
         self._model = model
@@ -130,7 +133,7 @@ class _DocumentReader:
         data = value if type(value) is list else [value]
         shape = _fit_shape(name, tensor.shape, len(data))
         payload = tensor_data.to_raw(data, name, datatype, shape)
-        if any(each.name == name for each in self.inputs):
+        if any(known.name == name for known in self.inputs):
             prefix = string_elements.prefix(self._request_id)
             raise InvalidArgument(f"{prefix}input '{name}' already exists in request")
         self.inputs.append(HeadInput(name, datatype, shape))
@@ -138,7 +141,10 @@ class _DocumentReader:
 
 
 def _fit_shape(name: str, shape: Any, count: int) -> list[int]:
-    """The shape of count elements: the innermost variable dimension gets what the rest leaves."""
+    """Return the shape of count elements.
+
+    The innermost variable dimension gets all that the fixed dimensions leave.
+    """
     rest = count
     for size in shape:
         if size == VARIABLE:
@@ -165,8 +171,10 @@ def encode_response(
     request_id: str,
     from_raw: Callable[..., Any] = tensor_data.from_raw,
 ) -> bytes:
-    """The JSON text of a response without error: outputs flat, or a scalar if of one element.
-    from_raw: as tensor_data's.
+    """Return the JSON text of a response without error.
+
+    Outputs are flat lists, or scalars if they have one element. from_raw converts an output, as
+    tensor_data's does.
 
     Raises:
         InvalidArgument: an output has no JSON form.

@@ -1,4 +1,4 @@
-"""The health routes: whether this server lives, and whether it or a model is ready."""
+"""Health routes: whether this server is live, and whether it or a model is ready."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ class HealthEndpoints:
         self._data_plane = data_plane
 
     def live(self, call: HttpCall, _route: Route) -> None:
+        """Respond with 200 if this server is live."""
         if self._data_plane.live:
             call.respond(200, (), TEXT)
         else:
             call.fail(503, EXITING, TEXT)
 
     async def ready(self, call: HttpCall, _route: Route) -> None:
+        """Respond with 200 if this server is not draining and the mesh accepts requests."""
         if self._data_plane.draining:
             call.fail(503, EXITING, TEXT)
         else:
             call.respond(200 if await self._data_plane.ready() else 400, (), TEXT)
 
     async def model_ready(self, call: HttpCall, route: Route) -> None:
+        """Respond with 200 if a model can execute requests."""
         try:
             response = await self._data_plane.control.call(
                 "ModelReady",

@@ -1,4 +1,4 @@
-"""The routes that describe the server and its models: metadata, configuration, statistics."""
+"""Routes that describe the server and its models: metadata, configuration, statistics."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ class MetadataEndpoints:
         self._control = data_plane.control
 
     def server_metadata(self, call: HttpCall, _route: Route) -> None:
+        """Respond with the server's name, version and extensions."""
         metadata = self._data_plane.server_metadata()
         call.respond(200, (control_documents.server_metadata(metadata),))
 
     async def model_metadata(self, call: HttpCall, route: Route) -> None:
+        """Respond with a model's versions, platform and tensors."""
         response = await self._control.call(
             "ModelMetadata",
             kserve_pb2.ModelMetadataRequest(name=route.model, version=route.version),
@@ -34,6 +36,7 @@ class MetadataEndpoints:
         call.respond(200, (control_documents.model_metadata(response),))
 
     async def model_config(self, call: HttpCall, route: Route) -> None:
+        """Respond with a model's completed configuration."""
         response = await self._control.call(
             "ModelConfig",
             kserve_pb2.ModelConfigRequest(name=route.model, version=route.version),
@@ -42,6 +45,7 @@ class MetadataEndpoints:
         call.respond(200, (config_json(response.config),))
 
     async def model_statistics(self, call: HttpCall, route: Route) -> None:
+        """Respond with the statistics of a model, or of all models."""
         request = kserve_pb2.ModelStatisticsRequest(name=route.model, version=route.version)
         if route.model:
             page = _statistics(

@@ -1,6 +1,6 @@
-"""The model repository extension over HTTP: JSON to the scheduler's calls and back.
+"""Model repository extension over HTTP: JSON to the scheduler's calls and back.
 
-Which models are loaded is the scheduler's business; only what is specific to HTTP is checked here.
+The scheduler decides which models are loaded; only what is specific to HTTP is checked here.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class RepositoryEndpoints:
         self._data_plane = data_plane
 
     async def index(self, call: HttpCall, _route: Route) -> None:
+        """Respond with the index of the repository."""
         ready = False
         if call.body:
             ready = await read_body(self._data_plane, call, _wants_ready)
@@ -42,6 +43,7 @@ class RepositoryEndpoints:
         call.respond(200, (await self._control.page("RepositoryIndex", request, _index),))
 
     async def load(self, call: HttpCall, route: Route) -> None:
+        """Load a model, with the configuration and files in the body, if any."""
         request = await read_body(
             self._data_plane, call, _load_request, route.model, route.repository
         )
@@ -52,6 +54,7 @@ class RepositoryEndpoints:
         call.respond(200, ())
 
     async def unload(self, call: HttpCall, route: Route) -> None:
+        """Unload a model, and its dependents if the body asks for that."""
         request = kserve_pb2.RepositoryModelUnloadRequest(
             model_name=route.model, repository_name=route.repository
         )
@@ -79,7 +82,7 @@ def _wants_ready(body: bytes) -> bool:
 
 
 def _load_request(body: bytes, model: str, repository: str) -> bytes:
-    """A RepositoryModelLoadRequest."""
+    """Return a serialised RepositoryModelLoadRequest."""
     request = kserve_pb2.RepositoryModelLoadRequest(model_name=model, repository_name=repository)
     parameters = _parameters(parser.parse(body) if body else None)
     request_head.check_count("parameters", len(parameters), model)
@@ -112,7 +115,10 @@ def _decode_base64(name: str, value: str) -> bytes:
 
 
 def _asks_for_dependents(body: bytes) -> bool:
-    """Anything else in the body of an unload, JSON or not, is ignored."""
+    """Return whether the body of an unload asks to unload dependents.
+
+    Anything else in the body, JSON or not, is ignored.
+    """
     try:
         return _parameters(parser.parse(body)).get(_UNLOAD_DEPENDENTS) is True
     except Internal:

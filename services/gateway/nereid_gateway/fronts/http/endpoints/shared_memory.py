@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def tensor_range(parameters: dict[str, Any]) -> RegionRange:
-    """The range that a tensor's parameters name; its region is among them.
+    """Return the range that a tensor's parameters name, which include its region.
 
     Raises:
         Internal: a parameter is of the wrong kind.
@@ -44,14 +44,18 @@ class SharedMemoryEndpoints:
         self._data_plane = data_plane
 
     def status(self, call: HttpCall, route: Route) -> None:
+        """Respond with the registered regions of a kind, or with one of them."""
         try:
             registrations = self._regions.status(route.memory_kind, route.region)
         except NereidError as error:
             call.fail(http_status(error.code), error.message)
         else:
-            call.respond(200, (orjson.dumps([_document(each) for each in registrations]),))
+            call.respond(
+                200, (orjson.dumps([_document(registration) for registration in registrations]),)
+            )
 
     def unregister(self, call: HttpCall, route: Route) -> None:
+        """Unregister one region, or all regions of a kind."""
         try:
             self._regions.unregister(route.memory_kind, route.region)
         except NereidError as error:
@@ -60,6 +64,7 @@ class SharedMemoryEndpoints:
             call.respond(200, ())
 
     async def register(self, call: HttpCall, route: Route) -> None:
+        """Register a region with the memory that the body names."""
         kind, name = route.memory_kind, route.region
         self._regions.check_allowed()
         if not name:
@@ -77,7 +82,7 @@ class SharedMemoryEndpoints:
 
 
 def _registration(body: bytes, kind: str, name: str) -> Registration:
-    """What a body registers."""
+    """Return the registration in a body."""
     document = parser.parse(body)
     members = document if type(document) is dict else {}
     if kind == SYSTEM:
@@ -113,7 +118,7 @@ def _require(members: dict[str, Any], field: str) -> None:
 
 
 def _member(document: Any, field: str) -> Any:
-    # Unlike parser.member's, Triton's text for these does not begin with the field.
+    # Unlike parser.member's text, Triton's text for these members does not begin with the field.
     if type(document) is not dict or field not in document:
         raise Internal(f"attempt to access non-existing object member '{field}'")
     return document[field]

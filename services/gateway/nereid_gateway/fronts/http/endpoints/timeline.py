@@ -1,4 +1,4 @@
-"""The mesh's timeline over HTTP: streamed, in the form of nereid/timeline/wire.py."""
+"""Timeline of the mesh over HTTP: streamed, in the form of nereid/timeline/wire.py."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ if TYPE_CHECKING:
 
 _OFF: Final = "this gateway records no timeline: it was started with --timeline-seconds=0"
 _DEFAULT_S: Final = 30.0
-# More than any gateway records.
+# Longer than any gateway records.
 _MAX_S: Final = 1_000_000_000
 _TYPE: Final = CONTENT_TYPE.encode()
 
 
 class TimelineEndpoint:
-    """The handler of the timeline's route."""
+    """Handler of the timeline's route."""
 
     def __init__(self, data_plane: DataPlane) -> None:
         self._timeline = data_plane.timeline
 
     async def timeline(self, call: HttpCall, route: Route) -> None:
+        """Stream the records of the last seconds."""
         timeline = self._timeline
         if timeline is None:
             raise NotFound(_OFF)
-        # It shows requests to all of them.
+        # A timeline shows requests to all models.
         check_all_models(call, route)
         last_s = Query(call.target, ("last",)).seconds("last", _DEFAULT_S, _MAX_S)
         writable = asyncio.Event()
@@ -43,7 +44,7 @@ class TimelineEndpoint:
         async with aclosing(parts):
             async for part in parts:
                 if not call.streamed:
-                    # Whatever is wrong has been found by now.
+                    # Errors are raised before the first part, so the response can begin now.
                     call.begin_stream(200, _TYPE)
                 call.send_chunk(part)
                 await writable.wait()

@@ -1,6 +1,6 @@
-"""The trace and logging extensions over HTTP: JSON to the scheduler's settings and back.
+"""Trace and logging extensions over HTTP: JSON to the scheduler's settings and back.
 
-The settings are the scheduler's; only what is specific to HTTP is checked here.
+The scheduler owns the settings; only what is specific to HTTP is checked here.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 _LEVEL: Final = "trace_level"
 _TRACE_FILE: Final = "trace_file"
 _TRACE_SETTINGS: Final = (_TRACE_FILE, _LEVEL, "trace_rate", "trace_count", "log_frequency")
-# The order of the response.
+# Settings in the order of the response.
 _TRACE_ORDER: Final = (
     *(_LEVEL, "trace_rate", "trace_count", "log_frequency", _TRACE_FILE, "trace_mode"),
     *("url", "resource", "bsp_max_export_batch_size", "bsp_schedule_delay", "bsp_max_queue_size"),
 )
 _COUNT: Final = "Unable to parse 'trace_count'. Expecting value >= -1, got:"
-# The order of the response, and that in which settings are checked.
+# Settings in the order of the response, which is also the order in which they are checked.
 _LOG_ORDER: Final = (
     *("log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format"),
 )
@@ -46,6 +46,7 @@ class TraceAndLogEndpoints:
         self._data_plane = data_plane
 
     async def trace_setting(self, call: HttpCall, route: Route) -> None:
+        """Respond with the trace settings of a model or of all, after changing them on POST."""
         request = kserve_pb2.TraceSettingRequest(model_name=route.model)
         if call.method == b"POST":
             # An unknown model is reported before anything that is wrong with the body.
@@ -56,7 +57,7 @@ class TraceAndLogEndpoints:
         try:
             response = await self._call_trace_setting(request)
         except InvalidArgument as error:
-            # Over HTTP this one text lacks a space.
+            # This one text lacks a space over HTTP.
             message = error.message.replace(_COUNT + " ", _COUNT)
             raise InvalidArgument(message) from error
         values = {name: list(setting.value) for name, setting in response.settings.items()}
@@ -73,6 +74,7 @@ class TraceAndLogEndpoints:
         return await self._control.call("TraceSetting", request, kserve_pb2.TraceSettingResponse)
 
     async def logging(self, call: HttpCall, _route: Route) -> None:
+        """Respond with the log settings, after changing them on POST."""
         request = kserve_pb2.LogSettingsRequest()
         unknown_format: str | None = None
         if call.method == b"POST":
@@ -90,7 +92,7 @@ class TraceAndLogEndpoints:
 
 
 def _trace_request(body: bytes, model: str) -> bytes:
-    """A TraceSettingRequest."""
+    """Return a serialised TraceSettingRequest."""
     request = kserve_pb2.TraceSettingRequest(model_name=model)
     document = parser.parse(body)
     members = document if type(document) is dict else {}
@@ -101,7 +103,7 @@ def _trace_request(body: bytes, model: str) -> bytes:
 
 
 def _log_request(body: bytes) -> tuple[bytes, str | None]:
-    """A LogSettingsRequest, and a log format that does not exist."""
+    """Return a serialised LogSettingsRequest, and an unknown log format if one is named."""
     request = kserve_pb2.LogSettingsRequest()
     document = parser.parse(body)
     unknown_format = _write_log(request, document if type(document) is dict else {})
@@ -122,14 +124,14 @@ def _write_trace(request: kserve_pb2.TraceSettingRequest, name: str, value: Any)
             parser.as_array(value)
         if value == []:
             return
-        values = [parser.as_string(each) for each in value or ()]
+        values = [parser.as_string(level) for level in value or ()]
     elif value is not None and name != _TRACE_FILE:
         values = [parser.as_string(value)]
     request.settings[name].value[:] = values
 
 
 def _write_log(request: kserve_pb2.LogSettingsRequest, members: dict[str, Any]) -> str | None:
-    """Fill request from a JSON document; returns a log format that does not exist."""
+    """Fill request from a JSON document; return an unknown log format if one is named."""
     for name in _LOG_ORDER:
         value = members.get(name)
         if value is None:

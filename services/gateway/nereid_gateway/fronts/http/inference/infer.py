@@ -1,9 +1,9 @@
-"""The infer route: an HTTP call to a request for inference, and its response back.
+"""Infer route: an HTTP call to a request for inference, and its response back.
 
-The common path is synchronous: `infer` decodes and submits, a callback encodes and responds. What
-takes a control call or a thread runs as a task: raw requests, compression of large bodies, load
-reports. An error in the body is submitted in place of the request, because the scheduler reports
-an unknown model first.
+The common path is synchronous: `infer` decodes and submits, a callback encodes and responds.
+Whatever takes a control call or a thread runs as a task: raw requests, compression of large bodies,
+load reports. An error in the body is submitted in place of the request, because the scheduler
+reports an unknown model first.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ if TYPE_CHECKING:
     from nereid_gateway.server.call import HttpCall
     from nereid_gateway.server.call_tasks import CallTasks
 
-# Bodies past this are compressed in a thread; one takes a fraction of a millisecond.
+# Larger bodies are compressed in a thread; a body of this size takes a fraction of a millisecond.
 _COMPRESS_BYTES: Final = 16384
-# Inflated bodies past this are moved to shared memory in a thread.
+# Larger inflated bodies are moved to shared memory in a thread.
 _COPY_BYTES: Final = 1 << 20
 _HEADER_LENGTH: Final = b"inference-header-content-length"
-# Remembered decoders; a full table starts anew.
+# Number of remembered decoders; a full table starts anew.
 _MAX_DECODERS: Final = 1024
 _MAX_TARGET_BYTES: Final = 1024
 
@@ -68,7 +68,7 @@ _Encoded = tuple[bytes, bytes, Any]
 
 
 class InferEndpoint:
-    """The handler of the infer route."""
+    """Handler of the infer route."""
 
     def __init__(
         self,
@@ -90,23 +90,26 @@ class InferEndpoint:
         self.decoders_by_target: BoundedCache[bytes, InferRequestDecoder] = BoundedCache(
             _MAX_DECODERS, _MAX_TARGET_BYTES
         )
-        # Shared by all decoders.
+        # Parsed JSON headers, shared by all decoders.
         self._headers: BoundedCache[tuple[bytes, bytes], ParsedHeader] = BoundedCache(CACHED_HEADS)
 
     def allocate_body(self, call: HttpCall, size_bytes: int) -> MessageBuffer | None:
-        """A buffer for the body of a request whose headers arrived; None: gather it in bytes."""
+        """Return a buffer for the body of a request whose headers arrived.
+
+        None means that the body is gathered in bytes.
+        """
         is_infer = call.target.partition(b"?")[0].endswith(b"/infer")
         if not is_infer or b"content-encoding" in call.headers:
             return None
-        given = call.headers.get(_HEADER_LENGTH)
-        if given is None:
-            # Large JSON would have to be put together from its pieces at once.
+        length_header = call.headers.get(_HEADER_LENGTH)
+        if length_header is None:
+            # Large JSON would otherwise have to be joined from its pieces at once.
             return self._data_plane.tensors.message_buffer(size_bytes)
         try:
-            length = int(given)
+            length = int(length_header)
         except ValueError:
             return None
-        # Nothing but a tensor is read as bytes.
+        # Only tensors are read as bytes, so the header must lie within the body.
         if not 0 < length < size_bytes:
             return None
         return self._data_plane.tensors.message_buffer(size_bytes, length)
@@ -154,7 +157,7 @@ class InferEndpoint:
         self._submit(call, request, form)
 
     def infer_again(self, call: HttpCall, template: RequestTemplate) -> None:
-        """As infer(), of a call with the same HTTP head as one before on its connection."""
+        """Serve a call with the same HTTP head as an earlier one on its connection."""
         if self._data_plane.records_arrivals:
             call.received_ns = monotonic_ns()
         request = template.make_request(call.body)
@@ -170,7 +173,7 @@ class InferEndpoint:
         body: bytes | MessageBuffer,
         length: int,
     ) -> None:
-        """Decode what this turn of the loop can afford; a task does what it cannot."""
+        """Decode as much as this turn of the loop can afford; a task decodes the rest."""
         if length > LARGE_BYTES:
             self._tasks.spawn(call, self._infer_by_pool(call, decoder, body, length))
             return
@@ -218,7 +221,7 @@ class InferEndpoint:
         length: int,
         named: RegionRanges,
     ) -> None:
-        """Read large inputs from clients' shared memory first."""
+        """Read large inputs from clients' shared memory, then decode."""
         regions = self._data_plane.regions
         try:
             inputs = await regions.read(named, self._data_plane.tensors, call.hold)
@@ -262,7 +265,7 @@ class InferEndpoint:
         form: ResponseForm,
         unchecked: Sequence[StringInput],
     ) -> None:
-        """Count the elements of large BYTES tensors first."""
+        """Count the elements of large BYTES tensors, then submit."""
         refusal = await self._data_plane.find_model(decoder.naming_head)
         if refusal is not None:
             _fail(call, refusal)
@@ -276,7 +279,7 @@ class InferEndpoint:
         self._submit(call, request, form)
 
     async def _infer_compressed(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
-        # From here on it is another request than its head says; other calls have the same dict.
+        # The request differs from its head from here on; other calls share the dict of headers.
         call.known_headers = None
         call.headers = call.headers.copy()
         encoding = call.headers.pop(b"content-encoding")
@@ -294,7 +297,7 @@ class InferEndpoint:
         self.infer(call, decoder)
 
     async def _infer_raw(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
-        """A body without a JSON header: the model's configuration says what tensor it is."""
+        """Submit a body without a JSON header as the one tensor of the model's configuration."""
         try:
             response = await self._data_plane.control.call(
                 "ModelConfig",
@@ -328,7 +331,7 @@ class InferEndpoint:
     def _respond_again(
         self, call: HttpCall, template: RequestTemplate, response: InferResponse
     ) -> None:
-        """To a request that was made from a template."""
+        """Respond to a request that was made from a template."""
         if response.error is not None:
             _fail(call, response.error)
             return

@@ -1,9 +1,9 @@
-"""Decodes the body of an HTTP infer request, and the form that its response should have.
+"""Decoder of the body of an HTTP infer request, and of the form that its response should have.
 
-A body is a JSON header followed by binary tensors. What a header without inline data says is a pure
-function of its bytes and is remembered by them; the one thing that differs between such headers, a
-leading id, is cut off first. A body without a header is a raw request, which raw_request decodes.
-Knows no routes and no sockets.
+A body is a JSON header followed by binary tensors. The meaning of a header without inline data is a
+pure function of its bytes and is remembered by them; the one part that differs between such
+headers, a leading id, is cut off first. A body without a header is a raw request, which raw_request
+decodes. The module knows no routes and no sockets.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from nereid_gateway.plane.decoding.pool import RunJob
 
 _NUMBER: Final = re.compile(rb"\s*([+-]?)0*([0-9]*)")
-# int() is quadratic, and refuses more than some thousand digits.
+# int() takes quadratic time, and refuses more than some thousand digits.
 _MAX_DIGITS: Final = 100
-# Numbers below so many digits need no other look.
+# Numbers with fewer digits need no further check.
 _PLAIN_DIGITS: Final = 16
-# As many as fit into the protocol's 64 bits.
+# The largest number that fits into the protocol's 64 bits.
 _MAX_CLASSES: Final = (1 << 63) - 1
 _ID: Final = re.compile(rb'\{\s*"id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*(,)')
 _SOURCE_PARAMETERS: Final = ("binary_data_size", "shared_memory_region")
@@ -58,8 +58,9 @@ _RESERVED: Final = (
 
 
 class ResponseForm(NamedTuple):
-    """Which outputs the client wants as binary: the default, and exceptions by name. Of those in
-    shared memory the response has no data.
+    """Outputs that the client wants as binary: the default, and exceptions by name.
+
+    Outputs in shared memory have no data in the response.
     """
 
     binary_by_default: bool = False
@@ -71,26 +72,27 @@ ALL_BINARY: Final = ResponseForm(binary_by_default=True)
 
 
 class ParsedHeader(NamedTuple):
-    """What a JSON header says."""
+    """Parsed JSON header."""
 
     checked: CheckedHead
     request_id: str
     parameters: dict[str, Parameter] | None
     priority: int
     timeout_us: int
-    # Of each input; None: its data is in the header itself, 0: in shared memory.
+    # Size of each input; `None` for an input with data in the header itself, 0 for one in shared
+    # memory.
     sizes: tuple[int | None, ...]
     inline: tuple[bytes, ...]
-    # The inputs that these are.
+    # Descriptions of the inline inputs.
     inline_inputs: tuple[HeadInput, ...]
     form: ResponseForm
 
 
 def header_length(text: bytes | None, body_size: int) -> int:
-    """The length of the JSON header, 0 for a raw request; as C's atoi reads the header's value.
+    """Return the length of the JSON header, 0 for a raw request; reads the value as C's atoi.
 
     Raises:
-        InvalidArgument: it does not lie inside the body.
+        InvalidArgument: the header does not lie within the body.
     """
     if text is None:
         return body_size
@@ -110,7 +112,7 @@ def header_length(text: bytes | None, body_size: int) -> int:
 
 
 class InferRequestDecoder:
-    """Decodes the bodies of one model's requests."""
+    """Decode the bodies of one model's requests."""
 
     def __init__(
         self,
@@ -119,7 +121,7 @@ class InferRequestDecoder:
         headers: BoundedCache[tuple[bytes, bytes], ParsedHeader],
         regions: Regions = NO_REGIONS,
     ) -> None:
-        """headers: those that were parsed, by naming head and text; shared by all decoders."""
+        """Keep the parsed headers by naming head and text, which all decoders share."""
         self.model = model
         self.version = version
         self._regions = regions
@@ -132,8 +134,10 @@ class InferRequestDecoder:
         length: int,
         unchecked: list[StringInput] | None = None,
     ) -> tuple[InferRequest, ResponseForm]:
-        """Decode a body whose first length bytes are the header; an invalid body becomes an error
-        request. unchecked: gets the large inputs whose elements are still to be counted.
+        """Decode a body whose first length bytes are the header.
+
+        An invalid body becomes an error request. Large inputs whose elements are still to be
+        counted are added to unchecked.
         """
         request = InferRequest(0, self.naming_head, [])
         try:
@@ -163,8 +167,9 @@ class InferRequestDecoder:
         run_job: RunJob,
         read: Callable[[RegionRanges], Awaitable[ReadInputs]],
     ) -> tuple[InferRequest, ResponseForm]:
-        """As decode, of a large header, which run_job parses. read: reads large inputs from
-        clients' shared memory.
+        """Decode a body with a large header, which run_job parses.
+
+        read reads large inputs from clients' shared memory.
         """
         request = InferRequest(0, self.naming_head, [])
         try:
@@ -189,7 +194,7 @@ class InferRequestDecoder:
                 request.payloads = []
                 with self._regions.having(inputs):
                     self._fill_request(request, header, inline, body, length)
-            binary = [each for each in header.checked.strings if _is_binary(header, each)]
+            binary = [tensor for tensor in header.checked.strings if _is_binary(header, tensor)]
             unchecked: list[StringInput] = []
             _check_strings(request, binary, unchecked)
             if unchecked:
@@ -199,20 +204,26 @@ class InferRequestDecoder:
         return request, header.form
 
     def known_header(self, text: bytes) -> ParsedHeader | None:
-        """What a JSON header says that was decoded before; None: it was not remembered."""
+        """Return a JSON header that was parsed before, or None if it was not remembered."""
         return self._headers.get((self.naming_head, text))
 
     def error_request(self, error: NereidError, request_id: str = "") -> InferRequest:
-        """Submitted for a request that could not be decoded: names the model and the error."""
+        """Return the request to submit for one that could not be decoded.
+
+        It names the model and the error.
+        """
         error_status = error_status_of(error)
-        # It may quote invalid text, which frames cannot hold.
+        # The message may quote invalid text, which frames cannot hold.
         error_status = error_status._replace(message=parser.printable(error_status.message))
         return InferRequest(0, self.naming_head, [], request_id, error_status=error_status)
 
     def _read_text(
         self, request: InferRequest, body: bytes | MessageBuffer, length: int
     ) -> tuple[bytes, bool]:
-        """The header's text without a leading id, which is moved to request; whether it has one."""
+        """Return the header's text without a leading id, and whether it had one.
+
+        The id is moved to the request.
+        """
         if isinstance(body, MessageBuffer):
             text = bytes(body.view[:length])
             request.lease = body.lease
@@ -221,7 +232,7 @@ class InferRequestDecoder:
         match = _ID.match(text)
         if match is None:
             return text, False
-        # The id is what changes from one header to the next; what is left repeats.
+        # Only the id changes from one header to the next; the rest repeats.
         request.request_id = match[1].decode("utf-8", "replace")
         return b"{" + text[match.end() :], True
 
@@ -269,7 +280,10 @@ class InferRequestDecoder:
             raise InvalidArgument(f"unexpected additional input data for model '{self.model}'")
 
     def _parse_header(self, text: bytes, repeated: bytes, arrays: int) -> ParsedHeader:
-        """repeated: what is left of the text without so many arrays of data (inline_data)."""
+        """Parse a header, and remember it if its text may be repeated.
+
+        repeated is the rest of the text after `arrays` arrays of data were cut out (inline_data).
+        """
         header = _HeaderParser(self.model, self.version, self._regions).parse(parser.parse(text))
         if len(repeated) <= request_head.MAX_CACHED_HEAD_BYTES and (
             inline_data.is_cut(repeated, arrays) if arrays else not header.inline
@@ -282,21 +296,22 @@ class InferRequestDecoder:
 def parse_header_job(
     texts: Sequence[bytes], model: str, version: str, shm_allowed: bool
 ) -> tuple[ParsedHeader, tuple[bytes, ...]]:
-    """A job for a decoder process: the header in a text, and its inline tensors, whose elements
-    have been counted.
+    """Return the header in a text, and its inline tensors; a job for a decoder process.
+
+    The elements of these tensors have been counted.
     """
     regions = UnresolvedRegions(allowed=shm_allowed)
     header = _HeaderParser(model, version, regions).parse(parser.parse(texts[0]))
     inline = iter(header.inline)
     raws = [b"" if size is not None else next(inline) for size in header.sizes]
-    for each in header.checked.strings:
-        if not _is_binary(header, each):
-            string_elements.check(raws[each.position], each, header.request_id)
+    for tensor in header.checked.strings:
+        if not _is_binary(header, tensor):
+            string_elements.check(raws[tensor.position], tensor, header.request_id)
     return header._replace(inline=()), header.inline
 
 
 def _is_binary(header: ParsedHeader, tensor: StringInput) -> bool:
-    """Whether a tensor is not in the header itself."""
+    """Return whether a tensor's data is outside the header."""
     return header.sizes[tensor.position] is not None
 
 
@@ -314,7 +329,7 @@ def _check_strings(
 
 
 class _HeaderParser:
-    """Parses one JSON header in Triton's order, so that the same first error is reported."""
+    """Parse one JSON header in Triton's order, so that the same error is reported first."""
 
     def __init__(self, model: str, version: str, regions: Regions) -> None:
         self._model = model
@@ -328,20 +343,26 @@ class _HeaderParser:
         self._inline_inputs: list[HeadInput] = []
         self._classes: dict[str, int] = {}
         self._input_ranges: list[tuple[int, RegionRange]] = []
-        # Of an output that is requested twice the first counts; None: not in shared memory.
+        # Ranges of outputs; `None` for one that is not in shared memory. If an output is requested
+        # twice, the first request counts.
         self._output_ranges: dict[str, RegionRange | None] = {}
 
     def parse(self, document: Any) -> ParsedHeader:
+        """Return the header in a document.
+
+        Raises:
+            NereidError: the header is wrong, with Triton's text.
+        """
         members = document if type(document) is dict else {}
         request_id = parser.string_member(members, "id") if "id" in members else ""
         parameters = self._parse_parameters(members) if "parameters" in members else None
         tensors = parser.array_member(members, "inputs")
         request_head.check_count("inputs", len(tensors), self._model)
-        inputs = [self._parse_input(each) for each in tensors]
+        inputs = [self._parse_input(tensor) for tensor in tensors]
         outputs = parser.array_member(members, "outputs") if "outputs" in members else ()
         request_head.check_count("outputs", len(outputs), self._model)
-        names = [self._parse_output(each) for each in outputs]
-        # Of an output that is requested twice the first counts.
+        names = [self._parse_output(output) for output in outputs]
+        # If an output is requested twice, the first request counts.
         first = dict(reversed(names))
         by_name = {name: binary for name, binary in first.items() if binary is not None}
         if names:
@@ -350,7 +371,7 @@ class _HeaderParser:
         checked = request_head.build(
             self._model, self._version, inputs, [name for name, _ in names], self._classes
         )
-        placed = tuple((name, found) for name, found in self._output_ranges.items() if found)
+        placed = tuple((name, place) for name, place in self._output_ranges.items() if place)
         if placed or self._input_ranges:
             checked = checked._replace(regions=RegionRanges(tuple(self._input_ranges), placed))
         return ParsedHeader(
@@ -394,10 +415,10 @@ class _HeaderParser:
         if type(parameters) is not dict:
             parameters = {}
         sources = ["data"] if "data" in members else []
-        sources += [each for each in _SOURCE_PARAMETERS if each in parameters]
+        sources += [source for source in _SOURCE_PARAMETERS if source in parameters]
         if len(sources) != 1:
-            found = "set" + "".join(f" '{source}'" for source in sources)
-            raise InvalidArgument(f"{_ONE_SOURCE} But {found if sources else 'no field is set'}")
+            named = "set" + "".join(f" '{source}'" for source in sources)
+            raise InvalidArgument(f"{_ONE_SOURCE} But {named if sources else 'no field is set'}")
         name = parser.string_member(members, "name")
         datatype = parser.string_member(members, "datatype")
         shape = [
@@ -439,7 +460,7 @@ class _HeaderParser:
         tensor_range = None
         if "shared_memory_region" in parameters:
             for other in ("classification", "binary_data"):
-                # Of classification even 0.
+                # A classification is an error even if it is 0.
                 if parameters.get(other) or (other == "classification" and other in parameters):
                     raise InvalidArgument(
                         f"Output can't set both 'shared_memory_region' and '{other}'"
@@ -452,7 +473,11 @@ class _HeaderParser:
 
 
 def custom_parameter(key: str, value: Any) -> Parameter:
-    """A parameter's value, which must be of a kind that the protocol has."""
+    """Return a parameter's value, which must be of a kind that the protocol has.
+
+    Raises:
+        NereidError: the value is of another kind.
+    """
     if key == "sequence_id":
         if type(value) is str:
             text = parser.printable(value)
@@ -466,7 +491,7 @@ def custom_parameter(key: str, value: Any) -> Parameter:
     if type(value) is str:
         return parser.printable(value)
     if isinstance(value, bool | int | float):
-        # As on Triton, an integer of JSON is signed.
+        # JSON integers are signed, as on Triton.
         return float(value) if value >= 1 << 63 else value
     raise InvalidArgument(
         f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."

@@ -1,4 +1,4 @@
-"""Encodes the body of an HTTP infer response: a JSON header followed by binary tensors.
+"""Encoder of the body of an HTTP infer response: a JSON header followed by binary tensors.
 
 Everything but the id and the tensors is a pure function of the response's head, the sizes and the
 form; it is remembered by them.
@@ -32,29 +32,31 @@ HeadMembers = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 class _Layout(NamedTuple):
-    """What responses with one head have in common."""
+    """Common parts of responses with one head."""
 
-    # The JSON text without its opening brace and without an id, cut where outputs' data belongs.
+    # JSON text without its opening brace and without an id, cut where outputs' data belongs.
     texts: list[bytes]
-    # What that is: places among the payloads, and datatypes.
+    # Outputs whose data that is: places among the payloads, and datatypes.
     inline: list[tuple[int, str]]
-    # The places of what follows the text.
+    # Places of the payloads that follow the text.
     binary: list[int]
     all_binary: bool
 
 
 class LargeOutputsError(Exception):
-    """A response has more to write as JSON than a turn of the event loop may spend."""
+    """Report a response with more JSON to write than a turn of the event loop may spend."""
 
 
 class InferResponseEncoder:
-    """Encodes responses; remembers the headers that it has written."""
+    """Encode responses, and remember the headers that were written."""
 
     def __init__(
         self, max_json_bytes: int = LARGE_BYTES, max_text_bytes: int | None = None
     ) -> None:
-        """max_json_bytes: of the tensors that it writes as JSON, of one response. max_text_bytes:
-        of their JSON, which is then written in slices; None: at once.
+        """Limit the outputs that are written as JSON.
+
+        max_json_bytes: size of these tensors in one response. max_text_bytes: size of their JSON,
+        which is then written in slices; without it they are written at once.
         """
         self._max_json_bytes = max_json_bytes
         self._max_text_bytes = max_text_bytes
@@ -66,11 +68,12 @@ class InferResponseEncoder:
     def encode(
         self, response: InferResponse, request_id: str, form: ResponseForm
     ) -> tuple[bytes, bytes, Sequence[bytes]]:
-        """Content type, further header lines and body of a response without error.
+        """Return content type, further header lines and body of a response without error.
 
         Raises:
             InvalidArgument: an output has no JSON form and was not requested as binary.
-            LargeOutputsError: the outputs that were not are too large for this encoder.
+            LargeOutputsError: the outputs that were not requested as binary are too large for this
+                encoder.
         """
         payloads: Sequence[Any] = response.payloads
         key = (response.head, form, *map(len, payloads))
@@ -102,7 +105,7 @@ class InferResponseEncoder:
             output: dict[str, Any] = tensor.copy()
             outputs.append(output)
             if name in form.in_regions:
-                # Its data is in the client's memory already.
+                # The output's data is in the client's memory already.
                 continue
             if by_name.get(name, form.binary_by_default):
                 output["parameters"] = {"binary_data_size": len(payload)}
@@ -116,13 +119,13 @@ class InferResponseEncoder:
         text = orjson.dumps({**members, "outputs": outputs})[1:]
         all_binary = len(binary) == len(outputs)
         layout = _Layout(text.split(QUOTED_MARK), inline, binary, all_binary=all_binary)
-        # Strings differ in their sizes, and would fill the table.
-        if len(text) <= MAX_CACHED_HEAD_BYTES and all(each != BYTES for _, each in inline):
+        # Sizes of strings differ, so that their layouts would fill the table.
+        if len(text) <= MAX_CACHED_HEAD_BYTES and all(datatype != BYTES for _, datatype in inline):
             self._layouts.remember(key, layout)
         return layout
 
     def _write_inline(self, layout: _Layout, payloads: Sequence[Any]) -> bytes:
-        """The JSON text with the outputs that it has itself."""
+        """Return the JSON text with the data of the outputs that are not binary."""
         from_raw = tensor_data.from_raw
         if self._max_text_bytes is not None:
             from_raw = tensor_data.OutputTexts(self._max_text_bytes).from_raw
@@ -133,7 +136,7 @@ class InferResponseEncoder:
         return b"".join(pieces)
 
     def parse_head(self, data: bytes) -> HeadMembers:
-        """What a response's head says."""
+        """Return the members and the outputs in a response's head."""
         head = self._heads.get(data)
         if head is None:
             message = kserve_pb2.ModelInferResponse.FromString(data)
@@ -146,8 +149,8 @@ class InferResponseEncoder:
             head = (
                 members,
                 [
-                    {"name": each.name, "datatype": each.datatype, "shape": list(each.shape)}
-                    for each in message.outputs
+                    {"name": output.name, "datatype": output.datatype, "shape": list(output.shape)}
+                    for output in message.outputs
                 ],
             )
             self._heads.remember(data, head)
@@ -157,8 +160,9 @@ class InferResponseEncoder:
 def encode_job(
     payloads: Sequence[bytes], head: bytes, request_id: str, form: ResponseForm, max_text_bytes: int
 ) -> tuple[tuple[bytes, bytes], Sequence[bytes]]:
-    """A job for a decoder process: content type, further header lines, and the parts of the body of
-    a response.
+    """Return content type, further header lines and the parts of a response's body.
+
+    A job for a decoder process.
     """
     response = InferResponse(0, head, list(payloads))
     encoder = InferResponseEncoder(sys.maxsize, max_text_bytes)

@@ -1,4 +1,4 @@
-"""A raw request: a body that is nothing but the data of a model's one input.
+"""Raw requests, whose body is nothing but the data of a model's one input.
 
 Name, datatype and shape follow from the model's configuration, as Triton deduces them.
 """
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def deduce_input(config: model_config_pb2.ModelConfig, body: bytes) -> tuple[HeadInput, bytes]:
-    """The input that body is the data of, and its raw form.
+    """Return the input that body has the data of, and its raw form.
 
     Raises:
-        InvalidArgument: the model has several inputs, or its shape is ambiguous.
+        InvalidArgument: the model has several inputs, or the input's shape is ambiguous.
     """
     if len(config.input) != 1:
         raise InvalidArgument(

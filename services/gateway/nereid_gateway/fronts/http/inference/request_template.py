@@ -1,9 +1,9 @@
-"""What repeats of a request and of its response: all but their tensors.
+"""Parts of a request and of its response that repeat: all but their tensors.
 
 Most clients that keep a connection send the same HTTP head and the same JSON header again and
-again. What the first such request says need not be read again, nor what precedes the tensors of its
-response be formatted again. All is keyed by the very bytes: the HTTP head's (server.known_headers),
-the JSON header's and the response's head. Knows no connection.
+again. The headers of the first such request need not be parsed again, nor the text before the
+tensors of its response be formatted again. The keys are the bytes themselves: the HTTP head's
+(server.known_headers), the JSON header's and the response's head. The module knows no connection.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     )
     from nereid_gateway.server.call import HttpCall
 
-# Of a JSON header, and of what precedes the tensors of a response. There is a template for each
-# connection.
+# Maximum size of a JSON header, and of the text before a response's tensors. There is a template
+# for each connection.
 _MAX_BYTES: Final = 1024
-# Headers that say something of the request, or of the form of its response.
+# Headers on which the request, or the form of its response, depends.
 _MEANINGFUL: Final = (
     b"content-encoding",
     b"accept-encoding",
@@ -39,7 +39,7 @@ _MEANINGFUL: Final = (
 
 
 class RequestTemplate:
-    """The requests with one HTTP head and one JSON header, all of whose tensors are binary."""
+    """Requests with one HTTP head and one JSON header, all of whose tensors are binary."""
 
     __slots__ = (
         "_head",
@@ -62,7 +62,7 @@ class RequestTemplate:
         header: ParsedHeader,
         sizes: tuple[int, ...],
     ) -> None:
-        """text: the JSON header. sizes: of the tensors behind it."""
+        """Keep the JSON header's text and meaning, and the sizes of the tensors behind it."""
         self.decoder = decoder
         self.form = header.form
         self._text = text
@@ -70,15 +70,17 @@ class RequestTemplate:
         self._priority = header.priority
         self._timeout_us = header.timeout_us
         self._sizes = sizes
-        # Of the last response, and what preceded its tensors. No response has these sizes.
+        # Head, sizes and text before the tensors of the last response. No response has these first
+        # sizes.
         self._response_head = b""
         self._response_sizes = [-1]
         self._response_start = b""
         self._joins = False
 
     def make_request(self, body: bytes) -> InferRequest | None:
-        """The request with this body, which is as long as the first one's. None: it has another
-        JSON header.
+        """Return the request with this body, or None if it has another JSON header.
+
+        The body is as long as the first request's.
         """
         text = self._text
         if not body.startswith(text):
@@ -95,8 +97,9 @@ class RequestTemplate:
         return InferRequest(0, self._head, payloads, "", None, self._priority, self._timeout_us)
 
     def response_parts(self, response: InferResponse) -> list[bytes] | None:
-        """A response without an error, as it is written to a connection that is kept alive. None:
-        it has to be encoded.
+        """Return the parts of a response as written to a kept-alive connection, or None.
+
+        The response has no error. None means that it has to be encoded.
         """
         payloads: list[Any] = response.payloads
         sizes = [len(payload) for payload in payloads]
@@ -111,10 +114,14 @@ class RequestTemplate:
     def remember_response(
         self, response: InferResponse, encoded: tuple[bytes, bytes, Sequence[bytes]]
     ) -> None:
-        """encoded: content type, further header lines and body of a response."""
+        """Remember the text before a response's tensors, if all of them are binary.
+
+        encoded: content type, further header lines and parts of the body.
+        """
         content_type, extra, parts = encoded
         payloads: Sequence[Any] = response.payloads
-        # One part more precedes the JSON header's; outputs as JSON have none.
+        # The body of a binary response begins with two parts of JSON header; outputs as JSON have
+        # no parts.
         if content_type != BINARY or len(parts) != 2 + len(payloads):
             return
         json_header = parts[0] + parts[1]
@@ -130,8 +137,10 @@ class RequestTemplate:
 def make_template(
     call: HttpCall, decoder: InferRequestDecoder, length: int, request: InferRequest
 ) -> RequestTemplate | None:
-    """Of a call, whose body begins with a JSON header of this length, and its request. None: there
-    is more in the head or in the header than its tensors.
+    """Return the template of a call and its request, or None if they are not repeatable.
+
+    The call's body begins with a JSON header of this length. Only requests qualify of which head
+    and header say nothing beyond their tensors.
     """
     if (
         length > _MAX_BYTES

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 def server_metadata(message: kserve_pb2.ServerMetadataResponse) -> bytes:
+    """Return the JSON of the server's metadata."""
     return orjson.dumps(
         {
             "name": message.name,
@@ -25,6 +26,7 @@ def server_metadata(message: kserve_pb2.ServerMetadataResponse) -> bytes:
 
 
 def model_metadata(message: kserve_pb2.ModelMetadataResponse) -> bytes:
+    """Return the JSON of a model's metadata."""
     return orjson.dumps(
         {
             "name": message.name,
@@ -38,18 +40,18 @@ def model_metadata(message: kserve_pb2.ModelMetadataResponse) -> bytes:
 
 def _tensors(tensors: Iterable[TensorMetadata]) -> list[dict[str, Any]]:
     return [
-        {"name": each.name, "datatype": each.datatype, "shape": list(each.shape)}
-        for each in tensors
+        {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        for tensor in tensors
     ]
 
 
 def repository_index(message: kserve_pb2.RepositoryIndexResponse) -> bytes:
-    """A list; of a model that was never loaded it has only the name."""
+    """Return the JSON list of an index; a model that was never loaded has only its name there."""
     models = []
-    for each in message.models:
-        document = {"name": each.name}
+    for model in message.models:
+        document = {"name": model.name}
         for field in ("version", "state", "reason"):
-            value = getattr(each, field)
+            value = getattr(model, field)
             if value:
                 document[field] = value
         models.append(document)
@@ -68,7 +70,8 @@ _COMPUTE = ("compute_input", "compute_infer", "compute_output")
 
 
 def model_statistics(message: kserve_pb2.ModelStatisticsResponse) -> bytes:
-    return orjson.dumps({"model_stats": [_statistics(each) for each in message.model_stats]})
+    """Return the JSON of statistics of models."""
+    return orjson.dumps({"model_stats": [_statistics(model) for model in message.model_stats]})
 
 
 def _statistics(message: kserve_pb2.ModelStatistics) -> dict[str, Any]:
@@ -100,11 +103,11 @@ def _statistics(message: kserve_pb2.ModelStatistics) -> dict[str, Any]:
             for key, value in sorted(message.response_stats.items())
         },
         "batch_stats": [
-            {"batch_size": each.batch_size, **_durations(each, *_COMPUTE)}
-            for each in message.batch_stats
+            {"batch_size": batches.batch_size, **_durations(batches, *_COMPUTE)}
+            for batches in message.batch_stats
         ],
         "memory_usage": [
-            {"type": each.type, "id": each.id, "byte_size": each.byte_size}
-            for each in message.memory_usage
+            {"type": usage.type, "id": usage.id, "byte_size": usage.byte_size}
+            for usage in message.memory_usage
         ],
     }

@@ -1,8 +1,8 @@
-"""Tensors' data in JSON, cut out of the rest, which clients repeat.
+"""Tensors' data in JSON headers, cut out of the rest of the header, which clients repeat.
 
-An array is a value by itself: cut out of a document and parsed alone it is what it was there, and
-what is left, with a mark in its place, says of all such documents what it says of one. Knows JSON
-and numbers; what a header says, infer_request knows.
+An array is a JSON value of its own: cut out and parsed alone it has the same value as within its
+document. The rest, with a mark in place of each array, therefore means the same for all documents
+that share it. This module knows JSON and numbers; infer_request knows what a header says.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 
     from nereid_gateway.core.request_head import HeadInput
 
-# As serialisers write it; there may be a space behind it.
+# The member as serialisers write it; one space may follow.
 _MEMBER: Final = b'"data":'
-# Stands for data in what is remembered; nobody else can know it.
+# The mark stands for data in remembered headers. It is random, so that no client can send it.
 MARK: Final = secrets.token_hex(16)
 QUOTED_MARK: Final = b'"%b"' % MARK.encode()
 
 
 def cut(text: bytes) -> tuple[bytes, Sequence[bytes]]:
-    """A header with marks in the place of its arrays of data, and these. Without strings, which
-    may hold anything: a header that has some of them, or none at all, comes back whole.
+    """Return a header with marks in place of its arrays of data, and the arrays.
+
+    Arrays with strings are not cut, since strings may contain anything: a header that has such an
+    array, or no data at all, is returned whole.
     """
     at = text.find(_MEMBER)
     if at < 0:
@@ -40,7 +42,8 @@ def cut(text: bytes) -> tuple[bytes, Sequence[bytes]]:
     while at >= 0:
         start = at + len(_MEMBER)
         start += text.startswith(b" ", start)
-        # Behind an array in an object there are braces or quotes, and in one of numbers neither.
+        # After an array of numbers in an object come braces or quotes; within the array there are
+        # neither.
         limit = text.find(b'"', start)
         limit = len(text) if limit < 0 else limit
         brace = text.find(b"}", start, limit)
@@ -56,21 +59,22 @@ def cut(text: bytes) -> tuple[bytes, Sequence[bytes]]:
 
 
 def is_cut(rest: bytes, count: int) -> bool:
-    """Whether so many marks are in the place of the data of all inputs that have data, and nothing
-    else. rest: of a document that was read as a request.
+    """Return whether the marks stand exactly for the data of all inputs that have data.
+
+    rest is the cut text of a document that was read as a request; count is its number of marks.
     """
     try:
         inputs = orjson.loads(rest)["inputs"]
-        return [each["data"] for each in inputs if "data" in each] == [MARK] * count
+        return [tensor["data"] for tensor in inputs if "data" in tensor] == [MARK] * count
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return False
 
 
 def read(arrays: Sequence[bytes], inputs: Sequence[HeadInput]) -> list[bytes] | None:
-    """The raw form of these inputs' data. None: some of it is no JSON by itself.
+    """Return the raw form of the inputs' data, or None if some array is not JSON by itself.
 
     Raises:
-        NereidError: as tensor_data.to_raw.
+        NereidError: the data is wrong, as for tensor_data.to_raw.
     """
     raws = []
     for array, (name, datatype, shape) in zip(arrays, inputs, strict=True):
@@ -78,7 +82,8 @@ def read(arrays: Sequence[bytes], inputs: Sequence[HeadInput]) -> list[bytes] | 
             data = orjson.loads(array)
         except orjson.JSONDecodeError:
             return None
-        # Neither true nor false nor null: what is not nested is numbers.
+        # Without true, false and null, which have an r or an l, a list that is not nested has only
+        # numbers.
         flat = array.find(b"[", 1) < 0 and array.find(b"r") < 0 and array.find(b"l") < 0
         if flat and len(data) == bounded_count(shape):
             raw = tensor_data.pack_numbers(data, datatype)

@@ -1,8 +1,8 @@
-"""JSON documents of requests, parsed as Triton does, with its error texts.
+"""Parser of requests' JSON documents, as lenient as Triton's and with its error texts.
 
-orjson parses nearly all of them. What it refuses and Triton accepts (NaN and Infinity, a byte-order
-mark, text after a NUL, broken UTF-8, nesting deeper than its limit) is parsed again with the
-standard library. Knows JSON only, nothing of tensors or models.
+orjson parses nearly all documents. Those that it refuses and Triton accepts (NaN and Infinity, a
+byte-order mark, text after a NUL, broken UTF-8, nesting deeper than orjson's limit) are parsed
+again with the standard library. The module knows JSON only, nothing of tensors or models.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _BOM: Final = b"\xef\xbb\xbf"
 _PREFIX: Final = "failed to parse the request JSON buffer: "
 
-# The standard library's texts, and those of RapidJSON, which Triton's clients know.
+# Texts of the standard library, and RapidJSON's texts for them, which Triton's clients know.
 _REASONS: Final = (
     ("Expecting property name", "Missing a name for object member."),
     ("Illegal trailing comma before end of object", "Missing a name for object member."),
@@ -39,10 +39,10 @@ _REASONS: Final = (
 
 
 def parse(text: bytes) -> Any:
-    """The document that text holds.
+    """Return the document in a text.
 
     Raises:
-        Internal: it is not JSON; Triton's clients get status 500 for that.
+        Internal: the text is not JSON; Triton's clients get status 500 for that.
     """
     try:
         return orjson.loads(text)
@@ -51,31 +51,33 @@ def parse(text: bytes) -> Any:
 
 
 class RepeatedMembers(dict[str, Any]):
-    """A JSON object in which some member comes twice: the first counts."""
+    """JSON object in which some member occurs twice: the first one counts."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(reversed(pairs))
-        # In the order of the document; a name that is repeated is there several times.
+        # Names in the document's order; a repeated one occurs several times.
         self.names = [name for name, _ in pairs]
 
 
 def parse_members(text: bytes, nested: str) -> Any:
-    """As parse; but an object, and the one that is its member `nested`, is RepeatedMembers where it
-    has some member twice, of which parse has the last.
+    """Return the document in a text, with repeated members of its object kept apart.
+
+    The object, and the object that is its member `nested`, are RepeatedMembers where they have some
+    member twice; parse keeps the last one instead.
     """
     document = parse(text)
     if type(document) is not dict:
         return document
     members: Any = document.get(nested)
     count = len(document) + (len(members) if type(members) is dict else 0)
-    # The rest is in strings, or in other objects, or belongs to members that come twice.
+    # Further colons are in strings, in other objects, or belong to repeated members.
     if text.count(b":") <= count or _has_objects(document, nested):
         return document
     return _parse_leniently(text, _members)
 
 
 def _has_objects(document: dict[str, Any], nested: str) -> bool:
-    """Whether there are objects within its values, which would be slow to look at."""
+    """Return whether there are further containers within the values, which are slow to inspect."""
     return any(
         type(element) in _CONTAINERS
         for name, value in document.items()
@@ -102,7 +104,7 @@ def _parse_leniently(text: bytes, make_object: _MakeObject | None = None) -> Any
     except json.JSONDecodeError as error:
         if "Inf" not in document and "NaN" not in document:
             raise _refusal(error, document) from error
-        # Once: a client could have each further pass find one more token.
+        # One pass only: a client could make each further pass find one more token.
         spelt_out = _TOKEN.sub(_spell_out, document)
     try:
         return _loads(spelt_out, make_object)
@@ -125,7 +127,7 @@ def _loads(document: str, make_object: _MakeObject | None) -> Any:
                 parse_int=_integer,
                 object_pairs_hook=make_object,
             )
-        # Without callbacks it is several times as fast.
+        # The standard library is several times as fast without callbacks.
         return json.loads(document, object_pairs_hook=make_object)
     except _TooBigError as error:
         position = document.find(error.digits)
@@ -139,7 +141,7 @@ def _spell_out(match: re.Match[str]) -> str:
 
 
 class _TooBigError(Exception):
-    """A number that no double can hold."""
+    """Report a number that no double can hold."""
 
     def __init__(self, digits: str) -> None:
         super().__init__(digits)
@@ -154,7 +156,7 @@ def _finite(digits: str) -> float:
 
 
 def _integer(digits: str) -> int | float:
-    """As orjson reads it: what does not fit into 64 bits is a double."""
+    """Return a number as orjson reads it: a double if it does not fit into 64 bits."""
     value = int(digits) if len(digits) <= 20 else None
     if value is not None and -(1 << 63) <= value < 1 << 64:
         return value
@@ -162,7 +164,7 @@ def _integer(digits: str) -> int | float:
 
 
 def _reason(error: json.JSONDecodeError, document: str) -> tuple[str, int]:
-    """Why, and where: RapidJSON stops behind what it has begun to read."""
+    """Return RapidJSON's reason and position, which is behind the token that it began to read."""
     position = error.pos
     for start, reason in _REASONS:
         if error.msg.startswith(start):
@@ -183,36 +185,36 @@ def _reason(error: json.JSONDecodeError, document: str) -> tuple[str, int]:
 
 
 def _begun(document: str, position: int) -> int:
-    """How many characters of a value precede the one that cannot belong to it."""
+    """Return how many characters of a value precede the one that cannot belong to it."""
     begun = _BEGUN.match(document, position)
     return len(begun[0]) if begun else 0
 
 
-# A point without digits after it; an exponent without digits.
+# A decimal point without digits after it, and an exponent without digits.
 _FRACTION: Final = re.compile(r"(?<=[0-9])\.(?![0-9])")
 _EXPONENT: Final = re.compile(r"(?<=[0-9])[eE][+-]?(?![0-9])")
-# The beginnings of null, true, false and a negative number.
+# Beginnings of null, true, false and a negative number.
 _BEGUN: Final = re.compile(r"n(?:u(?:ll?)?)?|t(?:r(?:ue?)?)?|f(?:a(?:l(?:se?)?)?)?|-")
-# A string, closed or not. Nothing of it is tried twice, so that the cost is linear.
+# A string, closed or not. Matching never backtracks, so that the cost is linear.
 _STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-# Strings, which are left alone, and spellings that only RapidJSON knows.
+# Strings, which are kept as they are, and number spellings that only RapidJSON knows.
 _TOKEN: Final = re.compile(_STRING.pattern + r"|-?\b(?:Inf|NaN)\b", re.DOTALL)
-# All numbers that do not fit into a double, or into 64 bits, have such a part.
+# Every number that does not fit into a double, or into 64 bits, has such a part.
 _LARGE_NUMBER: Final = re.compile(r"[0-9]{19}|[0-9][eE]\+?0*+[0-9]{3}")
 _SPELT_OUT: Final = {"Inf": "Infinity", "-Inf": "-Infinity", "-NaN": "NaN"}
 
 
 def _enclosing(document: str, position: int) -> str:
-    """The bracket that closes the innermost container open at position.
+    """Return the bracket that closes the innermost container that is open at position.
 
-    What is before position was parsed: its brackets match.
+    The text before position was parsed, so its brackets match.
     """
     # A gateway starts without NumPy (nereid_gateway.core.deferred_imports).
     import numpy as np  # noqa: PLC0415
 
     text = _STRING.sub("", document[:position]).encode("ascii", "replace")
     brackets = np.frombuffer(text.translate(None, _NO_BRACKETS), np.uint8)[::-1]
-    # From the right, the first one that is opened and not closed.
+    # The innermost open bracket is the first from the right that is opened and not closed.
     depths = np.cumsum(np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1))
     unclosed = np.flatnonzero(depths == 1)
     return "]" if unclosed.size and brackets[unclosed[0]] == ord("[") else "}"
@@ -222,10 +224,10 @@ _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def utf8(text: str) -> bytes:
-    """The bytes of a parsed string; invalid UTF-8 comes back as it was.
+    """Return the bytes of a parsed string; invalid UTF-8 is restored.
 
     Raises:
-        Internal: half a surrogate pair, which UTF-8 cannot encode.
+        Internal: the string has half a surrogate pair, which UTF-8 cannot encode.
     """
     try:
         return text.encode("utf-8", "surrogateescape")
@@ -234,7 +236,7 @@ def utf8(text: str) -> bytes:
 
 
 def printable(text: str) -> str:
-    """Replace what UTF-8 cannot encode: protobuf's string fields refuse it."""
+    """Replace characters that UTF-8 cannot encode, which protobuf's string fields refuse."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -246,37 +248,64 @@ def printable(text: str) -> str:
 
 
 def refuse_kind(wanted: str, field: str = "") -> Never:
-    """Raise the error for a value that is not of the wanted kind; field: where it was, if known."""
+    """Raise the error for a value that is not of the wanted kind.
+
+    field names the member that had the value; it is empty if that is not known.
+    """
     prefix = f"Unable to parse '{field}': " if field else ""
     raise Internal(f"{prefix}attempt to access JSON non-{wanted} as {wanted}")
 
 
 def as_string(value: Any, field: str = "") -> str:
+    """Return value if it is a string, without characters that UTF-8 cannot encode.
+
+    Raises:
+        Internal: value is of another kind.
+    """
     if type(value) is not str:
         refuse_kind("string", field)
     return printable(value)
 
 
 def as_array(value: Any, field: str = "") -> list[Any]:
+    """Return value if it is an array.
+
+    Raises:
+        Internal: value is of another kind.
+    """
     if type(value) is not list:
         refuse_kind("array", field)
     return value
 
 
 def as_unsigned(value: Any, field: str = "") -> int:
+    """Return value if it is an integer of at least 0.
+
+    Raises:
+        Internal: value is of another kind.
+    """
     if type(value) is not int or value < 0:
         refuse_kind("unsigned-integer", field)
     return value
 
 
 def as_boolean(value: Any, field: str = "") -> bool:
+    """Return value if it is a boolean.
+
+    Raises:
+        Internal: value is of another kind.
+    """
     if type(value) is not bool:
         refuse_kind("boolean", field)
     return value
 
 
 def member(document: Any, field: str) -> Any:
-    """document[field], which must exist."""
+    """Return document[field].
+
+    Raises:
+        Internal: document is no object, or has no such member.
+    """
     if type(document) is not dict or field not in document:
         raise Internal(
             f"Unable to parse '{field}': attempt to access non-existing object member '{field}'"
@@ -285,12 +314,20 @@ def member(document: Any, field: str) -> Any:
 
 
 def string_member(document: Any, field: str) -> str:
-    """document[field], which must be a string."""
+    """Return document[field], which must be a string.
+
+    Raises:
+        Internal: there is no such string.
+    """
     return as_string(member(document, field), field)
 
 
 def array_member(document: Any, field: str) -> list[Any]:
-    """document[field], which must be an array."""
+    """Return document[field], which must be an array.
+
+    Raises:
+        Internal: there is no such array.
+    """
     return as_array(member(document, field), field)
 
 
@@ -298,7 +335,10 @@ def array_member(document: Any, field: str) -> list[Any]:
 
 
 def write(document: Any) -> bytes:
-    """The JSON text of document; NaN and Infinity as bare tokens, invalid UTF-8 as it came."""
+    """Return the JSON text of document.
+
+    NaN and Infinity become bare tokens; invalid UTF-8 is written as it was received.
+    """
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=True).encode(
         "utf-8", "surrogateescape"
     )

@@ -1,4 +1,4 @@
-"""Tensor data in JSON to raw bytes and back, by Triton's rules.
+"""Conversion of tensor data from JSON to raw bytes and back, by Triton's rules.
 
 Data may be flat or nested in any way. Integers outside a datatype's range wrap, as they do on
 Triton. FP16 and BF16 have no JSON form. BYTES elements are counted by string_elements, whatever
@@ -32,8 +32,8 @@ _FLOAT: Final = frozenset({"FP32", "FP64"})
 BINARY_ONLY: Final = frozenset({"FP16", "BF16"})
 _INT: Final = {int}
 _LIST: Final = {list}
-# As struct and memoryview say them. struct refuses integers out of range; a double that no FP32 can
-# hold becomes infinite, as on Triton.
+# Format codes of struct and memoryview. struct refuses integers out of range; a double that no FP32
+# can hold becomes infinite, as on Triton.
 _CODES: Final = {
     "BOOL": "?",
     "INT8": "b",
@@ -48,17 +48,17 @@ _CODES: Final = {
     "FP64": "d",
 }
 _NUMBER: Final = {int, float}
-# Of an output, that are written at once; a multiple of all sizes of elements.
+# Bytes of an output that are written at once; a multiple of all element sizes.
 _SLICE_BYTES: Final = 65_536
-# Strings that are encoded at once.
+# Number of strings that are encoded at once.
 _PIECE: Final = 65536
 
 
 def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
-    """The raw form of an input's `data` member.
+    """Return the raw form of an input's `data` member.
 
     Raises:
-        Internal: the data is not what the datatype and the shape say.
+        Internal: the data does not fit the datatype and the shape.
         InvalidArgument: the datatype is unknown, or has no JSON form.
     """
     count = bounded_count(shape)
@@ -80,10 +80,10 @@ def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
         return b"".join(join_bytes(_encoded(piece)) for piece in pieces)
     if len(data) != count:
         if not shape:
-            # Whether the model takes a scalar is checked first, by the scheduler.
+            # The scheduler checks first whether the model takes a scalar.
             return b""
         wanted = data[: min(count, len(data))]
-        # An element of the wrong kind is reported first.
+        # An element of the wrong kind is reported before a wrong number of elements.
         _numbers(wanted, set(map(type, wanted)), name, datatype)
         raise Internal("Unable to parse 'data': Shape does not match true shape of 'data' field")
     return _numbers(data, types, name, datatype)
@@ -118,8 +118,9 @@ def refuse_half_precision(name: str, datatype: str) -> Never:
 
 
 def pack_numbers(data: list[Any], datatype: str) -> bytes | None:
-    """As to_raw, of as many numbers as the shape says, none of them nested, a boolean or null.
-    None: that is for to_raw to say, or to refuse.
+    """Return the raw form of a flat list of numbers, or None if to_raw has to decide.
+
+    The list has as many elements as the shape says, and no nested list, boolean or null.
     """
     code = _CODES.get(datatype)
     if code is None or code == "?":
@@ -155,9 +156,9 @@ def _encoded(texts: list[str]) -> list[bytes]:
 
 
 def _flatten(data: list[Any]) -> list[Any]:
-    """The leaves of nested lists, in order; iterative, because nesting is unlimited."""
+    """Return the leaves of nested lists, in order; iteratively, because nesting is unlimited."""
     while (types := set(map(type, data))) == _LIST:
-        # Regular nesting, level by level.
+        # Lists that are nested regularly are flattened level by level.
         data = list(chain.from_iterable(data))
     if list not in types:
         return data
@@ -175,11 +176,14 @@ def _flatten(data: list[Any]) -> list[Any]:
 
 
 def from_raw(raw: bytes, datatype: str, *, scalar: bool = False) -> Any:
-    """An output's elements, flat, as orjson writes them: a list, or a Fragment where strict JSON
-    has no such elements. scalar: a lone element goes without its list.
+    """Return an output's elements, flat, as a value that orjson writes.
+
+    The value is a list, or a Fragment where strict JSON has no such elements. scalar: a single
+    element is returned without its list.
 
     Raises:
-        InvalidArgument: the datatype has no JSON form; as on Triton, after the model ran.
+        InvalidArgument: the datatype has no JSON form; as on Triton, that is found after the model
+            ran.
     """
     _check_has_json(datatype)
     elements = split_bytes(raw) if datatype == BYTES else raw
@@ -189,17 +193,17 @@ def from_raw(raw: bytes, datatype: str, *, scalar: bool = False) -> Any:
 
 
 class OutputTexts:
-    """Writes the outputs of a response in slices, since orjson crashes where it gets no memory."""
+    """Write the outputs of a response in slices, since orjson crashes where it gets no memory."""
 
     def __init__(self, max_bytes: int) -> None:
-        """max_bytes: of all texts."""
+        """Limit all texts together to max_bytes."""
         self._max_bytes = self._left_bytes = max_bytes
 
     def from_raw(self, raw: bytes, datatype: str, *, scalar: bool = False) -> Any:
-        """As the function of this name.
+        """Return an output's elements as the module's from_raw does.
 
         Raises:
-            InvalidArgument: likewise, or the texts are too large.
+            InvalidArgument: the datatype has no JSON form, or the texts are too large.
         """
         _check_has_json(datatype)
         text = io.BytesIO()
@@ -245,14 +249,14 @@ def _check_has_json(datatype: str) -> None:
 
 
 def _slices(raw: bytes, datatype: str) -> Iterator[Any]:
-    """Parts of an output, for _values; a long string is one by itself."""
+    """Yield parts of an output for _values; a long string is a part of its own."""
     if datatype != BYTES:
         view = memoryview(raw)
         for at in range(0, len(raw), _SLICE_BYTES):
             yield view[at : at + _SLICE_BYTES]
         return
     for elements in split_in_slices(raw, _SLICE_BYTES):
-        # What is longer than a slice is the last that begins in it.
+        # A string that is longer than a slice is the last one that begins in it.
         last = elements.pop() if len(elements[-1]) > _SLICE_BYTES else None
         if elements:
             yield elements
@@ -261,7 +265,7 @@ def _slices(raw: bytes, datatype: str) -> Iterator[Any]:
 
 
 def _values(elements: Any, datatype: str) -> tuple[list[Any], bool]:
-    """What JSON has for some elements, raw or of BYTES, and whether strict JSON has it."""
+    """Return the JSON values of raw or BYTES elements, and whether strict JSON has them."""
     if datatype == BYTES:
         try:
             return [element.decode() for element in elements], True
@@ -269,6 +273,7 @@ def _values(elements: Any, datatype: str) -> tuple[list[Any], bool]:
             return [element.decode("utf-8", "surrogateescape") for element in elements], False
     view: Any = memoryview(elements).cast("B")
     values: list[Any] = view.cast(_CODES[datatype]).tolist()
-    # A sum is cheap, and not finite where a value is not; or where finite ones are large.
+    # A sum is cheap. It is not finite if some value is not, or if finite values are large: then
+    # each value is checked.
     strict = datatype not in _FLOAT or isfinite(sum(values)) or all(map(isfinite, values))
     return values, strict
