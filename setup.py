@@ -1,7 +1,8 @@
-"""What pyproject.toml cannot say: mypyc compiles the modules of marked folders, where that can be done.
+"""Build steps that pyproject.toml cannot express: mypyc compiles the modules of marked folders.
 
-A folder's marks stand in its `__init__.py`, in a line such as ``# layout: compiled, pure``; they hold
-for its modules, not for folders in it. docs/decisions/layout.md has what each mark asks of them.
+A folder's marks stand in its `__init__.py`, in a line such as ``# layout: compiled, pure``. They hold
+for its modules, not for folders in it. A module opts out with ``# layout: not compiled, REASON``.
+docs/decisions/layout.md says what each mark demands.
 
 NEREID_COMPILE=1 fails where it cannot, 0 leaves all in pure Python. Not set: compiled if there are
 a C compiler, Python's headers and mypyc, and pure otherwise and for editable installs.

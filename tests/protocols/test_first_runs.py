@@ -28,7 +28,7 @@ from nereid_executor.core.recent_runs import RecentRuns
 from nereid_executor.instances.claims.begun_reports import BegunReport, BegunReports
 from nereid_executor.instances.claims.model_claims import Grant, ModelClaims, Rank
 from nereid_gateway.core.tensors.tensor_memory import TensorMemory
-from nereid_scheduler.admission.admission import Admission
+from nereid_scheduler.admission.admission import Admission, LinkSession
 from nereid_scheduler.admission.gateway_session import GatewaySession
 from nereid_scheduler.admission.orphaned_requests import OrphanedRequest
 from nereid_scheduler.core.instances.remote_instance import RemoteInstance
@@ -1042,7 +1042,7 @@ class CancelsClaimed(GatewaySession):
 class WaitsForTheOldLink(Admission):
     """A missing fence between two links of one gateway."""
 
-    def end_older_link(self, request_id: int, newer: GatewaySession) -> None:
+    def end_older_link(self, request_id: int, newer: LinkSession) -> None:
         """Wait until its end is seen."""
 
 

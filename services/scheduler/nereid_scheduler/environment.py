@@ -22,11 +22,11 @@ from nereid_scheduler.core.measurements.latencies import parse_metrics_config
 from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 from nereid_scheduler.core.resources import Resources
-from nereid_scheduler.mesh_cache import MeshCache
 from nereid_scheduler.placement.loads.load_rules import LoadRules
 from nereid_scheduler.placement.models.config_completion import CompletionRules
 from nereid_scheduler.ports import SocketPorts
 from nereid_scheduler.settings import BY_EXECUTIONS
+from nereid_scheduler.versions.caching.mesh_cache import MeshCache
 from nereid_scheduler.versions.queue_limits import QueueLimits
 from nereid_scheduler.versions.tracing.request_traces import open_traces
 
@@ -94,7 +94,13 @@ def open_environment(  # noqa: PLR0913 - as SchedulerService()
     return Environment(
         settings,
         ports,
-        MeshCache(settings, channel, open_cache_link, in_this_process=cache_in_memory),
+        MeshCache(
+            settings.mesh_secret("response cache"),
+            settings.cache_timeout_ms,
+            channel,
+            open_cache_link,
+            in_this_process=cache_in_memory,
+        ),
         state or _open_state(settings, cache_channel or channel),
         SegmentOwners(shm_namespace(settings.shm_limit_bytes)),
         open_traces(settings),

@@ -32,11 +32,11 @@ from nereid_scheduler.control.rules import EXPLICIT
 from nereid_scheduler.control.shards.remote_control import RemoteControl
 from nereid_scheduler.control.state.setting_records import SIZES
 from nereid_scheduler.environment import open_environment
-from nereid_scheduler.mesh_settings import MeshSettings
 from nereid_scheduler.model_parts import open_models
 from nereid_scheduler.pages.control import Control
 from nereid_scheduler.pages.counts_report import CountsReport
 from nereid_scheduler.pages.hosting_facts import HostingFacts
+from nereid_scheduler.pages.mesh_settings import MeshSettings
 from nereid_scheduler.pages.metrics import SchedulerMetrics
 from nereid_scheduler.pages.repository_methods import repository_handlers
 from nereid_scheduler.placement.executors.drains import Drains
@@ -93,7 +93,11 @@ class SchedulerService:
         )
         self._settings, self._environment = settings, environment
         self._mesh_settings = MeshSettings(
-            settings, self._send_notice, self._send_command, environment.state.settings
+            settings,
+            settings.trace_config,
+            self._send_notice,
+            self._send_command,
+            environment.state.settings,
         )
         self._models = models = open_models(
             environment,

@@ -12,8 +12,7 @@ from nereid.core.wire.codecs import RequestCodec, ResponseCodec
 from nereid.core.wire.varint import encode_varint
 from nereid.model_config import config_json, freeze_config, parse_config, validate_config
 from nereid_gateway.fronts.grpc import wire_format
-from nereid_gateway.fronts.http.endpoints import shared_memory
-from nereid_gateway.fronts.http.json import parser
+from nereid_gateway.fronts.http.json import parser, region_parameters
 from tests.fuzz import config_text, mesh_frames
 from tests.fuzz.cost.growing import Growing, Target
 
@@ -80,7 +79,7 @@ def _region(data: bytes) -> None:
     with suppress(NereidError):
         parameters = parser.parse(data)
         if isinstance(parameters, dict):
-            shared_memory.tensor_range(parameters)
+            region_parameters.tensor_range(parameters)
 
 
 REGIONS = Target(

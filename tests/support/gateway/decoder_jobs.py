@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from nereid.core.errors import NotFound
-from nereid_gateway.plane.client_shm.regions import ReadInputs, RegionRanges
+from nereid_gateway.core.tensors.region_ranges import RegionRanges
+from nereid_gateway.plane.client_shm.regions import ReadInputs
 
 
 async def run_here(

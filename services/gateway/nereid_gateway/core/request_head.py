@@ -22,7 +22,7 @@ from nereid_gateway.core.tensors.string_elements import StringInput
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nereid_gateway.plane.client_shm.regions import RegionRanges
+    from nereid_gateway.core.tensors.region_ranges import RegionRanges
 
 # Limits of a BoundedCache of values that are derived from heads.
 CACHED_HEADS: Final = 2048

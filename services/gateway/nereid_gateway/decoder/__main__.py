@@ -23,7 +23,7 @@ from nereid_gateway.plane.decoding.frames import receive_frame, send_frame
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid_gateway.plane.decoding.frames import Blob
+    from nereid_gateway.core.tensors.jobs import Blob
 
 _SET_PARENT_DEATH_SIGNAL: Final = 1
 # Loaded before memory is limited: what the jobs need.

@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from google.protobuf.message import DecodeError
 
 from nereid.bounded_cache import BoundedCache
 from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.errors import (
-    INTERNAL_MESSAGE,
     STOPPING_MESSAGE,
     Internal,
     MovedError,
@@ -26,12 +25,12 @@ from nereid.core.errors import (
     error_from_code,
 )
 from nereid.core.retry_after import DEFAULT_MS
-from nereid.core.wire.messages import MOVED, InferResponse, MovedResponse, error_status_of
-from nereid.observability.logging import request_log_extra
+from nereid.core.wire.messages import MOVED, InferResponse
 from nereid.observability.tracing import is_sampled
 from nereid.pb import kserve_pb2
 from nereid.timeline.records import LOADING, Wait
 from nereid_scheduler.admission.orphaned_requests import OrphanedRequests
+from nereid_scheduler.admission.refusals import client_error, refusal_response
 from nereid_scheduler.core.requests.entry import identify_response
 from nereid_scheduler.core.requests.entry_trace import RefusedRequest
 from nereid_scheduler.core.requests.load_queue import HeldRequest, LoadQueue
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.wire.messages import InferRequest
-    from nereid_scheduler.admission.gateway_session import GatewaySession
     from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
     from nereid_scheduler.core.requests.entry import Entry, PendingRequest
     from nereid_scheduler.core.requests.entry_trace import Traces
@@ -56,6 +54,16 @@ _log = logging.getLogger(__name__)
 
 _MAX_HEADS: Final = 4096
 _MAX_HEAD_BYTES: Final = 4096
+
+
+class LinkSession(Protocol):
+    """The session of one gateway's link, as far as admission has to end it."""
+
+    def has_pending(self, request_id: int) -> bool:
+        """Return whether a request of this gateway has no last response yet."""
+
+    def on_down(self) -> None:
+        """End the session."""
 
 
 class Admission:
@@ -92,7 +100,7 @@ class Admission:
         self._nested_calls = nested_calls
         self._first_runs = first_runs
         # Sessions of the gateways' links that are up.
-        self.sessions: dict[GatewaySession, None] = {}
+        self.sessions: dict[LinkSession, None] = {}
         # Requests that ran when their gateway was lost.
         self.orphans = OrphanedRequests(orphan_limit_s)
         self._by_head = BoundedCache[bytes, "QueuedRequests"](max_heads, _MAX_HEAD_BYTES)
@@ -137,7 +145,7 @@ class Admission:
         since_ns = since_ns or time.monotonic_ns()
         self._traces.refused(RefusedRequest(request, name, version, since_ns, error.message))
 
-    def end_older_link(self, request_id: int, newer: GatewaySession) -> None:
+    def end_older_link(self, request_id: int, newer: LinkSession) -> None:
         """End another link over which a request is pending that was sent again.
 
         Its gateway has given that link up before this scheduler sees it end.
@@ -334,22 +342,6 @@ def _stopping() -> MovedError:
 def stopping_response(request: InferRequest) -> InferResponse:
     """Return the response of a request that is left to the next scheduler."""
     return refusal_response(request, _stopping())
-
-
-def refusal_response(request: InferRequest, refusal: NereidError) -> InferResponse:
-    """Return the response of a request that was not accepted."""
-    if isinstance(refusal, MovedError):
-        return MovedResponse(request.id, error=error_status_of(refusal))
-    return InferResponse(request.id, error=error_status_of(refusal))
-
-
-def client_error(error: Exception, request: InferRequest) -> NereidError:
-    """Return the error to send for an exception; a bug is logged, and sent without its text."""
-    if isinstance(error, NereidError):
-        return error
-    extra = request_log_extra(request.request_id, request.trace_context)
-    _log.error("a request could not be admitted", exc_info=error, extra=extra)
-    return Internal(INTERNAL_MESSAGE)
 
 
 def _model_and_version(head: bytes) -> tuple[str, str]:

@@ -9,8 +9,8 @@ from itertools import count
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from nereid.core.wire.messages import Cancel, FlowControl, InferRequest
-from nereid_scheduler.admission.admission import client_error, refusal_response
 from nereid_scheduler.admission.orphaned_requests import OrphanedRequest
+from nereid_scheduler.admission.refusals import client_error, refusal_response
 from nereid_scheduler.core.requests.entry import Entry
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 

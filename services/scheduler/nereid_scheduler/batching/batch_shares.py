@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nereid_scheduler.batching.dynamic_batcher import UNLIMITED
+from nereid_scheduler.batching.forming_rules import UNLIMITED
 
 if TYPE_CHECKING:
-    from nereid.model_config import DynamicBatching
     from nereid_scheduler.batching.dynamic_batcher import DynamicBatcher
 
 # With fewer open requests, smaller batches cost more than the overlap saves.
@@ -22,14 +21,6 @@ _FEWEST_OPEN: Final = 32
 # Rough cost of a request outside of the executor. If executing one takes longer, the executor is
 # busy anyway, and its batches should be large.
 _OVERHEAD_NS: Final = 20_000
-
-
-def can_share(batching: DynamicBatching, max_batch_size: int) -> bool:
-    """Return whether nothing in the configuration asks for larger batches or for certain sizes."""
-    return not batching.max_queue_delay_us and batching.preferred_batch_sizes in (
-        (),
-        (max_batch_size,),
-    )
 
 
 class BatchShares:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nereid_scheduler.batching.dynamic_batcher import UNLIMITED
+from nereid_scheduler.batching.forming_rules import UNLIMITED
 from nereid_scheduler.batching.size_cost import SizeCost
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from nereid_scheduler.batching.forming_rules import UNLIMITED, forms_ahead
 from nereid_scheduler.batching.queues import (
     Cursor,
     Expiries,
@@ -44,19 +45,6 @@ if TYPE_CHECKING:
 
 # Number of formed batches that may wait for each instance, as on Triton.
 _FORMED_PER_INSTANCE: Final = 2
-# More requests than a batch can have.
-UNLIMITED: Final = 1 << 62
-
-
-def forms_ahead(batching: DynamicBatching) -> bool:
-    """Return whether batches may be formed before there is an instance for them."""
-    policy = batching.default_queue_policy
-    return not (
-        batching.priority_levels
-        or policy.default_timeout_us
-        or policy.allow_timeout_override
-        or policy.max_queue_size
-    )
 
 
 class _FormedBatch:

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nereid_scheduler.batching.batch_shares import can_share
-from nereid_scheduler.batching.dynamic_batcher import forms_ahead
+from nereid_scheduler.batching.forming_rules import can_share, forms_ahead
 from nereid_scheduler.batching.service_times import step_of
 from nereid_scheduler.batching.size_cost import SizeCost
 

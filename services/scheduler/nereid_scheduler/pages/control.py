@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from nereid.rpc import AsyncUnaryHandler, Call, UnaryHandler
-    from nereid_scheduler.mesh_settings import MeshSettings
     from nereid_scheduler.pages.counts_report import CountsReport
+    from nereid_scheduler.pages.mesh_settings import MeshSettings
     from nereid_scheduler.pages.metrics import SchedulerMetrics
     from nereid_scheduler.placement.loads.readiness import Readiness
     from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion

@@ -14,10 +14,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, cast
 
-from nereid_scheduler.batching.batch_shares import BatchShares, can_share
+from nereid_scheduler.batching.batch_shares import BatchShares
 from nereid_scheduler.batching.batch_sizes import BatchSizes
 from nereid_scheduler.batching.batcher import FifoBatcher
-from nereid_scheduler.batching.dynamic_batcher import DynamicBatcher, forms_ahead
+from nereid_scheduler.batching.dynamic_batcher import DynamicBatcher
+from nereid_scheduler.batching.forming_rules import can_share, forms_ahead
 from nereid_scheduler.batching.queue_control import AdaptiveBatcher
 from nereid_scheduler.core.instances.instance_batches import EXECUTING
 from nereid_scheduler.core.timer import RearmableTimer

@@ -2,9 +2,9 @@
 
 import pytest
 
-from nereid_scheduler.batching.batch_shares import BatchShares, can_share
+from nereid_scheduler.batching.batch_shares import BatchShares
 from nereid_scheduler.batching.batcher import DynamicBatcher
-from nereid_scheduler.batching.dynamic_batcher import UNLIMITED
+from nereid_scheduler.batching.forming_rules import UNLIMITED, can_share
 from nereid_scheduler.core.requests.entry import RequestState
 from tests.support.scheduler.batching import dynamic, enqueue, entries_of, next_entries, reason
 from tests.support.scheduler.samples import entry_of, model_of

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.core.wire.messages import InferRequest
-    from nereid_gateway.plane.decoding.pool import RunJob
+    from nereid_gateway.core.tensors.jobs import RunJob
 
 _unpack_length = Struct("<I").unpack_from
 

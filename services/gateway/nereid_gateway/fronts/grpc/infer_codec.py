@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nereid.core.wire.messages import InferResponse
+    from nereid_gateway.core.tensors.region_ranges import RegionRanges
     from nereid_gateway.core.tensors.string_elements import StringInput
     from nereid_gateway.core.tensors.tensor_memory import MessageBuffer
-    from nereid_gateway.plane.client_shm.regions import RegionRanges
     from nereid_gateway.plane.decoding.turns import LoopTurns
 
     Message = kserve_pb2.ModelInferRequest

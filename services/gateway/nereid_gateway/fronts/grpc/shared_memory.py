@@ -6,14 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import InvalidArgument
 from nereid.pb import kserve_pb2 as pb
+from nereid_gateway.core.tensors.region_ranges import RegionRange, RegionRanges
 from nereid_gateway.plane.client_shm.cuda import open_cuda
-from nereid_gateway.plane.client_shm.regions import (
-    CUDA,
-    SYSTEM,
-    RegionRange,
-    RegionRanges,
-    Registration,
-)
+from nereid_gateway.plane.client_shm.regions import CUDA, SYSTEM, Registration
 from nereid_gateway.plane.client_shm.system import open_system
 
 if TYPE_CHECKING:

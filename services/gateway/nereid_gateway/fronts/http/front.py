@@ -31,7 +31,6 @@ from nereid_gateway.server.call_tasks import CallTasks
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
 
-    from nereid_gateway.extras.console.endpoints import ConsoleEndpoints
     from nereid_gateway.plane.control.control_queue import ControlQueue
     from nereid_gateway.plane.data_plane import DataPlane
     from nereid_gateway.server.content_coding import ContentCoder
@@ -56,13 +55,13 @@ class HttpFront:
         data_plane: DataPlane,
         coder: ContentCoder,
         forwarding: HeaderForwarding | None = None,
-        console: ConsoleEndpoints | None = None,
+        console: object | None = None,
         *,
         restricted_apis: Collection[str] = (),
     ) -> None:
         """Make the handlers.
 
-        Without a console its routes do not exist. restricted_apis: APIs that require a header.
+        console: its handlers; without it its routes do not exist. restricted_apis: APIs that require a header.
         """
         control = data_plane.control
         loads = LoadReports(control)

@@ -23,6 +23,7 @@ from nereid.core.errors import (
     Unimplemented,
 )
 from nereid.core.wire.messages import InferRequest
+from nereid_gateway.core.tensors.region_ranges import RegionRange, RegionRanges
 from nereid_gateway.core.tensors.tensor_memory import tensor_bytes
 
 if TYPE_CHECKING:
@@ -71,21 +72,6 @@ class Memory(Protocol):
 
     def close(self) -> None:
         """Release what is held for it."""
-
-
-class RegionRange(NamedTuple):
-    """Where the data of a tensor is, as a request says it."""
-
-    region: str
-    offset: int
-    size_bytes: int
-
-
-class RegionRanges(NamedTuple):
-    """The ranges that a request's head names: of inputs by position, of outputs by name."""
-
-    inputs: tuple[tuple[int, RegionRange], ...]
-    outputs: tuple[tuple[str, RegionRange], ...]
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,9 @@ from nereid_gateway.plane.client_shm.system import SystemMemory, reopen_system
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from nereid_gateway.core.tensors.region_ranges import RegionRange
     from nereid_gateway.plane.client_shm.region_files import RegionFile, RegionFiles
-    from nereid_gateway.plane.client_shm.regions import Memory, RegionRange
+    from nereid_gateway.plane.client_shm.regions import Memory
 
 _log = logging.getLogger(__name__)
 

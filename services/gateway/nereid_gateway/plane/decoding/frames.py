@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Blob = bytes | memoryview
+    from nereid_gateway.core.tensors.jobs import Blob
+
 
 _SIZES: Final = Struct("<QQ")
 _SIZE: Final = Struct("<Q")

@@ -13,7 +13,7 @@ import contextlib
 import logging
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import (
     INTERNAL_MESSAGE,
@@ -30,12 +30,11 @@ from nereid_gateway.plane.decoding.limits import LONG_JOB_BYTES
 from nereid_gateway.plane.decoding.process import DecoderProcess, Job
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Sequence
 
     from nereid.core.errors import NereidError
-    from nereid_gateway.plane.decoding.frames import Blob
+    from nereid_gateway.core.tensors.jobs import Blob, JobFunction, RunJob
     from nereid_gateway.plane.decoding.outcomes import Outcome
-    from nereid_gateway.plane.decoding.process import JobFunction
 
 _log = logging.getLogger(__name__)
 
@@ -52,14 +51,6 @@ _LOG_INTERVAL_S: Final = 10.0
 
 # What a job returns: a value, and blobs.
 Returned = tuple[Any, Any]
-
-
-class RunJob(Protocol):
-    """DecoderPool.run on behalf of one peer."""
-
-    def __call__(
-        self, function: JobFunction, *arguments: Any, blobs: Sequence[Blob] = ()
-    ) -> Awaitable[tuple[Any, Sequence[Any]]]: ...
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,11 @@ from nereid_gateway.plane.decoding.outcomes import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid_gateway.plane.decoding.frames import Blob
+    from nereid_gateway.core.tensors.jobs import Blob, JobFunction
 
     # Runs in the process: takes the blobs and the arguments, returns a value and blobs.
-    JobFunction = Callable[..., tuple[Any, Sequence[Blob]]]
 
-_MODULE: Final = "nereid_gateway.plane.decoding"
+_MODULE: Final = "nereid_gateway.decoder"
 # What Python and its libraries need; no secrets of the gateway's environment.
 _ENVIRONMENT: Final = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "HOME", "TMPDIR")
 # Others of this machine first: what is decoded there is large, and its client waits anyway.

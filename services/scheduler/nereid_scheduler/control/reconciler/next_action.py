@@ -11,15 +11,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import Internal, InvalidArgument
 from nereid_scheduler.control.rules import ALL_MODELS
-from nereid_scheduler.core.models.dependencies import (
-    cycle_error,
-    in_load_order,
-    is_ensemble,
-    step_models,
-)
+from nereid_scheduler.core.models.dependencies import cycle_error, is_ensemble, step_models
 from nereid_scheduler.core.models.desired_models import Why
 from nereid_scheduler.core.models.found_model import NoVersion
 from nereid_scheduler.core.models.lifecycle import VersionState
+from nereid_scheduler.core.models.load_order import in_load_order
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -22,10 +22,10 @@ from nereid_scheduler.control.reconciler.next_action import (
 )
 from nereid_scheduler.control.repository.load_writes import LoadWrites
 from nereid_scheduler.control.rules import POLL
-from nereid_scheduler.core.models.dependencies import in_load_order, refuse_cycles
 from nereid_scheduler.core.models.desired_models import CONTINUING, PATIENT, Why
 from nereid_scheduler.core.models.found_model import NotUnique, NoVersion
 from nereid_scheduler.core.models.lifecycle import reason_of
+from nereid_scheduler.core.models.load_order import in_load_order, refuse_cycles
 from nereid_scheduler.placement.loads.reload import ModelReload
 from nereid_scheduler.placement.models.catalogue import ServedModel, ServedVersion
 from nereid_scheduler.placement.models.reload_plan import plan_reload

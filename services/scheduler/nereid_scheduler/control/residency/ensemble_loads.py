@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, Unavailable
 from nereid_scheduler.control.outcomes import ask_for
-from nereid_scheduler.core.models.dependencies import in_load_order, is_ensemble, step_models
+from nereid_scheduler.core.models.dependencies import is_ensemble, step_models
 from nereid_scheduler.core.models.desired_models import Why
+from nereid_scheduler.core.models.load_order import in_load_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

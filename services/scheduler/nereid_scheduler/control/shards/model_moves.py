@@ -12,14 +12,10 @@ from typing import TYPE_CHECKING
 
 from nereid_scheduler.control.rules import EXPLICIT
 from nereid_scheduler.control.shards.members.membership import Peer
-from nereid_scheduler.core.models.dependencies import (
-    in_load_order,
-    is_ensemble,
-    refuse_cycles,
-    step_models,
-)
+from nereid_scheduler.core.models.dependencies import is_ensemble, step_models
 from nereid_scheduler.core.models.desired_models import Why
 from nereid_scheduler.core.models.found_model import FoundModel
+from nereid_scheduler.core.models.load_order import in_load_order, refuse_cycles
 from nereid_scheduler.core.models.overrides import parse_override
 
 if TYPE_CHECKING:

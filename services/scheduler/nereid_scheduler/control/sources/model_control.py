@@ -16,13 +16,10 @@ from nereid_scheduler.control.outcomes import ask_for
 from nereid_scheduler.control.repository.recorded_models import require_allowed_files
 from nereid_scheduler.control.rules import ALL_MODELS, EXPLICIT, POLL
 from nereid_scheduler.control.sources.step_rights import StepRights
-from nereid_scheduler.core.models.dependencies import (
-    in_load_order,
-    refuse_cycles,
-    step_models,
-)
+from nereid_scheduler.core.models.dependencies import step_models
 from nereid_scheduler.core.models.desired_models import Why
 from nereid_scheduler.core.models.found_model import NotUnique
+from nereid_scheduler.core.models.load_order import in_load_order, refuse_cycles
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Iterable, Mapping

@@ -5,17 +5,14 @@ Pure: configurations in, names and orders out. Knows no state of a model.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.errors import InvalidArgument
 from nereid.core.known_backends import ENSEMBLE_PLATFORM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from nereid.pb import model_config_pb2 as config_pb
-    from nereid_scheduler.core.models.found_model import FoundModel
 
 
 # An arbitrary large odd number: multiplying by it spreads neighbouring ids.
@@ -68,38 +65,6 @@ def resolve_steps(
 def step_request_id(request_id: int, step: int) -> int:
     """Return the id of a step's request, which is the same when the ensemble's is sent again."""
     return ((request_id + step + 1) * _ODD + step) & _LARGEST_ID if request_id else 0
-
-
-def in_load_order(models: Iterable[FoundModel]) -> list[FoundModel]:
-    """Return these models, ensembles after the models of their steps; circular ones come last."""
-    waiting = {model.name: model for model in models}
-    ordered: list[FoundModel] = []
-    while waiting:
-        ready = [
-            model
-            for model in waiting.values()
-            if not any(name in waiting for name in step_models(model.draft))
-        ]
-        if not ready:
-            return ordered + list(waiting.values())
-        for model in ready:
-            del waiting[model.name]
-        ordered += ready
-    return ordered
-
-
-def refuse_cycles(models: Iterable[FoundModel]) -> list[FoundModel]:
-    """Return the same models; ensembles that contain themselves get an error."""
-    by_name = {model.name: model for model in models}
-
-    def models_in(name: str) -> list[str]:
-        return step_models(by_name[name].draft) if name in by_name else []
-
-    checked = []
-    for name, model in by_name.items():
-        text = cycle_error(name, models_in) if is_ensemble(model.draft) else ""
-        checked.append(replace(model, error=InvalidArgument(text)) if text else model)
-    return checked
 
 
 def cycle_error(name: str, models_in: Callable[[str], Iterable[str]]) -> str:

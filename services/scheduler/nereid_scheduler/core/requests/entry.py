@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from nereid.core.wire.messages import InferResponse
     from nereid_scheduler.core.requests.batch_frame import MemberLayout
+    from nereid_scheduler.core.requests.cache_lookup import CacheLookup
     from nereid_scheduler.core.requests.entry_trace import EntryTrace
     from nereid_scheduler.core.requests.execution import Execution
     from nereid_scheduler.core.requests.sequence import SequenceMember
-    from nereid_scheduler.versions.caching.response_cache import CacheLookup
 
 _log = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from nereid.core.errors import Cancelled, DeadlineExceeded, NereidError, Unavailable
 from nereid.core.wire.messages import InferResponse, payload_bytes
 from nereid_scheduler.batching.queues import deadline_passed, queue_full
+from nereid_scheduler.core.requests.cache_lookup import CacheLookup
 from nereid_scheduler.core.requests.entry import RequestState, about
 from nereid_scheduler.core.requests.single_flight import Flight, SingleFlight
 from nereid_scheduler.versions.caching.cache_keys import CacheKeys
@@ -62,40 +63,6 @@ class CacheScope(NamedTuple):
 
     prefix: bytes
     revision: bytes
-
-
-class CacheLookup:
-    """An entry's lookup and its flight.
-
-    waiting -> queued -> ended, or waiting -> ended; the leader of a flight waits for the lookup,
-    a follower for its leader. Until its digest is computed, an entry is in a flight of its own,
-    which is not in the table.
-    """
-
-    __slots__ = (
-        "admitted",
-        "flight",
-        "key",
-        "on_queued",
-        "revision",
-        "timer",
-        "waited_ns",
-        "waiting",
-    )
-
-    def __init__(self, key: bytes, revision: bytes, flight: Flight[Entry]) -> None:
-        self.key = key
-        self.revision = revision
-        self.flight = flight
-        self.waiting = True
-        # Whether the response is to be stored, once it is there.
-        self.admitted = True
-        # From its arrival until it was queued: the cost of the lookup.
-        self.waited_ns = 0
-        self.timer: asyncio.TimerHandle | None = None
-        # Called when the flight's leader is queued; raises NereidError if this entry shall not wait
-        # for that.
-        self.on_queued: Callable[[], None] | None = None
 
 
 class ResponseCache:

@@ -9,7 +9,7 @@ instance of that one. Only requests that name a caller are looked at. Knows no s
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from nereid.core.errors import InvalidArgument, Unavailable
 from nereid_scheduler.core.requests.entry import Batch, Entry, RequestState
@@ -20,10 +20,29 @@ if TYPE_CHECKING:
     from nereid.core.wire.messages import InferRequest
     from nereid_scheduler.core.instances.remote_instance import RemoteInstance
     from nereid_scheduler.core.requests.entry import EntryOwner
-    from nereid_scheduler.placement.executors.sessions import PlacedInstance
 
 MAX_DEPTH: Final = 32
 _MIN_SWEEP: Final = 64
+
+
+class HostedVersion(Protocol):
+    """A model version; `runtime` owns its entries."""
+
+    @property
+    def runtime(self) -> EntryOwner | None:
+        """Its queue and batches; `None` until it is loaded."""
+
+
+class HostedInstance(Protocol):
+    """An instance and the version that it is of."""
+
+    @property
+    def instance(self) -> RemoteInstance:
+        """The instance."""
+
+    @property
+    def served(self) -> HostedVersion:
+        """Its version."""
 
 
 class Call(NamedTuple):
@@ -36,7 +55,7 @@ class Call(NamedTuple):
 class NestedCalls:
     """Requests that instances wait for. placed: all instances, by the number that callers name."""
 
-    def __init__(self, placed: Mapping[int, PlacedInstance]) -> None:
+    def __init__(self, placed: Mapping[int, HostedInstance]) -> None:
         self._placed = placed
         self._calls: dict[RemoteInstance, list[Call]] = {}
         self._count = 0

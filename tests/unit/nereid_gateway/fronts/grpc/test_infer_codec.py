@@ -14,10 +14,10 @@ from nereid.core.tensors.datatypes import NAMES
 from nereid.core.wire.messages import InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.shm.reference import SharedMemory
+from nereid_gateway.core.tensors.region_ranges import RegionRange
 from nereid_gateway.core.tensors.tensor_memory import TensorMemory, tensor_bytes
 from nereid_gateway.fronts.grpc import wire_format
 from nereid_gateway.fronts.grpc.infer_codec import GrpcDecoder, decode_job, encode
-from nereid_gateway.plane.client_shm.regions import RegionRange
 from nereid_gateway.plane.decoding.turns import LoopTurns, TurnSpentError
 from tests.support.forms import attributes
 from tests.support.gateway.decoder_jobs import run_here

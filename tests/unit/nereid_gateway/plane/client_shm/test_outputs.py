@@ -5,14 +5,9 @@ from typing import Any
 from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid_gateway.core.infer_step import RequestHandle
+from nereid_gateway.core.tensors.region_ranges import RegionRange, RegionRanges
 from nereid_gateway.plane.client_shm.outputs import RegionOutputs
-from nereid_gateway.plane.client_shm.regions import (
-    SYSTEM,
-    RegionRange,
-    RegionRanges,
-    Regions,
-    Registration,
-)
+from nereid_gateway.plane.client_shm.regions import SYSTEM, Regions, Registration
 from tests.support.gateway.scripted_mesh import ScriptedMesh
 from tests.support.waiting import until
 

@@ -7,14 +7,13 @@ import pytest
 
 from nereid.core.errors import Internal, NereidError
 from nereid.core.wire.messages import InferRequest
+from nereid_gateway.core.tensors.region_ranges import RegionRange, RegionRanges
 from nereid_gateway.core.tensors.tensor_memory import TensorMemory
 from nereid_gateway.plane.client_shm.regions import (
     CUDA,
     MAX_REGIONS,
     SYSTEM,
     ReadLaterError,
-    RegionRange,
-    RegionRanges,
     Regions,
     Registration,
 )

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from nereid.core.errors import NereidError
+from nereid_gateway.core.tensors.region_ranges import RegionRange
 from nereid_gateway.plane.client_shm.region_files import RegionFiles
-from nereid_gateway.plane.client_shm.regions import CUDA, SYSTEM, RegionRange, Registration
+from nereid_gateway.plane.client_shm.regions import CUDA, SYSTEM, Registration
 from nereid_gateway.plane.client_shm.shared_regions import SharedRegions
 from nereid_gateway.plane.client_shm.system import open_system, reopen_system
 from tests.support.peers.shared_memory import Objects, open_files, shared_memory_objects

@@ -5,13 +5,12 @@ import pytest
 from nereid.pb import model_config_pb2
 from nereid_scheduler.core.models.dependencies import (
     cycle_error,
-    in_load_order,
     is_ensemble,
-    refuse_cycles,
     resolve_steps,
     step_models,
 )
 from nereid_scheduler.core.models.found_model import FoundModel
+from nereid_scheduler.core.models.load_order import in_load_order, refuse_cycles
 
 
 def found(name: str, steps: str = "") -> FoundModel:

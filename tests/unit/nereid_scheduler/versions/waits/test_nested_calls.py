@@ -12,10 +12,10 @@ from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.core.instances.instance_batches import SentBatch
 from nereid_scheduler.core.instances.remote_instance import RemoteInstance
+from nereid_scheduler.core.requests.cache_lookup import CacheLookup
 from nereid_scheduler.core.requests.entry import Batch, Entry, RequestState, ValidHead
 from nereid_scheduler.core.requests.single_flight import Flight
 from nereid_scheduler.placement.executors.sessions import PlacedInstance
-from nereid_scheduler.versions.caching.response_cache import CacheLookup
 from nereid_scheduler.versions.model_version import ModelVersion
 from nereid_scheduler.versions.version_context import VersionContext
 from nereid_scheduler.versions.waits.nested_calls import MAX_DEPTH, NestedCalls

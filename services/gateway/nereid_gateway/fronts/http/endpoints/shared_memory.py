@@ -12,7 +12,7 @@ from nereid.core.errors import Internal, InvalidArgument, NereidError, http_stat
 from nereid_gateway.fronts.http.endpoints.control_bodies import read_body
 from nereid_gateway.fronts.http.json import parser
 from nereid_gateway.plane.client_shm.cuda import HANDLE_BYTES, open_cuda
-from nereid_gateway.plane.client_shm.regions import CUDA, SYSTEM, RegionRange, Registration
+from nereid_gateway.plane.client_shm.regions import CUDA, SYSTEM, Registration
 from nereid_gateway.plane.client_shm.system import open_system
 
 if TYPE_CHECKING:
@@ -20,20 +20,6 @@ if TYPE_CHECKING:
     from nereid_gateway.plane.client_shm.regions import Regions
     from nereid_gateway.plane.data_plane import DataPlane
     from nereid_gateway.server.call import HttpCall
-
-
-def tensor_range(parameters: dict[str, Any]) -> RegionRange:
-    """Return the range that a tensor's parameters name, which include its region.
-
-    Raises:
-        Internal: a parameter is of the wrong kind.
-    """
-    region = parser.string_member(parameters, "shared_memory_region")
-    offset = parser.as_unsigned(parameters.get("shared_memory_offset", 0), "shared_memory_offset")
-    size_bytes = parser.as_unsigned(
-        parameters.get("shared_memory_byte_size", 0), "shared_memory_byte_size"
-    )
-    return RegionRange(region, offset, size_bytes)
 
 
 class SharedMemoryEndpoints:

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
     from nereid.core.wire.messages import InferResponse
     from nereid_gateway.core.routes import Route
+    from nereid_gateway.core.tensors.region_ranges import RegionRanges
     from nereid_gateway.core.tensors.string_elements import StringInput
     from nereid_gateway.core.tensors.tensor_memory import MessageBuffer
     from nereid_gateway.fronts.http.inference.infer_response import InferResponseEncoder
     from nereid_gateway.fronts.http.submission import InferSubmission
-    from nereid_gateway.plane.client_shm.regions import RegionRanges
     from nereid_gateway.plane.control.load_reports import LoadReports
     from nereid_gateway.server.call import HttpCall
     from nereid_gateway.server.call_tasks import CallTasks

@@ -17,14 +17,12 @@ from nereid.core.wire.messages import InferRequest, Parameter, error_status_of
 from nereid_gateway.core import request_head
 from nereid_gateway.core.request_head import CheckedHead, HeadInput
 from nereid_gateway.core.tensors import string_elements
+from nereid_gateway.core.tensors.region_ranges import RegionRange, RegionRanges
 from nereid_gateway.core.tensors.tensor_memory import MessageBuffer, tensor_bytes
-from nereid_gateway.fronts.http.endpoints import shared_memory
-from nereid_gateway.fronts.http.json import inline_data, parser, tensor_data
+from nereid_gateway.fronts.http.json import inline_data, parser, region_parameters, tensor_data
 from nereid_gateway.plane.client_shm.regions import (
     NO_REGIONS,
     ReadLaterError,
-    RegionRange,
-    RegionRanges,
     Regions,
     UnresolvedRegions,
 )
@@ -34,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from nereid.bounded_cache import BoundedCache
+    from nereid_gateway.core.tensors.jobs import RunJob
     from nereid_gateway.core.tensors.string_elements import StringInput
     from nereid_gateway.plane.client_shm.regions import ReadInputs
-    from nereid_gateway.plane.decoding.pool import RunJob
 
 _NUMBER: Final = re.compile(rb"\s*([+-]?)0*([0-9]*)")
 # int() takes quadratic time, and refuses more than some thousand digits.
@@ -437,7 +435,7 @@ class _HeaderParser:
         return HeadInput(name, datatype, shape)
 
     def _parse_range(self, parameters: dict[str, Any]) -> RegionRange:
-        tensor_range = shared_memory.tensor_range(parameters)
+        tensor_range = region_parameters.tensor_range(parameters)
         self._regions.find_region(tensor_range)
         return tensor_range
 

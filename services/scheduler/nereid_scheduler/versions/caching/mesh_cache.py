@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from nereid.pb import nereid_pb2 as pb
     from nereid.rpc import Channel
-    from nereid_scheduler.settings import Settings
     from nereid_scheduler.versions.caching.cache_client import CacheLink
 
 # How long sequences whose executor was lost wait for their snapshots.
@@ -27,14 +26,18 @@ class MeshCache:
 
     def __init__(
         self,
-        settings: Settings,
+        secret: bytes,
+        timeout_ms: float,
         channel: Channel | None,
         open_link: Callable[[], CacheLink] | None,
         *,
         in_this_process: bool,
     ) -> None:
-        """channel: to a cache elsewhere, open_link: to one in this process; in_this_process: it
-        keeps its values in this process' memory, not in Redis.
+        """Open the links.
+
+        secret: of the mesh, empty without a mesh token. timeout_ms: of a lookup of a response.
+        channel: to a cache elsewhere. open_link: to a cache in this process. in_this_process: the
+        cache keeps its values in this process' memory and not in Redis.
         """
         self.channel = channel
         self.responses: CacheClient | None = None
@@ -42,9 +45,9 @@ class MeshCache:
         if open_link is None and channel is not None:
             open_link = partial(dial_cache, channel)
         if open_link is not None:
-            secrets = cache_secrets(cache_seed(settings.mesh_secret("response cache")))
+            secrets = cache_secrets(cache_seed(secret))
             open_client = partial(CacheClient, secrets=secrets, in_this_process=in_this_process)
-            timeout_s = settings.cache_timeout_ms / 1000
+            timeout_s = timeout_ms / 1000
             self.responses = open_client(open_link(), timeout_s=timeout_s)
             self.snapshots = open_client(open_link(), timeout_s=_SNAPSHOT_TIMEOUT_S)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nereid.core.wire.messages import Notice
-    from nereid_scheduler.settings import Settings
+    from nereid.observability.logging import LogSettings
 
 
 class MeshSettings:
@@ -28,18 +28,20 @@ class MeshSettings:
 
     def __init__(
         self,
-        settings: Settings,
+        log: LogSettings,
+        trace_config: Sequence[str],
         send_to_gateways: Callable[[Notice], None],
         send_to_executors: Callable[[pb.ExecutorCommand], None],
         records: SettingRecords | None = None,
     ) -> None:
-        """The callbacks send to all services that are connected now. records None: changes are
-        recorded nowhere.
+        """The callbacks send to all connected services.
+
+        log, trace_config: the flags' values. records: without them no change is recorded.
         """
         self._records = records or SettingRecords(None)
-        self._trace = TraceExtensionSettings(parse_trace_config(settings.trace_config))
-        self._log = initial_log_rules(settings)
-        self._log_file = settings.log_file
+        self._trace = TraceExtensionSettings(parse_trace_config(trace_config))
+        self._log = initial_log_rules(log)
+        self._log_file = log.log_file
         self._log_changed = False
         self._send_to_gateways = send_to_gateways
         self._send_to_executors = send_to_executors

@@ -1,0 +1,22 @@
+"""The range of a registered region that a tensor's parameters name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nereid_gateway.core.tensors.region_ranges import RegionRange
+from nereid_gateway.fronts.http.json import parser
+
+
+def tensor_range(parameters: dict[str, Any]) -> RegionRange:
+    """Return the range that a tensor's parameters name, which include its region.
+
+    Raises:
+        Internal: a parameter is of the wrong kind.
+    """
+    region = parser.string_member(parameters, "shared_memory_region")
+    offset = parser.as_unsigned(parameters.get("shared_memory_offset", 0), "shared_memory_offset")
+    size_bytes = parser.as_unsigned(
+        parameters.get("shared_memory_byte_size", 0), "shared_memory_byte_size"
+    )
+    return RegionRange(region, offset, size_bytes)

@@ -1,0 +1,46 @@
+"""The lookup of one entry in the response cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from nereid_scheduler.core.requests.entry import Entry
+    from nereid_scheduler.core.requests.single_flight import Flight
+
+
+class CacheLookup:
+    """An entry's lookup and its flight.
+
+    waiting -> queued -> ended, or waiting -> ended; the leader of a flight waits for the lookup,
+    a follower for its leader. Until its digest is computed, an entry is in a flight of its own,
+    which is not in the table.
+    """
+
+    __slots__ = (
+        "admitted",
+        "flight",
+        "key",
+        "on_queued",
+        "revision",
+        "timer",
+        "waited_ns",
+        "waiting",
+    )
+
+    def __init__(self, key: bytes, revision: bytes, flight: Flight[Entry]) -> None:
+        self.key = key
+        self.revision = revision
+        self.flight = flight
+        self.waiting = True
+        # Whether the response is to be stored, once it is there.
+        self.admitted = True
+        # From its arrival until it was queued: the cost of the lookup.
+        self.waited_ns = 0
+        self.timer: asyncio.TimerHandle | None = None
+        # Called when the flight's leader is queued; raises NereidError if this entry shall not wait
+        # for that.
+        self.on_queued: Callable[[], None] | None = None
