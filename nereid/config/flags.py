@@ -1,7 +1,7 @@
-"""How settings declare their flags: a frozen dataclass whose fields are made by `flag()`.
+"""Declaration of flags: settings are a frozen dataclass whose fields are made by `flag()`.
 
 A flag's environment variable is NEREID_ and its name in capitals (--http-port: NEREID_HTTP_PORT).
-`nereid.config.settings_reader` reads what is declared here. Knows no service's settings.
+`nereid.config.settings_reader` reads the declared flags. This module knows no service's settings.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Topic(enum.Enum):
     SHARED_MEMORY = "Shared memory"
     MESH = "Access and TLS between services"
     TRITON = "Triton's flags without an equivalent"
-    # Of nereid perf.
+    # Topics of nereid perf.
     TARGET = "The server"
     INPUTS = "Requests"
     LOAD = "Load"
@@ -55,43 +55,47 @@ class Topic(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class PlatformVariable:
-    """A variable that a hosting platform sets, not Nereid's: it counts where neither the flag nor
-    the flag's own variable is given.
+    """An environment variable that a hosting platform sets.
 
-    texts: the flag's text by the variable's; None: they are the same. A text that is not among
-    them says nothing, nor does an empty one.
+    It counts if neither the flag nor the flag's own variable is given. texts maps the variable's
+    text to the flag's; `None` means that they are the same. An empty text, or one that texts lacks,
+    is ignored.
     """
 
     name: str
     texts: Mapping[str, str] | None = None
 
     def flag_text(self, environ: Mapping[str, str]) -> str | None:
-        """What it says of the flag; None: nothing."""
+        """Return the flag's text by this variable; `None` if it is not set, or is ignored."""
         text = environ.get(self.name) or None
         return text if text is None or self.texts is None else self.texts.get(text)
 
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """How one setting is read; parse raises ValueError with the reason a text is refused."""
+    """Rules for reading one setting.
+
+    parse raises ValueError with the reason why a text is refused.
+    """
 
     help: str
     parse: Parse
     aliases: tuple[str, ...] = ()
     # Deprecated flags, and the prefix that turns their values into values of this flag.
     deprecated: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    # May be given several times; the values gather in a tuple. In the environment they are
+    # The flag may be given several times, and its values are a tuple. In the environment they are
     # separated by ; or stand in a JSON list.
     repeated: bool = False
     # "--flag" alone stands for this text.
     bare: str | None = None
-    # May hold a password: not shown in errors, and passed to child processes by environment only.
+    # The value may hold a password: errors do not show it, and child processes get it by the
+    # environment only.
     secret: bool = False
-    # The text that stands for the default with --hardened; None: the default.
+    # The text that replaces the default with --hardened; `None`: the default stays.
     hardened: str | None = None
     platform: PlatformVariable | None = None
-    # All texts, from the environment and the texts that were given: for variables of another
-    # standard that count beneath these. Its own texts must be valid.
+    # Function of the environment and the given texts that returns all texts: it adds those of
+    # another standard's variables, which count less. The texts that it adds must be valid.
     merge: Callable[[Mapping[str, str], Sequence[str]], list[str]] | None = None
 
 
@@ -109,7 +113,10 @@ def flag(  # noqa: PLR0913 - each argument is one fact of the declaration
     platform: PlatformVariable | None = None,
     merge: Callable[[Mapping[str, str], Sequence[str]], list[str]] | None = None,
 ) -> Any:
-    """A dataclass field that is read from --its-name. A default of `...` makes it required."""
+    """Return a dataclass field that is read from --its-name.
+
+    A default of `...` makes the flag required.
+    """
     option = Flag(
         help, parse, aliases, deprecated or {}, repeated, bare, secret, hardened, platform, merge
     )
@@ -129,19 +136,22 @@ class DeclaredFlag:
 
     @property
     def name(self) -> str:
+        """The flag, such as --http-port."""
         return flag_name(self.field)
 
     @property
     def variable(self) -> str:
+        """The flag's environment variable, such as NEREID_HTTP_PORT."""
         return "NEREID_" + self.field.name.upper()
 
     @property
     def required(self) -> bool:
+        """True if the flag has no default."""
         return self.field.default is dataclasses.MISSING
 
     @property
     def default_text(self) -> str:
-        """The default as a user would write it; empty where there is none worth showing."""
+        """The default as a user would write it; empty if there is none worth showing."""
         default = self.field.default
         if default in (dataclasses.MISSING, None, (), ""):
             return ""
@@ -149,21 +159,21 @@ class DeclaredFlag:
 
 
 def declared_flags(*settings: type[Any]) -> list[DeclaredFlag]:
-    """All flags of these settings classes; of equal names the first counts."""
-    found: dict[str, DeclaredFlag] = {}
+    """Return all flags of these settings classes; the first one of each name counts."""
+    flags: dict[str, DeclaredFlag] = {}
     for cls in settings:
         for field in dataclasses.fields(cls):
-            if field.name not in found:
+            if field.name not in flags:
                 topic = _topic_of(cls, field.name)
-                found[field.name] = DeclaredFlag(field, field.metadata["flag"], topic)
-    return list(found.values())
+                flags[field.name] = DeclaredFlag(field, field.metadata["flag"], topic)
+    return list(flags.values())
 
 
 def flags_by_topic(flags: Iterable[DeclaredFlag]) -> list[tuple[Topic | None, list[DeclaredFlag]]]:
-    """The flags below their topics, in the order of Topic; those without one come last."""
+    """Return the flags by topic, in the order of Topic; flags without a topic come last."""
     groups: dict[Topic | None, list[DeclaredFlag]] = {}
-    for each in flags:
-        groups.setdefault(each.topic, []).append(each)
+    for declared in flags:
+        groups.setdefault(declared.topic, []).append(declared)
     return [(topic, groups[topic]) for topic in (*Topic, None) if topic in groups]
 
 
@@ -175,12 +185,12 @@ def _topic_of(settings: type[Any], name: str) -> Topic | None:
 
 
 def flag_name(field: dataclasses.Field[Any]) -> str:
-    """--exit-timeout-secs for exit_timeout_secs."""
+    """Return a field's flag: --exit-timeout-secs for exit_timeout_secs."""
     return "--" + field.name.replace("_", "-")
 
 
 def flag_text(value: Any) -> str:
-    """A value as it is written on a command line."""
+    """Return a value as it is written on a command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -188,7 +198,11 @@ def flag_text(value: Any) -> str:
 
 
 def boolean(text: str) -> bool:
-    """true/false, 1/0, yes/no, on/off."""
+    """Parse true/false, 1/0, yes/no or on/off.
+
+    Raises:
+        ValueError: the text is none of these.
+    """
     if text.lower() in _TRUE:
         return True
     if text.lower() in _FALSE:
@@ -197,7 +211,7 @@ def boolean(text: str) -> bool:
 
 
 def integer(least: int, most: int | None = None) -> Parse:
-    """A parser of whole numbers within bounds."""
+    """Return a parser of whole numbers within bounds, which are allowed themselves."""
 
     def parse(text: str) -> int:
         try:
@@ -213,7 +227,11 @@ def integer(least: int, most: int | None = None) -> Parse:
 
 
 def seconds(text: str) -> float:
-    """A time in seconds, not negative."""
+    """Parse a finite time in seconds that is not negative.
+
+    Raises:
+        ValueError: the text is no such number.
+    """
     try:
         value = float(text)
     except ValueError:
@@ -224,7 +242,7 @@ def seconds(text: str) -> float:
 
 
 def choice(*names: str) -> Parse:
-    """A parser of one of these words."""
+    """Return a parser that accepts one of these words."""
 
     def parse(text: str) -> str:
         if text not in names:
@@ -235,19 +253,23 @@ def choice(*names: str) -> Parse:
 
 
 def address(text: str) -> str:
-    """host:port, [v6]:port or unix:/path."""
+    """Parse host:port, [v6]:port or unix:/path.
+
+    Raises:
+        ValueError: the text is no such address.
+    """
     if not is_address(text):
         raise ValueError("expected host:port or unix:/path")
     return text
 
 
 def listening_address(interface: str, port: int) -> str:
-    """An address from an interface, which may also be unix:/path or [v6], and a port."""
+    """Return the address of an interface, which may also be unix:/path or [v6], and a port."""
     if unix_path(interface) is not None:
         return interface
     return text_of((interface.removeprefix("[").removesuffix("]"), port))
 
 
 port = integer(0, 65535)
-# A port that is opened only on request; -1 stands for none.
+# Parser of a port that is opened only on request; -1 means no port.
 own_port = integer(-1, 65535)

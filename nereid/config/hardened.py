@@ -1,6 +1,6 @@
 """--hardened: other defaults for the flags that declare one (`flag(..., hardened=...)`).
 
-Each flag that is given wins over it, so that one thing can be opened again.
+A flag that is given wins over --hardened, so that one thing can be opened again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from nereid.config.flags import Topic, boolean, flag
 
 @dataclass(frozen=True, kw_only=True)
 class HardenedSettings:
-    """The flag that closes what is open by default; every service's settings have it."""
+    """The flag --hardened, which every service's settings have."""
 
     TOPIC: ClassVar = Topic.PROCESSES
 

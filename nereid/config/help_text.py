@@ -24,7 +24,10 @@ def help_text(
     common: Collection[str] = (),
     ending: str = VARIABLES,
 ) -> str:
-    """common: the names of the fields to show; empty: all."""
+    """Return the text of --help.
+
+    common: the names of the fields to show; empty means all. ending: the last lines.
+    """
     lines = [f"usage: {program} [FLAGS]", "", *textwrap.wrap(" ".join(description.split()), _WIDTH)]
     shown = [flag for flag in flags if not common or flag.field.name in common]
     for topic, members in flags_by_topic(shown):

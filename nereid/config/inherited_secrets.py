@@ -1,7 +1,8 @@
-"""How a process of `nereid serve` gets its secrets: from a file descriptor that it inherits.
+"""Secrets that a process of `nereid serve` reads from an inherited file descriptor.
 
-argv shows a secret to everybody on the machine, and the environment of a process to all processes
-of its user, Python models included. The file exists in memory only, and is closed once it is read.
+A secret in argv is visible to everybody on the machine, and one in a process's environment to all
+processes of its user, Python models included. The file exists in memory only, and is closed once it
+is read.
 """
 
 from __future__ import annotations
@@ -14,27 +15,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _VARIABLE: Final = "NEREID_SECRETS_FD"
-# Nereid's variables are for its services, secret ones among them; Redis' account has Triton's.
+# Prefixes of variables that may be secret: Nereid's own, and Triton's for the account in Redis.
 _PREFIXES: Final = ("NEREID_", "TRITONCACHE_")
 
 
 class SecretsFile:
-    """A child's secrets, until it has been started."""
+    """A child's secrets in a file in memory, until the child has been started."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
-        """secrets: variables of the child's settings."""
+        """Write the secrets, which are variables of the child's settings, into the file."""
         self._descriptor = os.memfd_create("nereid-secrets", os.MFD_CLOEXEC)
         os.write(self._descriptor, json.dumps(dict(secrets)).encode())
         os.lseek(self._descriptor, 0, os.SEEK_SET)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What the child inherits."""
+        """File descriptors for the child to inherit."""
         return (self._descriptor,)
 
     @property
     def environ(self) -> dict[str, str]:
-        """What the child finds it by."""
+        """Environment variable by which the child finds the file."""
         return {_VARIABLE: str(self._descriptor)}
 
     def __enter__(self) -> Self:
@@ -45,15 +46,15 @@ class SecretsFile:
 
 
 def read_environ() -> Mapping[str, str]:
-    """The environment of this process with the secrets that it has inherited."""
+    """Return the environment of this process, with the inherited secrets; closes their file."""
     descriptor = os.environ.pop(_VARIABLE, None)
     if descriptor is not None:
         with os.fdopen(int(descriptor), encoding="utf-8") as file:
-            # Not shown by /proc, and not passed on to workers (see public_environ).
+            # /proc does not show these changes, and public_environ() keeps them from workers.
             os.environ.update(json.load(file))
     return os.environ
 
 
 def public_environ() -> dict[str, str]:
-    """The environment for processes that run a model's own code: without Nereid's variables."""
+    """Return the environment for processes that run a model's own code, without secrets."""
     return {name: text for name, text in os.environ.items() if not name.startswith(_PREFIXES)}

@@ -38,7 +38,7 @@ class MeshTlsSettings:
     )
 
     def mesh_tls_errors(self, listening: Iterable[str] = ()) -> list[str]:
-        """What is wrong with these flags for a service that listens at these addresses."""
+        """Return the errors in these flags for a service that listens at these addresses."""
         if bool(self.mesh_tls_cert) is not bool(self.mesh_tls_key):
             return ["--mesh-tls-cert and --mesh-tls-key are only of use together"]
         serves = any(unix_path(address) is None for address in listening)
@@ -54,16 +54,25 @@ class MeshTlsSettings:
 
     @property
     def mesh_tls_on(self) -> bool:
+        """True if connections over TCP are encrypted."""
         return bool(self.mesh_tls_cert or self.mesh_tls_root)
 
     def mesh_tls_client(self, address: str) -> Tls | None:
-        """For connections to another service's address; None: clear text. Raises OSError."""
+        """Return the TLS side for connections to another service; `None` means clear text.
+
+        Raises:
+            OSError: the files cannot be used.
+        """
         if not self.mesh_tls_on or unix_path(address) is not None:
             return None
         return Tls(self._files(), server=False, server_name=self.mesh_tls_server_name or None)
 
     def mesh_tls_server(self, address: str) -> Tls | None:
-        """For an address that other services connect to; None: clear text. Raises OSError."""
+        """Return the TLS side for an address that services connect to; `None` means clear text.
+
+        Raises:
+            OSError: the files cannot be used.
+        """
         if not self.mesh_tls_cert or unix_path(address) is not None:
             return None
         return Tls(self._files(), server=True)

@@ -1,7 +1,7 @@
-"""Reads settings from a command line and the environment, and writes them back for a child.
+"""The reader of settings from a command line and the environment, and their writer for a child.
 
 All errors are reported at once, one line each, with exit code 2, before a port opens. A flag wins
-over its environment variable. Knows no service's settings.
+over its environment variable. This module knows no service's settings.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 Settings = TypeVar("Settings")
 
-# The field of --hardened (nereid.config.hardened).
+# Name of the field of --hardened (nereid.config.hardened).
 _HARDENED = "hardened"
-# How similar an unknown flag must be to a known one to be taken for a typing error.
+# Similarity from which an unknown flag counts as a typing error of a known one.
 _SIMILARITY = 0.75
 
 
 def read_settings(
     settings: type[Settings], argv: Sequence[str], environ: Mapping[str, str], program: str
 ) -> Settings:
-    """The settings that argv and environ ask for; on errors, print them all and exit with 2.
+    """Return the settings that argv and environ give; on errors, print them all and exit with 2.
 
-    Settings may have a method `errors()`: what is wrong with them as a whole, a line each.
+    Settings may have a method `errors()`, which returns the errors in them as a whole, a line each.
     """
     (result,) = read_shared_settings((settings,), argv, environ, program)
     return cast("Settings", result)
@@ -48,10 +48,10 @@ def read_shared_settings(  # noqa: PLR0913 (by keyword)
     common: Collection[str] = (),
     ending: str = VARIABLES,
 ) -> list[Any]:
-    """As read_settings(), for several settings that share one command line.
+    """Return several settings that share one command line, read like `read_settings()`.
 
     Equal names are one flag, declared by the first class that has it. common: the fields that
-    --help shows; empty: all of them. --help-all always shows all. ending: the help's last lines.
+    --help shows; empty means all. --help-all always shows all. ending: the help's last lines.
     """
     flags = declared_flags(*classes)
     parser = _parser(flags, program)
@@ -63,8 +63,8 @@ def read_shared_settings(  # noqa: PLR0913 (by keyword)
     _warn_of_deprecated(given, flags, program)
     errors = _unknown_arguments(surplus, flags)
     values: dict[str, Any] = {}
-    # The flag for the others' defaults comes first.
-    for flag in sorted(flags, key=lambda each: each.field.name != _HARDENED):
+    # --hardened comes first: the other flags' defaults depend on it.
+    for flag in sorted(flags, key=lambda flag: flag.field.name != _HARDENED):
         texts, source = _texts(flag, _texts_in_argv(given, flag), environ)
         if flag.option.merge is not None:
             texts = flag.option.merge(environ, texts or ()) or None
@@ -87,7 +87,7 @@ def read_shared_settings(  # noqa: PLR0913 (by keyword)
 
 def exit_on_errors(errors: Sequence[str], program: str) -> None:
     """If there are errors, print a line for each and exit with code 2."""
-    # Services that share a flag find the same error in it.
+    # Services that share a flag report the same error in it.
     for error in dict.fromkeys(errors):
         sys.stderr.write(f"{program}: {error}\n")
     if errors:
@@ -95,27 +95,27 @@ def exit_on_errors(errors: Sequence[str], program: str) -> None:
 
 
 def settings_argv(settings: Any) -> list[str]:
-    """The argv that read_settings() turns back into these settings, whatever the environment says.
+    """Return the argv that read_settings() turns into these settings in any environment.
 
-    Secret ones are left out: anybody on the machine can see a process's argv.
+    Secret settings are left out: anybody on the machine can see a process's argv.
     """
     argv: list[str] = []
     for flag in declared_flags(type(settings)):
         value = getattr(settings, flag.field.name)
         if value is None or flag.option.secret:
             continue
-        each = value if flag.option.repeated else (value,)
-        argv.extend(f"{flag.name}={flag_text(one)}" for one in each)
+        elements = value if flag.option.repeated else (value,)
+        argv.extend(f"{flag.name}={flag_text(element)}" for element in elements)
     return argv
 
 
 def secret_environ(settings: Any) -> dict[str, str]:
-    """The variables that read_settings() turns back into the secret ones of these settings."""
+    """Return the variables that read_settings() turns into the secret ones of these settings."""
     variables: dict[str, str] = {}
     for flag in declared_flags(type(settings)):
         value = getattr(settings, flag.field.name)
         if flag.option.secret and value:
-            # An element of a list may itself contain a ;
+            # An element may contain the separator, so that the list is written as JSON.
             text = json.dumps(value) if flag.option.repeated else flag_text(value)
             variables[flag.variable] = text
     return variables
@@ -145,7 +145,7 @@ def _parser(flags: Iterable[DeclaredFlag], program: str) -> argparse.ArgumentPar
 
 
 def _deprecated_dest(flag: DeclaredFlag) -> str:
-    # The space keeps it apart from every field's name.
+    # No field has this name: it contains a space.
     return f"deprecated {flag.field.name}"
 
 
@@ -159,13 +159,16 @@ def _warn_of_deprecated(
 
 
 def _texts_in_argv(given: argparse.Namespace, flag: DeclaredFlag) -> list[str] | None:
-    """What the command line says of a flag, its deprecated forms first; None: nothing."""
+    """Return a flag's texts in argv, its deprecated forms first; `None` if it is not given."""
     values = vars(given)
     return [*(values.get(_deprecated_dest(flag)) or ()), *(values[flag.field.name] or ())] or None
 
 
 def _unknown_arguments(surplus: Sequence[str], flags: Iterable[DeclaredFlag]) -> list[str]:
-    """An error for each unknown flag, with a similar known one; none for the value after it."""
+    """Return an error for each unknown flag, with a similar known one.
+
+    The value after an unknown flag is no error of its own.
+    """
     names = ["--help", "--help-all"]
     for flag in flags:
         names += (flag.name, *flag.option.aliases, *flag.option.deprecated)
@@ -201,7 +204,7 @@ def _parsed(
 def _texts(
     flag: DeclaredFlag, in_argv: list[str] | None, environ: Mapping[str, str]
 ) -> tuple[list[str] | None, str]:
-    """The texts given for a flag, and the flag or variable that gave them."""
+    """Return the texts given for a flag, and the flag or variable that gave them."""
     if in_argv is not None:
         return in_argv, flag.name
     text = environ.get(flag.variable)
@@ -215,8 +218,8 @@ def _texts(
 
 
 def _split_list(text: str) -> list[str]:
-    """a;b or, as secret_environ() writes it, ["a", "b"]."""
+    """Return the elements of a;b or, as secret_environ() writes it, of ["a", "b"]."""
     if text.startswith('["'):
         with contextlib.suppress(ValueError):
-            return [str(each) for each in json.loads(text)]
+            return [str(element) for element in json.loads(text)]
     return text.split(";")

@@ -1,4 +1,4 @@
-"""What a mesh says of itself and of its models: structured facts, and what they mean, in words.
+"""Facts about a mesh and its models, and statements about them in words.
 
-The gateway's console and `nereid explain` both say it from here. Pure: knows no service, no socket.
+The gateway's console, `nereid explain` and `nereid check` use them. Pure: no service, no socket.
 """

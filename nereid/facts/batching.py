@@ -1,39 +1,47 @@
-"""How a model's requests are batched, and what in its configuration keeps them from it.
+"""Findings about a model's batching: how requests are batched, and what prevents it.
 
-Pure: a completed configuration, and what its model file says, in; findings out.
+Pure: a completed configuration and the model file's description in, findings out.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.tensors.shapes import VARIABLE, format_shape
 from nereid.facts.findings import Finding, Severity
-from nereid.model_config.padding import read_padding
-from nereid.model_config.validation.execution import (
-    ADMISSION_TARGET_MS,
+from nereid.model_config.batching_fields import (
+    PARAMETERS,
     TARGET_P99_US,
+    DynamicBatching,
+    QueuePolicy,
     target_p99_us,
 )
+from nereid.model_config.config_field import Scope, message_rows
+from nereid.model_config.padding import read_padding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
+
+    from google.protobuf.message import Message
 
     from nereid.backends import ModelDescription, TensorDescription
-    from nereid.pb.model_config_pb2 import ModelConfig, ModelQueuePolicy
+    from nereid.pb.model_config_pb2 import ModelConfig
 
 _DYNAMIC: Final = "dynamic_batching { }"
-# What a hint proposes where it has to propose some size.
+# Batch size that a hint proposes.
 _SOME_BATCH: Final = 8
 
 
 def advise_batching(config: ModelConfig, description: ModelDescription | None) -> list[Finding]:
-    """What keeps requests from sharing executions. description: None where its file has none."""
+    """Return what keeps requests from sharing executions.
+
+    description is the model file's; `None` if the file has none.
+    """
     return [*_batching(config, description), *_target(config)]
 
 
 def batching_of(config: ModelConfig) -> str:
-    """How requests of the model are batched: ensemble, sequence, dynamic or none."""
+    """Return how the model's requests are batched: ensemble, sequence, dynamic or none."""
     if config.HasField("ensemble_scheduling"):
         return "ensemble"
     if config.HasField("sequence_batching"):
@@ -92,7 +100,7 @@ def _unbatched(config: ModelConfig, description: ModelDescription | None) -> Fin
 
 
 def _size_hint(description: ModelDescription | None) -> str:
-    """What it takes to batch this model."""
+    """Return what has to change so that this model batches."""
     change = (
         f"set max_batch_size, say {_SOME_BATCH}, leave the first dimension out of all dims, and add"
         f" {_DYNAMIC}"
@@ -116,17 +124,10 @@ def _fixed_tensors(description: ModelDescription) -> Iterator[TensorDescription]
 
 def _dynamic(config: ModelConfig) -> Iterator[Finding]:
     batching = config.dynamic_batching
-    if not batching.max_queue_delay_microseconds and not target_p99_us(config):
-        yield Finding(
-            Severity.NOTE,
-            "no-queue-delay",
-            "max_queue_delay_microseconds is 0: requests share a batch only if they wait while all"
-            " instances execute",
-            "a delay, say 500, has a lone request wait for others",
-        )
+    yield from _advice(config, DynamicBatching, batching)
     padding = read_padding(config)
     padded = (
-        {(each.name, each.dim) for size in padding.sizes for each in size.inputs}
+        {(tensor.name, tensor.dim) for size in padding.sizes for tensor in size.inputs}
         if padding is not None
         else set()
     )
@@ -147,11 +148,12 @@ def _dynamic(config: ModelConfig) -> Iterator[Finding]:
             "the parameter padding, or allow_ragged_batch, has requests of different shapes share"
             " batches",
         )
-    yield from _policies(batching.default_queue_policy, batching.priority_queue_policy.values())
+    policies = batching.priority_queue_policy.values()
+    yield from _advice(config, QueuePolicy, batching.default_queue_policy, *policies)
 
 
 def _target(config: ModelConfig) -> Iterator[Finding]:
-    """What a target for the p99 leaves without effect, or what leaves it without."""
+    """Yield a finding if a target for the p99 has no effect, or leaves other fields without one."""
     if not target_p99_us(config):
         return
     name = f"the parameter {TARGET_P99_US}"
@@ -167,14 +169,17 @@ def _target(config: ModelConfig) -> Iterator[Finding]:
             "it is for models that give one response to each request",
         )
         return
-    batching = config.dynamic_batching
-    decided = []
-    if set(batching.preferred_batch_size) - {config.max_batch_size}:
-        decided.append("preferred_batch_size")
-    if batching.max_queue_delay_microseconds:
-        decided.append("max_queue_delay_microseconds")
-    if ADMISSION_TARGET_MS in config.parameters:
-        decided.append(ADMISSION_TARGET_MS)
+    scope = Scope(config, config.dynamic_batching)
+    decided = [
+        row.name
+        for _, row in message_rows(DynamicBatching, scope.message)
+        if row.decided_by_target is not None and row.decided_by_target(scope)
+    ]
+    decided += [
+        name
+        for name, parameter in PARAMETERS.items()
+        if parameter.decided_by_target and name in config.parameters
+    ]
     if decided:
         yield Finding(
             Severity.WARNING,
@@ -184,14 +189,13 @@ def _target(config: ModelConfig) -> Iterator[Finding]:
         )
 
 
-def _policies(default: ModelQueuePolicy, others: Iterable[ModelQueuePolicy]) -> Iterator[Finding]:
-    if any(
-        each.allow_timeout_override and not each.default_timeout_microseconds
-        for each in (default, *others)
-    ):
-        yield Finding(
-            Severity.WARNING,
-            "timeout-override",
-            "allow_timeout_override has no effect while default_timeout_microseconds is 0",
-            "set default_timeout_microseconds: clients' timeouts may be shorter than that",
-        )
+def _advice(config: ModelConfig, form: type[Any], *messages: Message) -> Iterator[Finding]:
+    """Yield what the rows of a frozen form say of the messages that it is made of."""
+    for _, row in message_rows(form, messages[0]):
+        advice = row.advice
+        if advice is None or not any(map(advice.applies, messages)):
+            continue
+        if row.decided_by_target is not None and target_p99_us(config):
+            continue
+        severity = Severity.WARNING if advice.is_warning else Severity.NOTE
+        yield Finding(severity, advice.code, advice.message, advice.hint)

@@ -1,28 +1,28 @@
-"""The console's document: what GET /console/facts responds with, and /console/stream streams.
+"""The console's document, which GET /console/facts responds with and /console/stream streams.
 
-JSON objects throughout. Nothing in it is null: what is unknown is absent. Texts (names, reasons,
-errors) are what models, clients and files say: whoever shows them escapes them.
+The document is made of JSON objects. Nothing in it is null: an unknown member is absent. Texts
+(names, reasons, errors) come from models, clients and files: whatever shows them escapes them.
 
 Endpoints, on the HTTP port, with --console:
 
-GET /console                 the page; GET /console/static/NAME: what it needs, to which the page
-                             refers as console/static/NAME. Open: neither has any data.
-GET /console/facts           a Document. Query: model=NAME (and version=N): only that one, with
+GET /console                 the page; GET /console/static/NAME: its files, to which the page
+                             refers as console/static/NAME. Both are open: they have no data.
+GET /console/facts           a Document. Query: model=NAME (and version=N) for one model alone, with
                              `details`; else query=TEXT (part of a name), offset=N, limit=N.
 GET /console/stream          the same, as server-sent events, with query, offset and limit, or
-                             model. `event: snapshot` has a Document, at the start and whenever some
-                             were left out for a slow reader; `event: patch` has an RFC 7396 JSON
-                             merge patch for the last one: objects merge, null deletes a member, and
-                             all else replaces.
+                             model. `event: snapshot` has a Document, at the start and whenever
+                             documents were left out for a slow reader; `event: patch` has an RFC
+                             7396 JSON merge patch for the last one: objects merge, null deletes a
+                             member, and any other value replaces.
 
 Errors are {"error": text}: 401 and 403 as of any API, 400 for a query that makes no sense, 404
 without --console, 503 with Retry-After when too many consoles are open. Actions (load, unload,
 infer, drain) are those of /v2, with the viewer's own key.
 
-Who may see some models alone (permissions.for_all_models is without "console") gets figures of
-these alone; what cannot be told apart by model is absent.
+A viewer who may see only some models (permissions.for_all_models lacks "console") gets the figures
+of these models; figures that are not known by model are absent.
 
-Fields are only ever added.
+New versions may add fields, but never change or remove one.
 """
 
 from __future__ import annotations
@@ -42,60 +42,62 @@ class Server(TypedDict):
     version: str
     ready: bool
     draining: bool
-    # Seconds since 1970, of the facts; rates and means are of the `interval_s` before.
+    # Time of the facts, in seconds since 1970. Rates and means are over the `interval_s` before it.
     time_s: float
     interval_s: float
     # Consoles that are open at this gateway, and how many may be.
     consoles: int
     max_consoles: int
-    # Of this gateway; 0: it serves no gRPC.
+    # This gateway's port; 0: it serves no gRPC.
     grpc_port: int
-    # Of --timeline-seconds; 0: no timeline is recorded.
+    # Value of --timeline-seconds; 0: no timeline is recorded.
     timeline_seconds: float
-    # What could not be asked of the mesh, and why; empty if everything could.
+    # Questions that the mesh did not answer, with the reasons; empty if it answered all.
     problems: list[str]
 
 
 class Permissions(TypedDict):
-    """Of whoever asks. Rights are names of API groups: inference, model-repository, ..."""
+    """The viewer's permissions. Rights are names of API groups: inference, model-repository, ..."""
 
-    # Empty: nobody needs credentials.
+    # Name of the viewer; empty: nobody needs credentials.
     principal: str
     rights: list[str]
-    # Of the rights those that hold for all models; others are for the models of each row's `may`.
+    # Rights that hold for all models; the others hold for models whose row has them in `may`.
     for_all_models: list[str]
-    # Whether load and unload are open to the viewer: with --open-control-apis=false they may be
+    # True if load and unload are open to the viewer: with --open-control-apis=false they may be
     # closed to everybody.
     may_load: bool
     may_infer: bool
-    # Executors, by POST /v2/nereid/executors/NAME/drain: as may_load, for all models.
+    # True if POST /v2/nereid/executors/NAME/drain is open to the viewer, like may_load, for all
+    # models.
     may_drain: bool
 
 
 class _Counts(TypedDict):
-    """What is counted by model."""
+    """Figures that are counted by model."""
 
     models: int
-    # READY, UNAVAILABLE, LOADING, UNLOADING, and "" for what was never loaded: versions of each.
+    # Number of versions by state: READY, UNAVAILABLE, LOADING, UNLOADING, and "" for versions that
+    # were never loaded.
     states: dict[str, int]
-    # Versions that cannot serve although they were to.
+    # Versions that should serve and cannot.
     failed: int
     executors: int
     schedulers: int
-    # Requests that wait.
+    # Requests that wait in queues.
     pending: int
     requests_per_s: float
     errors_per_s: float
-    # Of all requests in the last interval with any.
+    # Latency of all requests in the last interval that had any.
     latency_us: Latency
-    # Whether rates are of the models shown alone, since the mesh has very many.
+    # True if rates are those of the shown models alone, since the mesh has very many.
     partial: bool
 
 
 class Summary(_Counts, total=False):
     """The mesh at a glance."""
 
-    # Of the requests that wait those for a first load; all by device kind cpu, gpu, any.
+    # Waiting requests: those that wait for a first load; all by device kind cpu, gpu, any.
     held: int
     waiting: dict[str, int]
     # Responses of this gateway (or its group) per second, by status.
@@ -111,14 +113,14 @@ class Statement(TypedDict):
     code: str
     text: str
     problem: bool
-    # What to do; empty: nothing.
+    # Recommended change; empty: none.
     advice: str
     version: str
     figures: dict[str, Any]
 
 
 class Rates(TypedDict):
-    """Per second, in the last interval."""
+    """Rates per second, in the last interval."""
 
     requests: float
     errors: float
@@ -139,39 +141,41 @@ class Latency(TypedDict, total=False):
 
 
 class Batches(TypedDict):
-    """Of the executions."""
+    """Sizes of batches, and why they were closed."""
 
-    # In the last interval; 0: there were none.
+    # Mean number of rows in the last interval; 0: there were no executions.
     mean_rows: float
     max_batch_size: int
     # Executions by size, since the load; the keys are upper bounds ("1", "2", "4", ..., "+Inf").
     sizes: dict[str, int]
-    # Batches by why they were closed (metrics.CLOSING_REASONS): since the load, in the interval.
+    # Batches by the reason for which they were closed (metrics.CLOSING_REASONS), since the load and
+    # in the last interval.
     closed: dict[str, int]
     closed_recently: dict[str, int]
 
 
 class Queue(TypedDict):
-    """Requests that wait."""
+    """Requests that wait for an execution."""
 
     pending: int
-    # Plain words, such as "an instance: all 2 are busy"; empty: nothing waits.
+    # Words such as "an instance: all 2 are busy"; empty: nothing waits.
     waits_for: str
 
 
 class Model(TypedDict, total=False):
-    """One version of one model (a row). Always there: name to statements."""
+    """One version of one model (a row). The members from name to statements are always present."""
 
     name: str
     version: str
     # READY, LOADING, UNLOADING, UNAVAILABLE; empty: never loaded.
     state: str
     reason: str
-    # Whether it is ready and in memory.
+    # True if the version is ready and in memory.
     in_memory: bool
-    # The rights that the viewer has for it; only where they differ by model.
+    # Rights that the viewer has for this model; present only where rights differ by model.
     may: list[str]
-    # "failed": it was to serve and does not; "problem": a statement says so; "busy"; "idle"; "out".
+    # "failed": the version should serve and does not; "problem": a statement is a problem; else
+    # "busy", "idle" or "out".
     health: str
     statements: list[Statement]
 
@@ -179,34 +183,34 @@ class Model(TypedDict, total=False):
     latency_us: Latency
     batches: Batches
     queue: Queue
-    # Ready instances: free and busy.
+    # Number of ready instances by state: free and busy.
     instances: dict[str, int]
-    # Of a stateful model: live and backlog.
+    # Number of sequences of a stateful model by state: live and backlog.
     sequences: dict[str, int]
-    # Of a cached model: hits and misses, since the load.
+    # Cache lookups of a cached model: hits and misses, since the load.
     cache: dict[str, int]
-    # By device.
+    # Memory of the loads, by device.
     memory_bytes: dict[str, int]
-    # Since the load.
+    # Counters since the load: all, and failures by reason.
     totals: dict[str, int]
     failures: dict[str, int]
     load_seconds: float
-    # Of a model with target_p99_us.
+    # Figures of a model with target_p99_us.
     target: dict[str, float]
     # The scheduler that owns it, where there are several.
     scheduler: str
 
 
 class Models(TypedDict):
-    """A page of them. Failed ones come first, then by name."""
+    """A page of the models. Failed ones come first; else they are sorted by name."""
 
     query: str
     offset: int
     limit: int
-    # How many versions match the query (and may be seen); of how many.
+    # Number of versions that match the query and that the viewer may see; number of all versions.
     matched: int
     total: int
-    # Of the page, in order; each is a key of `rows`. Opaque: never take it apart.
+    # Keys of `rows` in the order of the page. Keys are opaque: never take them apart.
     keys: list[str]
     rows: dict[str, Model]
 
@@ -217,29 +221,29 @@ class Tenant(TypedDict):
     model: str
     version: str
     instances: int
-    # What the loads took, as far as executors measured it.
+    # Memory that the loads took, as far as executors measured it.
     memory_bytes: int
 
 
 class Device(TypedDict, total=False):
     """A device of an executor."""
 
-    # "cpu", "gpu:0", ...
+    # Examples: "cpu", "gpu:0".
     name: str
     uuid: str
     memory_total_bytes: int
     memory_used_bytes: int
-    # 0 to 1.
+    # Fraction from 0 to 1.
     utilization: float
     power_watts: float
     tenants: list[Tenant]
 
 
 class Executor(TypedDict):
-    """One that has joined."""
+    """An executor that has joined."""
 
     name: str
-    # Opaque: what runs on one machine has the same.
+    # Opaque name of the machine, equal for all that runs on it.
     host: str
     backends: list[str]
     instances: int
@@ -248,12 +252,12 @@ class Executor(TypedDict):
 
 
 class Scheduler(TypedDict):
-    """A scheduler, and what it owns."""
+    """A scheduler and the models that it owns."""
 
     name: str
     reachable: bool
     models: int
-    # The first of them, by name.
+    # Names of the first models, sorted.
     owned: list[str]
     gateways: int
     epoch: int
@@ -274,21 +278,23 @@ class Cache(TypedDict):
 
 
 class SlowRequest(TypedDict, total=False):
-    """One of the slowest of the last minute, at this gateway."""
+    """One of the slowest requests of the last minute at this gateway."""
 
-    # Seconds since 1970, of its last response.
+    # Time of its last response, in seconds since 1970.
     time_s: float
     model: str
     version: str
     request_id: str
-    # In the mesh, for `nereid timeline --request`; decimal, as it may be above 2^53.
+    # Number of the request in the mesh, for `nereid timeline --request`; decimal text, as it may be
+    # above 2^53.
     number: str
     duration_us: float
-    # Empty: it succeeded.
+    # Error text; empty: the request succeeded.
     error: str
-    # Only of a request that is traced: 32 hexadecimal digits.
+    # 32 hexadecimal digits; present only if the request is traced.
     trace_id: str
-    # By the scheduler's times: queue, batch_wait, input, inference, output, network, ...
+    # Duration of each phase by the scheduler's times: queue, batch_wait, input, inference, output,
+    # network, ...
     phases_us: dict[str, float]
     batch_size: int
     instance: str
@@ -306,43 +312,43 @@ class BatchMember(TypedDict):
 class Batch(TypedDict):
     """A batch that an instance executes."""
 
-    # Seconds since 1970, when it began; and how long that is ago.
+    # Time when it began, in seconds since 1970, and microseconds that have passed since.
     time_s: float
     duration_us: float
     instance: str
-    # Why it was closed.
+    # Reason for which it was closed.
     reason: str
     rows: int
-    # The first of them.
+    # Its first members.
     members: list[BatchMember]
 
 
 class Difference(TypedDict, total=False):
-    """A field of the configuration that is not as the file says."""
+    """A field of the effective configuration that differs from the file."""
 
-    # As in config.pbtxt: dynamic_batching.preferred_batch_size
+    # Path as in config.pbtxt: dynamic_batching.preferred_batch_size
     field: str
-    # Each is absent where the file, or the configuration, does not have the field.
+    # Values in the file and in the effective configuration; absent where the field is not set.
     declared: Any
     effective: Any
 
 
 class Configuration(TypedDict, total=False):
-    """Declared against effective."""
+    """The effective configuration beside the declared one."""
 
-    # The JSON of /v2/models/NAME/config.
+    # JSON of /v2/models/NAME/config.
     effective: dict[str, Any]
-    # What config.pbtxt (or the load's override) says; empty: there is none, all is derived.
+    # Content of config.pbtxt, or of the load's override; empty: the configuration is all derived.
     declared: dict[str, Any]
     differences: list[Difference]
 
 
 class Details(TypedDict, total=False):
-    """Only of one model, with model=NAME; by version."""
+    """Details of one model, by version; present only with model=NAME."""
 
     model: str
     versions: dict[str, Configuration]
-    # Those that are executed at the moment.
+    # Batches that are executed at the moment.
     batches: dict[str, list[Batch]]
     # The document of `nereid explain --json`.
     explanation: dict[str, Any]
@@ -354,16 +360,16 @@ class _Sections(TypedDict):
     permissions: Permissions
     summary: Summary
     models: Models
-    # By the executor's name, the scheduler's name.
+    # Keys are names of executors and of schedulers.
     executors: dict[str, Executor]
     schedulers: dict[str, Scheduler]
-    # Slowest first.
+    # The slowest request comes first.
     slow_requests: list[SlowRequest]
 
 
 class Document(_Sections, total=False):
-    """All of it."""
+    """The whole document."""
 
-    # Absent: the mesh has no cache, or the viewer may see some models alone.
+    # Absent if the mesh has no cache, or if the viewer may see only some models.
     cache: Cache
     details: Details

@@ -1,4 +1,4 @@
-"""What `nereid explain --json` prints of a model, which the console shows as well. Pure."""
+"""The document that `nereid explain --json` prints, which the console shows as well. Pure."""
 
 from __future__ import annotations
 
@@ -11,36 +11,39 @@ if TYPE_CHECKING:
     from nereid.facts.mesh_facts import MeshFacts
     from nereid.facts.reasons import Statement
 
-# Fields are only ever added to it.
+# New versions may add fields to the document, but never change or remove one.
 FORMAT: Final = "nereid.explain/1"
 
 
 def explanation(
     facts: MeshFacts, statements: Sequence[Statement], seconds: float
 ) -> dict[str, Any]:
-    """The document. seconds: between the two looks that counters were compared of; 0: one look."""
+    """Return the document.
+
+    seconds is the time between the two looks whose counters were compared; 0: there was one look.
+    """
     return {
         "format": FORMAT,
         "model": facts.model,
-        "problems": any(each.problem for each in statements),
-        # 0: counters count since the models were loaded.
+        "problems": any(statement.problem for statement in statements),
+        # 0 means that counters count since the models were loaded.
         "seconds": seconds,
         "server_ready": facts.server_ready,
         "versions": [
             {
-                "version": each.number,
-                "state": each.state,
-                "reason": each.reason,
-                "ready": each.ready,
+                "version": version.number,
+                "state": version.state,
+                "reason": version.reason,
+                "ready": version.ready,
             }
-            for each in facts.versions
+            for version in facts.versions
         ],
         "statements": [*map(statement_document, statements)],
     }
 
 
 def statement_document(statement: Statement) -> document.Statement:
-    """One statement in it."""
+    """Return one statement of the document."""
     return {
         "code": statement.code,
         "problem": statement.problem,

@@ -1,4 +1,4 @@
-"""What is to be known of a model: a finding, and how much it matters."""
+"""Findings about a model, and how much each of them matters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from enum import Enum
 
 
 class Severity(Enum):
-    """ERROR: it would not be served; WARNING: probably not what its author meant; NOTE: neither."""
+    """Weight of a finding.
+
+    ERROR: the model would not be served. WARNING: its author probably meant something else. NOTE:
+    neither.
+    """
 
     ERROR = "error"
     WARNING = "warning"
@@ -19,7 +23,7 @@ class Finding:
     """One thing to know about a model.
 
     code: a stable name for programs, such as no-batching. message: for an error, the text that
-    loading gives. hint: what to change; empty: nothing in particular.
+    loading gives. hint: the change to make; empty: none in particular.
     """
 
     severity: Severity

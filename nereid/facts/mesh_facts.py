@@ -1,4 +1,4 @@
-"""What a mesh says of one model, as its clients can see it."""
+"""Facts about one model that any client of a mesh can see."""
 
 from __future__ import annotations
 
@@ -16,42 +16,45 @@ if TYPE_CHECKING:
     from nereid.observability.samples import Samples
 
 
-# How the index's reason begins for a model that its next request loads.
+# Beginning of the index's reason for a model that its next request loads.
 _NOT_IN_MEMORY: Final = "not in memory"
 
 
 def is_in_memory(state: str, reason: str) -> bool:
-    """Whether a version that the index shows so is ready without being loaded first."""
+    """Return whether a version with this state and reason in the index is ready without a load."""
     return state == "READY" and not reason.startswith(_NOT_IN_MEMORY)
 
 
 @dataclass(frozen=True)
 class ConfigFacts:
-    """A version's configuration, completed, and what it says; worked out once."""
+    """A version's completed configuration, and what follows from it; computed once."""
 
     proto: ModelConfig
 
     @classmethod
     def of_document(cls, config: dict[str, Any]) -> Self:
-        """Of the document of /config. A newer server may have fields that nobody here knows."""
+        """Return the facts in a document of /config.
+
+        Unknown fields are ignored: the server may be newer.
+        """
         return cls(ParseDict(config, ModelConfig(), ignore_unknown_fields=True))
 
     @cached_property
     def batching(self) -> str:
-        """How its requests are batched."""
+        """Kind of batching, as `batching_of()` names it."""
         return batching_of(self.proto)
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """What keeps its requests from sharing executions."""
+        """Findings about what keeps requests from sharing executions."""
         return advise_batching(self.proto, None)
 
 
 @dataclass(frozen=True)
 class VersionFacts:
-    """One version, from the index: state and reason are empty if it was never loaded.
+    """One version. state and reason are the index's, and empty if it was never loaded.
 
-    statistics: the document of /stats. config and statistics are None where the mesh gives none.
+    statistics is the document of /stats. config and statistics are `None` if the mesh gives none.
     """
 
     number: str
@@ -63,7 +66,7 @@ class VersionFacts:
 
     @property
     def in_memory(self) -> bool:
-        """Whether it is ready without being loaded first."""
+        """True if the version is ready without a load."""
         return is_in_memory(self.state, self.reason)
 
 
@@ -71,8 +74,8 @@ class VersionFacts:
 class MeshFacts:
     """One look at a mesh.
 
-    versions: of the model; empty: it is in no repository. names: of all models. metrics: None: the
-    page cannot be had.
+    versions are the model's; empty if it is in no repository. names are of all models. metrics is
+    `None` if the page cannot be read; metrics_error has the reason.
     """
 
     model: str
@@ -81,20 +84,20 @@ class MeshFacts:
     names: tuple[str, ...] = ()
     metrics: Samples | None = None
     metrics_error: str = ""
-    # Of the first look, where two are compared: counters count from there.
+    # Facts of the first look, where two are compared: counters count from there.
     earlier: MeshFacts | None = field(default=None, repr=False)
 
     def count(self, name: str, **labels: str) -> float:
-        """A counter of the metrics page: since the first look, or ever."""
+        """Return a counter of the metrics page, counted since the first look if there was one."""
         now = (None if self.metrics is None else self.metrics.total(name, **labels)) or 0.0
         return now - (0.0 if self.earlier is None else self.earlier.count(name, **labels))
 
     def counts(self, name: str, label: str, **labels: str) -> dict[str, float]:
-        """Counters by one of their labels, likewise."""
+        """Return counters by the values of one label, counted like `count()`."""
         now = {} if self.metrics is None else self.metrics.by_label(name, label, **labels)
         before = {} if self.earlier is None else self.earlier.counts(name, label, **labels)
         return {key: value - before.get(key, 0.0) for key, value in now.items()}
 
     def gauge(self, name: str, **labels: str) -> float | None:
-        """What is so now; None: unknown."""
+        """Return a gauge's present value; `None` if it is unknown."""
         return None if self.metrics is None else self.metrics.total(name, **labels)

@@ -1,4 +1,4 @@
-"""What the figures of a mesh mean for one model: plain statements, each with its figures. Pure."""
+"""Statements about one model, in plain words and with figures, from facts of a mesh. Pure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _BATCHING_CODES: Final = frozenset(
         "target-decides",
     }
 )
-# Of the batches: from then on a reason for closing them is worth a statement.
 # The code of the statement that counts requests of all models.
 HELD_REQUESTS: Final = "held-requests"
+# A reason for closing batches gets a statement if it closed at least this share of them.
 _NOTABLE_SHARE: Final = 0.25
 # Executions of fewer rows on average do not really batch.
 _BARELY_BATCHED: Final = 1.5
@@ -44,10 +44,10 @@ _BY_REASON: Final = {
 
 @dataclass(frozen=True)
 class Statement:
-    """One thing that the figures say.
+    """One statement with its figures.
 
-    code: a stable name for programs. problem: whether it keeps requests from being served as they
-    should. advice: what to change; empty: nothing.
+    code: a stable name for programs. problem: whether requests are not served as they should be.
+    advice: the change to make; empty: none.
     """
 
     code: str
@@ -59,7 +59,7 @@ class Statement:
 
 
 def explain(facts: MeshFacts) -> list[Statement]:
-    """All statements: of the model as a whole, then of each version."""
+    """Return all statements: about the model as a whole, then about each version."""
     statements = [*_of_mesh(facts)]
     for version in facts.versions:
         statements += _readiness(facts, version)
@@ -226,7 +226,7 @@ def _batching(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
 def _sizes(facts: MeshFacts, version: VersionFacts, config: ConfigFacts) -> Iterator[Statement]:
     labels = _labels(facts, version)
     if facts.metrics is None:
-        # The page counts the same, and can be looked at twice.
+        # Statistics have the same counts as the page, but since the load, not since the first look.
         statistics = version.statistics or {}
         rows = float(statistics.get("inference_count", 0))
         executions = float(statistics.get("execution_count", 0))
@@ -252,7 +252,7 @@ def _sizes(facts: MeshFacts, version: VersionFacts, config: ConfigFacts) -> Iter
         return
     closed = facts.counts("nereid_batches_closed_total", "reason", **labels)
     total = sum(closed.values())
-    for reason, count in sorted(closed.items(), key=lambda each: -each[1]):
+    for reason, count in sorted(closed.items(), key=lambda item: -item[1]):
         if total and count / total >= _NOTABLE_SHARE:
             yield _closed(version, config, reason, count / total, mean)
 

@@ -1,3 +1,4 @@
-"""Who may do what inside the mesh: roles, tokens, credentials, the guard of a mesh port, and the
-flags that all services share. Knows no service.
+"""Access control inside the mesh: roles, tokens, credentials, and the guard of a mesh port.
+
+The flags of access, which all services share, are here as well. Knows no service.
 """

@@ -3,9 +3,9 @@
     nereid-mesh-auth: v1 <role> <Unix time in ms> <nonce> <HMAC-SHA256 over these and the method>
 
 A credential is accepted once, for its method, by a clock within 30 s of its sender's: one that was
-overheard or comes late opens nothing. So an executor can give a worker the credential of its one
-stream, and keep the key. What a credential does not do: hide the call, or say who the server is;
-TLS does.
+overheard, or comes late, is of no use. An executor can therefore give a worker the credential of
+its one stream, and keep the key. A credential neither hides the call nor proves who the server is;
+TLS does both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nereid.mesh_auth.tokens import MeshToken
 
 AUTH_KEY: Final = "nereid-mesh-auth"
-# How far the two clocks may differ, and so how long a nonce is kept.
+# Seconds by which two clocks may differ, and for which a nonce is kept.
 WINDOW_S: Final = 30.0
 _VERSION: Final = "v1"
 _NONCE_BYTES: Final = 12
@@ -33,7 +33,10 @@ _LONGEST_TIME: Final = 15
 
 
 class CredentialError(Exception):
-    """A credential is not accepted. transient: the same sender's next one may be."""
+    """Error for a credential that is not accepted.
+
+    transient: the same sender's next credential may be accepted.
+    """
 
     def __init__(self, reason: str, *, transient: bool = False) -> None:
         super().__init__(reason)
@@ -42,7 +45,7 @@ class CredentialError(Exception):
 
 
 class Credentials:
-    """Makes the credentials of one role. From any thread."""
+    """Maker of one role's credentials, for use from any thread."""
 
     def __init__(self, role: Role, key: bytes, clock: Callable[[], float] = time.time) -> None:
         self._role = role.value
@@ -50,14 +53,14 @@ class Credentials:
         self._clock = clock
 
     def metadata(self, path: str) -> tuple[tuple[str, str], ...]:
-        """The metadata of one call; another call needs another."""
+        """Return the metadata of one call; each call needs its own."""
         nonce = base64.urlsafe_b64encode(secrets.token_bytes(_NONCE_BYTES)).decode()
         claim = f"{_VERSION} {self._role} {int(self._clock() * 1000)} {nonce}"
         return ((AUTH_KEY, f"{claim} {_mac(self._key, claim, path)}"),)
 
 
 class CredentialVerifier:
-    """Checks credentials of all roles whose keys the token has; for one event loop."""
+    """Verifier of credentials of all roles whose keys the token has, for one event loop."""
 
     def __init__(
         self,
@@ -69,14 +72,18 @@ class CredentialVerifier:
         self._keys = {name: key for name, key in keys.items() if key is not None}
         self._clock = clock
         self._max_nonces = max_nonces
-        # Those of the window, each with its credential's time, in the order of their arrival.
+        # Nonces within the window with their credentials' times, in the order of their arrival.
         self._nonces: dict[str, float] = {}
-        # What was made before is refused, as its nonce may be forgotten: before our start, or when
-        # there were more than max_nonces.
+        # Older credentials are refused, as their nonces may be forgotten: those from before this
+        # start, or those that made way when there were more than max_nonces.
         self._not_before = int(clock() * 1000) / 1000
 
     def verify(self, text: str, path: str) -> Role:
-        """The role that a credential proves. Raises CredentialError."""
+        """Return the role that a credential proves; the credential is used up.
+
+        Raises:
+            CredentialError: the credential proves no role.
+        """
         parts = text.split(" ")
         if len(parts) != 5 or parts[0] != _VERSION or not parts[2].isdecimal():
             raise CredentialError("its credential is malformed; is it of another release?")

@@ -1,10 +1,11 @@
-"""The guard of a mesh port: each call needs a role that may make it, or is refused as soon as its
-headers are there.
+"""The guard of a mesh port, which refuses calls that the caller's role may not make.
 
-    configured      a caller's role
-    token           its credential's, whatever its certificate says
-    mTLS alone      those that its certificate names; callers on unix sockets may do everything
-    neither         there is no guard: only loopback and unix sockets may be listened at
+A call is refused as soon as its headers have arrived.
+
+    configured      the caller's roles
+    token           its credential's role, whatever its certificate names
+    mTLS alone      the roles that its certificate names; all roles on unix sockets
+    neither         no guard: services may listen only on loopback and unix sockets
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ _ALL: Final = frozenset(Role)
 
 @dataclass(frozen=True)
 class GuardRules:
-    """What a mesh port requires. token None: certificates alone."""
+    """Requirements of a mesh port; without a token, certificates alone count."""
 
     token: MeshToken | None
-    # Without a token, every certificate may do everything, whatever it names.
+    # Without a token, a certificate gives every role, whatever it names.
     any_certificate: bool = False
     # See roles.method_roles.
     executor_control: bool = False
 
 
 class Guard:
-    """Checks the calls of one port; for one event loop."""
+    """Guard of one port, for one event loop."""
 
     def __init__(self, rules: GuardRules) -> None:
         self._verifier = None if rules.token is None else CredentialVerifier(rules.token)
@@ -56,13 +57,21 @@ class Guard:
         self._refusals = RefusalLog(_log)
 
     def guarded(self, handlers: Handlers) -> Handlers:
-        """These handlers, behind the guard. Raises KeyError for a method without roles."""
+        """Return these handlers behind the guard.
+
+        Raises:
+            KeyError: a method has no roles.
+        """
         for path in (*handlers.unary, *handlers.async_unary, *handlers.stream):
             self._roles[path]
         return replace(handlers, admit=self.check)
 
     def check(self, call: Call) -> None:
-        """Raises RpcError, and logs the first of its kind, if the caller may not make this call."""
+        """Check whether the caller may make this call; the first refusal of each kind is logged.
+
+        Raises:
+            RpcError: the caller may not make the call.
+        """
         try:
             roles = self._roles_of(call)
             allowed = self._roles[call.path]
@@ -95,7 +104,7 @@ class Guard:
 
 
 def guarded(handlers: Handlers, rules: GuardRules | None) -> Handlers:
-    """These handlers as a port with these rules serves them; None: without a guard."""
+    """Return these handlers behind a guard with these rules; `None` means no guard."""
     return handlers if rules is None else Guard(rules).guarded(handlers)
 
 

@@ -1,6 +1,6 @@
 """The roles of a mesh's members, and the methods that each role may call.
 
-A member's role comes from its credential (tokens, credentials) or from its certificate's name.
+A member's role comes from its credential (tokens, credentials) or from its certificate's names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Role(enum.Enum):
-    """What a member of the mesh is, to those that it calls."""
+    """Role of a member of the mesh, as a caller of others."""
 
     GATEWAY = "gateway"
     EXECUTOR = "executor"
@@ -36,13 +36,13 @@ class Role(enum.Enum):
     OPERATOR = "operator"
 
 
-# The last word may have a number or a name of its own: executor-3, gateway01, executor_gpu.
+# A role may be followed by a number or a name: executor-3, gateway01, executor_gpu.
 _NAMED_ROLE: Final = re.compile(rf"({'|'.join(role.value for role in Role)})(?![a-z])")
 
-# Schedulers pass calls for one another's models on.
+# Schedulers are among them since they pass on calls for one another's models.
 _CONTROL: Final = frozenset({Role.GATEWAY, Role.OPERATOR, Role.SCHEDULER})
 _READINESS: Final = _CONTROL | {Role.EXECUTOR}
-# Python models may ask for these (pb_utils.load_model); see --allow-executor-control.
+# Python models may make these calls (pb_utils.load_model) with --allow-executor-control.
 _MODEL_CONTROL: Final = ("RepositoryModelLoad", "RepositoryModelUnload")
 _ROLES: Final[dict[str, frozenset[Role]]] = {
     JOIN_PATH: frozenset({Role.EXECUTOR}),
@@ -76,9 +76,9 @@ _ROLES: Final[dict[str, frozenset[Role]]] = {
 
 
 def method_roles(*, executor_control: bool = False) -> Mapping[str, frozenset[Role]]:
-    """The roles that may call each method, by path.
+    """Return the roles that may call each method, by path.
 
-    executor_control: executors may load and unload models, as Python models ask of them.
+    executor_control: executors may load and unload models when Python models ask for that.
     """
     if not executor_control:
         return _ROLES
@@ -87,6 +87,9 @@ def method_roles(*, executor_control: bool = False) -> Mapping[str, frozenset[Ro
 
 
 def roles_of_names(names: Iterable[str]) -> frozenset[Role]:
-    """The roles that a certificate's names give: by the first label, such as executor-3.mesh."""
-    found = (_NAMED_ROLE.match(name.lower().partition(".")[0]) for name in names)
-    return frozenset(Role(each[1]) for each in found if each is not None)
+    """Return the roles that a certificate's DNS names give.
+
+    The first label of a name counts: executor-3.mesh gives the role of an executor.
+    """
+    matches = (_NAMED_ROLE.match(name.lower().partition(".")[0]) for name in names)
+    return frozenset(Role(match[1]) for match in matches if match is not None)

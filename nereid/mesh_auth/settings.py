@@ -1,7 +1,7 @@
-"""Who may use a mesh port: the flags that all services share, and what follows from them.
+"""The flags of access to mesh ports, which all services share, and what follows from them.
 
 A TCP port that other machines can reach opens only with a token or mTLS. Unix sockets and the
-loopback interface are for this machine.
+loopback interface are for this machine, and open without.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
     """The flags of access between services; every service's settings have them."""
 
     TOPIC: ClassVar = Topic.MESH
-    # The roles whose tokens will do for this service; none: it needs the mesh's own.
+    # Roles whose tokens are enough for this service; empty: it needs the mesh's own token.
     MESH_ROLES: ClassVar[frozenset[Role]] = frozenset()
 
     mesh_token: str = flag(
@@ -48,7 +48,7 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
     )
 
     def mesh_errors(self, listening: Iterable[str] = ()) -> list[str]:
-        """What is wrong with these flags for a service that listens at these addresses."""
+        """Return the errors in these flags for a service that listens at these addresses."""
         listening = tuple(listening)
         errors = self.mesh_tls_errors(listening)
         try:
@@ -82,7 +82,11 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
         return ""
 
     def read_mesh_token(self) -> MeshToken | None:
-        """The token, if there is one. Raises ValueError."""
+        """Return the token; `None` if there is none.
+
+        Raises:
+            ValueError: the token, or its file, is not usable; the text does not show the token.
+        """
         text, source = self.mesh_token, "--mesh-token"
         if self.mesh_token_file:
             if text:
@@ -104,36 +108,46 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
             raise ValueError(f"{source}: {error}") from error
 
     def mesh_secret(self, purpose: str) -> bytes:
-        """A secret for one purpose of all who have the mesh's token; empty: there is none."""
+        """Return a secret, for one purpose, that all holders of the mesh's token can make.
+
+        Empty if this service has no such token.
+        """
         token = self.read_mesh_token()
         return b"" if token is None else token.secret(purpose)
 
     def mesh_credentials(self, role: Role) -> Credentials | None:
-        """For the calls of a service of this role; None: there is no token."""
+        """Return the credentials of a service with this role; `None` if no token gives them."""
         token = self.read_mesh_token()
         key = None if token is None else token.key(role)
         return None if key is None else Credentials(role, key)
 
     def mesh_channel(self, address: str, role: Role, options: ChannelOptions) -> ChannelOptions:
-        """How a service of this role calls another at an address. Raises OSError."""
+        """Return the options for calls of a service with this role to another at an address.
+
+        Raises:
+            OSError: the TLS files cannot be used.
+        """
         made = self.mesh_credentials(role)
         credentials = None if made is None else made.metadata
         return replace(options, tls=self.mesh_tls_client(address), credentials=credentials)
 
     @property
     def mesh_private(self) -> bool:
-        """Whether file modes are all that guards unix sockets: nobody else may connect then."""
+        """True without a token: file modes alone then keep other users off unix sockets."""
         return not (self.mesh_token or self.mesh_token_file)
 
     def mesh_guard(self, *, executor_control: bool = False) -> GuardRules | None:
-        """What this service's mesh port requires; None: it is open to this machine."""
+        """Return the requirements of this service's mesh port.
+
+        `None` means that the port is open to this machine.
+        """
         token = self.read_mesh_token()
         if token is None and not self.mesh_tls_root:
             return None
         return GuardRules(token, self.mesh_tls_any_role, executor_control)
 
     def mesh_users(self, address: str) -> str:
-        """Whom a mesh port at this address is open to, for a log."""
+        """Return, for a log, who can use a mesh port at this address."""
         if not self.mesh_private:
             return "services with the mesh token"
         if unix_path(address) is not None:

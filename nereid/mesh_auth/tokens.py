@@ -1,7 +1,7 @@
 """The mesh's token, and the tokens of single roles that are derived from it.
 
-Whoever has the mesh's token can make every role's, and check every role's credentials; whoever has
-a role's token has that role alone. A token is never sent (see credentials).
+The holder of the mesh's token can make every role's token, and check every role's credentials; the
+holder of a role's token has that role alone. A token is never sent (see credentials).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from nereid.mesh_auth.roles import Role
 
-# Credentials can be overheard where there is no TLS: a token must be too long to be guessed.
+# Without TLS, credentials can be overheard: a token must be too long to be guessed from them.
 _LEAST_LENGTH: Final = 16
 _NEW_BYTES: Final = 32
 _KEY_BYTES: Final = 32
@@ -27,9 +27,13 @@ class MeshToken:
     """A mesh's token, or a role's."""
 
     def __init__(self, text: str) -> None:
-        """Raises ValueError, which does not show the text."""
+        """Read a token.
+
+        Raises:
+            ValueError: the text is no token; the error does not show it.
+        """
         self._master = b""
-        # Set: it is the token of this role alone.
+        # The only role of a role's token; `None` for the mesh's own.
         self.only: Role | None = None
         if text.startswith(_ROLE_PREFIX):
             self.only, self._only_key = _read_role_token(text)
@@ -42,19 +46,26 @@ class MeshToken:
             self._master = text.encode()
 
     def key(self, role: Role) -> bytes | None:
-        """The role's key; None: this is another role's token."""
+        """Return the role's key; `None` if this is another role's token."""
         if self.only is not None:
             return self._only_key if role is self.only else None
         return hmac.digest(self._master, _LABEL + role.value.encode(), "sha256")
 
     def secret(self, purpose: str) -> bytes:
-        """A secret of who has the mesh's own token, for one purpose; empty: this is a role's."""
+        """Return a secret for one purpose, made of the mesh's own token.
+
+        Empty if this is a role's token.
+        """
         if self.only is not None:
             return b""
         return hmac.digest(self._master, _SECRET_LABEL + purpose.encode(), "sha256")
 
     def role_token(self, role: Role) -> str:
-        """The token of one role. Raises ValueError if this is another role's."""
+        """Return the token of one role.
+
+        Raises:
+            ValueError: this is another role's token.
+        """
         key = self.key(role)
         if key is None:
             raise ValueError(f"a role's token makes no other: only the mesh's own makes {role}'s")
@@ -63,7 +74,7 @@ class MeshToken:
 
 
 def new_token() -> str:
-    """A token for a new mesh."""
+    """Return a random token for a new mesh."""
     return secrets.token_urlsafe(_NEW_BYTES)
 
 

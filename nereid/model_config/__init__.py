@@ -1,22 +1,15 @@
-"""config.pbtxt to a complete, valid, frozen model configuration, and back to what clients see.
+"""Model configurations: from config.pbtxt to a complete, valid, frozen form, and back to clients.
 
-parse -> complete (from the model file's description) -> freeze (validates). Pure: text and messages
-in, messages and frozen values out; no file, clock, socket or other service.
+The steps are parse, complete (from the model file's description) and freeze, which validates. Pure:
+text and messages in, messages and frozen values out; no file, clock, socket or other service.
 """
 
 from nereid.core.known_backends import model_file_backend
 from nereid.model_config.backend_choice import fill_backend
+from nereid.model_config.batching_fields import DynamicBatching, QueuePolicy, SequenceBatching
 from nereid.model_config.completion import CompletionSettings, complete_config, is_incomplete
 from nereid.model_config.description import read_description, write_description
-from nereid.model_config.frozen import (
-    DynamicBatching,
-    InputSpec,
-    ModelConfig,
-    OutputSpec,
-    QueuePolicy,
-    SequenceBatching,
-    freeze_config,
-)
+from nereid.model_config.frozen import InputSpec, ModelConfig, OutputSpec, freeze_config
 from nereid.model_config.instance_groups import (
     UNLIMITED,
     InstanceGroup,

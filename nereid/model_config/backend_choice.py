@@ -1,6 +1,6 @@
 """The backend of a model, by its platform, its file's name or its own name.
 
-Pure: it gets the names of files, never the files.
+Pure: this module gets the names of files, never the files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def fill_backend(config: ModelConfig, *, model_name: str, filenames: Collection[
             return
     if config.backend or config.platform or config.default_model_filename:
         return
-    # A model of a custom backend: "anything.<backend>".
+    # The name of a custom backend's model is "anything.<backend>".
     _, dot, backend = model_name.partition(".")
     if not dot:
         raise InvalidArgument(

@@ -1,6 +1,6 @@
-"""Completes a configuration from defaults and from the model file's description.
+"""Completion of a configuration from defaults and from the model file's description.
 
-By Triton's rules: the defaults of the server core, then what the onnxruntime backend fills in.
+The rules are Triton's: the defaults of the server core, then what the onnxruntime backend fills in.
 Beyond Triton, tensors that are named but lack dims or a data type are filled in as well.
 """
 
@@ -14,12 +14,14 @@ from nereid.core.known_backends import ENSEMBLE_PLATFORM
 from nereid.core.tensors.datatypes import CONFIG_NUMBER
 from nereid.core.tensors.shapes import VARIABLE
 from nereid.model_config.backend_choice import fill_backend
+from nereid.model_config.batching_fields import DynamicBatching, SequenceBatching
+from nereid.model_config.config_field import Scope, complete_message
 from nereid.model_config.validation.model import validate_config, validate_scheduling
 from nereid.model_config.validation.model_file import check_completed
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, MutableSequence
+    from collections.abc import Iterable
 
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
@@ -31,14 +33,13 @@ if TYPE_CHECKING:
         | RepeatedCompositeFieldContainer[model_config_pb2.ModelOutput]
     )
 
-_SEQUENCE_IDLE_DEFAULT_US: Final = 1_000_000
 # A Python model's auto_complete_config may change any part of its configuration.
 _COMPLETES_ITSELF: Final = "python"
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionSettings:
-    """A backend's default-max-batch-size, and whether descriptions are used at all."""
+    """A backend's default-max-batch-size, and whether descriptions of model files are used."""
 
     default_max_batch_size: int = 4
     disable_auto_complete: bool = False
@@ -62,9 +63,10 @@ def complete_config(
     description: ModelDescription | None,
     settings: CompletionSettings = _DEFAULTS,
 ) -> model_config_pb2.ModelConfig:
-    """A new message with every default set; instance_group stays as written (instance_groups.py).
+    """Return a new message with every default set.
 
-    With a description, the result is also valid and fits the model file.
+    instance_group stays as written: `instance_groups.py` completes it for each executor. With a
+    description, the result is also valid and fits the model file.
 
     Raises:
         InvalidArgument: the configuration is not valid, or does not fit the model file.
@@ -78,7 +80,7 @@ def complete_config(
             "directory name must equal model name"
         )
     _set_defaults(completed)
-    # Beyond Triton, which compares preferred sizes with a batch size that is not known yet.
+    # Triton compares preferred sizes even with a batch size that is not known yet.
     is_open = not completed.max_batch_size and is_incomplete(completed)
     validate_scheduling(completed, batch_size_open=is_open)
     if description is None:
@@ -95,25 +97,17 @@ def _set_defaults(config: model_config_pb2.ModelConfig) -> None:
     if config.version_policy.WhichOneof("policy_choice") is None:
         config.version_policy.latest.num_versions = 1
     if config.HasField("dynamic_batching"):
-        _default_preferred_sizes(
-            config.dynamic_batching.preferred_batch_size, config.max_batch_size
-        )
+        complete_message(DynamicBatching, Scope(config, config.dynamic_batching))
     if config.HasField("sequence_batching"):
         sequence = config.sequence_batching
-        if not sequence.max_sequence_idle_microseconds:
-            sequence.max_sequence_idle_microseconds = _SEQUENCE_IDLE_DEFAULT_US
+        complete_message(SequenceBatching, Scope(config, sequence))
         if sequence.HasField("oldest"):
-            _default_preferred_sizes(sequence.oldest.preferred_batch_size, config.max_batch_size)
+            complete_message(DynamicBatching, Scope(config, sequence.oldest))
     if not config.HasField("ensemble_scheduling") and config.platform != ENSEMBLE_PLATFORM:
         optimization = config.optimization
         for name in ("input_pinned_memory", "output_pinned_memory"):
             if not optimization.HasField(name):
                 getattr(optimization, name).enable = True
-
-
-def _default_preferred_sizes(sizes: MutableSequence[int], max_batch_size: int) -> None:
-    if not sizes and max_batch_size > 0:
-        sizes.append(max_batch_size)
 
 
 def _fill_from_description(
@@ -123,7 +117,7 @@ def _fill_from_description(
 ) -> None:
     has_inputs = bool(config.input or config.batch_input)
     if has_inputs and config.output and not any(map(_is_partial, _written_tensors(config))):
-        # As on Triton: a configuration with all tensors keeps its batch size and scheduler.
+        # A configuration with all tensors keeps its batch size and scheduler, as on Triton.
         return
     _fill_batching(config, description, settings)
     internal = _sequence_tensors(config)
@@ -148,7 +142,7 @@ def _is_partial(tensor: _Tensor) -> bool:
 
 
 def _sequence_tensors(config: model_config_pb2.ModelConfig) -> frozenset[str]:
-    """Tensors that the sequence batcher provides, and clients never see."""
+    """Return the names of tensors that the sequence batcher provides and clients never see."""
     sequence = config.sequence_batching
     names = {control.name for control in sequence.control_input}
     for state in sequence.state:
@@ -179,9 +173,10 @@ def _fill_batching(
 def _writes_batch_dimension(
     config: model_config_pb2.ModelConfig, description: ModelDescription
 ) -> bool:
-    """Whether some dims as written have the graph's full rank, so that 0 means: no batching.
+    """Return whether some dims as written have the graph's full rank.
 
-    Triton's onnxruntime backend does not check this: it uses its default, then refuses the dims.
+    Then a max_batch_size of 0 means that the model does not batch. Triton's onnxruntime backend
+    does not check this: it uses its default, then refuses the dims.
     """
     ragged = {tensor.name for tensor in config.input if tensor.allow_ragged_batch}
     ranks = {
@@ -204,14 +199,14 @@ def _fill_partial(
 ) -> None:
     by_name = {tensor.name: tensor for tensor in described}
     for tensor in tensors:
-        found = by_name.get(tensor.name)
-        if found is None:
-            # Reported as an unknown name once the configuration itself is valid.
+        description = by_name.get(tensor.name)
+        if description is None:
+            # The name is reported as unknown once the configuration itself is valid.
             continue
         if not tensor.data_type:
-            tensor.data_type = _data_type(found)
+            tensor.data_type = _data_type(description)
         if not tensor.dims and not tensor.HasField("reshape"):
-            _fill_dims(config, tensor, found)
+            _fill_dims(config, tensor, description)
 
 
 def _fill_all(
@@ -219,27 +214,27 @@ def _fill_all(
     tensors: _Tensors,
     described: Iterable[TensorDescription],
 ) -> None:
-    for found in described:
+    for description in described:
         tensor = tensors.add()
-        tensor.name = found.name
-        tensor.data_type = _data_type(found)
-        _fill_dims(config, tensor, found)
+        tensor.name = description.name
+        tensor.data_type = _data_type(description)
+        _fill_dims(config, tensor, description)
 
 
-def _data_type(found: TensorDescription) -> model_config_pb2.DataType:
-    number = CONFIG_NUMBER.get(found.datatype, model_config_pb2.TYPE_INVALID)
+def _data_type(description: TensorDescription) -> model_config_pb2.DataType:
+    number = CONFIG_NUMBER.get(description.datatype, model_config_pb2.TYPE_INVALID)
     return cast("model_config_pb2.DataType", number)
 
 
 def _fill_dims(
-    config: model_config_pb2.ModelConfig, tensor: _Tensor, found: TensorDescription
+    config: model_config_pb2.ModelConfig, tensor: _Tensor, description: TensorDescription
 ) -> None:
     batching = config.max_batch_size > 0
-    if found.dims is None:
+    if description.dims is None:
         # A configuration cannot express "any rank"; an author who knows it writes the dims.
         tensor.dims.append(VARIABLE)
         return
-    tensor.dims.extend(found.dims[1:] if batching else found.dims)
+    tensor.dims.extend(description.dims[1:] if batching else description.dims)
     if not tensor.dims:
         # A configuration has no scalars: clients send [1], of which the model gets no dims.
         tensor.dims.append(1)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def read_description(described: nereid_pb2.Described) -> ModelDescription:
-    """From an executor's response to Describe."""
+    """Return the description in an executor's response to Describe."""
     return ModelDescription(
         tuple(map(_read_tensor, described.inputs)),
         tuple(map(_read_tensor, described.outputs)),
@@ -25,7 +25,7 @@ def read_description(described: nereid_pb2.Described) -> ModelDescription:
 
 
 def write_description(description: ModelDescription, described: nereid_pb2.Described) -> None:
-    """Into an executor's response to Describe."""
+    """Write a description into an executor's response to Describe."""
     _write_tensors(description.inputs, described.inputs)
     _write_tensors(description.outputs, described.outputs)
     if description.config is not None:

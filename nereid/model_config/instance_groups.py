@@ -1,6 +1,6 @@
 """The instance groups that one executor hosts, by Triton's defaults.
 
-Each executor takes the part of a Triton server: AUTO and "all GPUs" depend on its GPUs.
+Each executor counts as a Triton server: KIND_AUTO and "all GPUs" depend on its own GPUs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _CPU_UNLESS_ASKED: Final = (PYTHON, OPENVINO)
 
 @dataclass(frozen=True, slots=True)
 class ResourceNeed:
-    """How much of a resource an instance needs to execute; global: shared by all devices."""
+    """An amount of a resource that an instance needs to execute.
+
+    is_global: all devices share the resource.
+    """
 
     name: str
     is_global: bool
@@ -44,7 +47,10 @@ class ResourceNeed:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """What an instance needs to execute; priority 2 executes half as often as priority 1."""
+    """Resources that an instance needs to execute, and its priority.
+
+    An instance of priority 2 executes half as often as one of priority 1.
+    """
 
     resources: tuple[ResourceNeed, ...] = ()
     priority: int = 1
@@ -55,9 +61,9 @@ UNLIMITED: Final = RateLimit()
 
 @dataclass(frozen=True, slots=True)
 class InstanceGroup:
-    """Equal instances on one executor: `count`, on each of the gpus if there are any.
+    """Equal instances on one executor: `count` of them, on each of the gpus if there are any.
 
-    Passive ones are loaded and get no requests.
+    Passive instances are loaded and get no requests.
     """
 
     name: str
@@ -71,7 +77,7 @@ class InstanceGroup:
 def normalise_instance_groups(
     config: ModelConfig, *, gpu_ids: Sequence[int]
 ) -> list[InstanceGroup]:
-    """The groups for an executor whose usable GPUs these are; an ensemble has none.
+    """Return the groups for an executor with these usable GPUs; an ensemble has none.
 
     Raises:
         InvalidArgument: a group needs what this executor does not have.
@@ -80,7 +86,7 @@ def normalise_instance_groups(
 
 
 def with_instance_groups(config: ModelConfig, *, gpu_ids: Sequence[int]) -> ModelConfig:
-    """A copy of the configuration with the groups as such an executor hosts them.
+    """Return a copy of the configuration with the groups that such an executor hosts.
 
     Raises:
         InvalidArgument: as normalise_instance_groups.
@@ -94,8 +100,9 @@ def with_instance_groups(config: ModelConfig, *, gpu_ids: Sequence[int]) -> Mode
 
 
 def device_of_groups(config: ModelConfig) -> Literal["cpu", "gpu", "any"]:
-    """Which executors can host the model: any with GPUs (gpu), all (cpu), or, with instances on
-    what each has, all (any).
+    """Return which executors can host the model.
+
+    "gpu": those with GPUs. "cpu": all. "any": all, with instances on the devices that each has.
     """
     kinds = {group.kind for group in config.instance_group}
     pinned = any(group.gpus for group in config.instance_group)
@@ -166,6 +173,7 @@ def _freeze(group: ModelInstanceGroup) -> InstanceGroup:
 
 def _rate_limit(written: ModelRateLimiter) -> RateLimit:
     needs = (
-        ResourceNeed(each.name, getattr(each, "global"), each.count) for each in written.resources
+        ResourceNeed(resource.name, getattr(resource, "global"), resource.count)
+        for resource in written.resources
     )
     return RateLimit(tuple(needs), written.priority or 1)

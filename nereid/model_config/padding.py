@@ -1,14 +1,14 @@
 """Padding of variable dimensions, so that requests of different sizes run in one batch.
 
-Nereid's own, asked for by a parameter of the model:
+Padding is an extension of Nereid's, which a parameter of the model asks for:
 
     parameters { key: "padding" value { string_value: "ids[0]=1 mask[0] -> logits[0]: 16 32 64" } }
 
-The inputs on the left are padded in these dimensions (numbered as in dims, without the batch) with
-these values (0 unless given); requests with the same next size on the right share a batch. The
-outputs behind the arrow are cut back to the size that the request had. Parts for several dimensions
-are separated by `;`.
-Pure: used where requests are queued and where batches are assembled.
+The inputs before the arrow are padded in these dimensions (numbered as in dims, without the batch)
+with these values (0 unless given). Sizes stand behind the colon: a request is padded to the next
+one, and requests that are padded to the same size share a batch. The outputs behind the arrow are
+cut back to the size that the request had. Parts for several dimensions are separated by `;`.
+Pure: the scheduler uses it to queue requests, the executor to assemble batches.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class PaddedSize(NamedTuple):
 
     inputs: tuple[PaddedInput, ...]
     outputs: tuple[tuple[str, int], ...]
-    # Ascending. Larger sizes are not padded.
+    # Sizes to pad to, ascending. Larger sizes are not padded.
     buckets: tuple[int, ...]
 
     def bucket(self, size: int) -> int:
-        """What a size is padded to."""
+        """Return the size that a size is padded to."""
         index = bisect_left(self.buckets, size)
         return self.buckets[index] if index < len(self.buckets) else size
 
@@ -65,15 +65,15 @@ class Padding(NamedTuple):
     sizes: tuple[PaddedSize, ...]
 
     def padded_shapes(self, shapes: Mapping[str, _Shape]) -> dict[str, _Shape]:
-        """Inputs' shapes without the batch dimension, as they are with the padding.
+        """Return the inputs' shapes, without the batch dimension, after padding.
 
         Raises:
             InvalidArgument: inputs differ in a size that they should have in common.
         """
         padded = dict(shapes)
-        for each in self.sizes:
+        for padded_size in self.sizes:
             first: PaddedInput | None = None
-            for tensor in each.inputs:
+            for tensor in padded_size.inputs:
                 if tensor.name not in shapes:
                     continue
                 size = shapes[tensor.name][tensor.dim]
@@ -86,16 +86,18 @@ class Padding(NamedTuple):
                         f"{first.dim} and {tensor.dim}, got {common} and {size}"
                     )
                 shape = padded[tensor.name]
-                bucket = each.bucket(size)
+                bucket = padded_size.bucket(size)
                 padded[tensor.name] = (*shape[: tensor.dim], bucket, *shape[tensor.dim + 1 :])
         return padded
 
 
 def read_padding(config: ModelConfig) -> Padding | None:
-    """The padding that a configuration with valid tensors asks for.
+    """Return the padding that a configuration with valid tensors asks for.
+
+    `None` if it has no parameter for that.
 
     Raises:
-        InvalidArgument: it asks for what makes no sense.
+        InvalidArgument: the parameter does not fit the model.
     """
     if PADDING not in config.parameters:
         return None
@@ -109,7 +111,7 @@ def read_padding(config: ModelConfig) -> Padding | None:
         _check_dimensions("input", config.input, _input_dimensions(padding))
         _check_dimensions("output", config.output, _output_dimensions(padding))
         _check_inputs(config, padding)
-        scattered = {name for each in config.batch_output for name in each.target_name}
+        scattered = {name for output in config.batch_output for name in output.target_name}
         for name, _ in _output_dimensions(padding):
             if name in scattered:
                 raise InvalidArgument(f"output '{name}' is a target of batch_output")
@@ -132,13 +134,13 @@ def _padded_size(text: str) -> PaddedSize:
     if not buckets or buckets[0] < 1 or any(one >= other for one, other in pairwise(buckets)):
         raise InvalidArgument(f"sizes must be positive and ascending but are '{sizes.strip()}'")
     cut: list[tuple[str, int]] = []
-    for each in map(_dimension, outputs.split()):
-        if each["value"] is not None:
-            raise InvalidArgument(f"output '{each['name']}' cannot have a value")
-        cut.append((each["name"], int(each["dim"])))
+    for output in map(_dimension, outputs.split()):
+        if output["value"] is not None:
+            raise InvalidArgument(f"output '{output['name']}' cannot have a value")
+        cut.append((output["name"], int(output["dim"])))
     padded = [
-        PaddedInput(each["name"], int(each["dim"]), _number(each["value"] or "0"))
-        for each in map(_dimension, inputs.split())
+        PaddedInput(tensor["name"], int(tensor["dim"]), _number(tensor["value"] or "0"))
+        for tensor in map(_dimension, inputs.split())
     ]
     return PaddedSize(tuple(padded), tuple(cut), buckets)
 
@@ -160,11 +162,11 @@ def _number(text: str) -> float:
 
 
 def _input_dimensions(padding: Padding) -> list[tuple[str, int]]:
-    return [(tensor.name, tensor.dim) for each in padding.sizes for tensor in each.inputs]
+    return [(tensor.name, tensor.dim) for size in padding.sizes for tensor in size.inputs]
 
 
 def _output_dimensions(padding: Padding) -> list[tuple[str, int]]:
-    return [output for each in padding.sizes for output in each.outputs]
+    return [output for size in padding.sizes for output in size.outputs]
 
 
 def _check_dimensions(
@@ -188,8 +190,8 @@ def _check_dimensions(
 def _check_inputs(config: ModelConfig, padding: Padding) -> None:
     by_name = {tensor.name: tensor for tensor in config.input}
     values: dict[str, float] = {}
-    for each in padding.sizes:
-        for name, _, value in each.inputs:
+    for padded_size in padding.sizes:
+        for name, _, value in padded_size.inputs:
             tensor = by_name[name]
             datatype = NAME_OF_CONFIG_NUMBER[tensor.data_type]
             if tensor.allow_ragged_batch:
@@ -205,9 +207,9 @@ def _check_inputs(config: ModelConfig, padding: Padding) -> None:
 
 
 def _fits(datatype: str, value: int) -> bool:
-    """Whether an integer is a value of a datatype that has no fractions."""
+    """Return whether an integer is a value of a datatype that has no fractions."""
     if datatype in {"BOOL", "BF16"}:
-        # numpy has no BF16 to convert other numbers to.
+        # numpy has no BF16, so that no number but 0 can be converted to it.
         return value == 0 or (datatype == "BOOL" and value == 1)
     bits = int(datatype.lstrip("UINT"))
     if datatype.startswith("U"):

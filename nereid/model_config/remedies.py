@@ -1,7 +1,7 @@
-"""What to do about a load's error, by its text.
+"""Remedies for errors of loads, found by the error's text.
 
-The texts are Triton's or a backend's own, which clients match and which stay as they are; what
-Nereid advises stands beside them in the log, in `nereid check` and in `nereid explain`.
+The texts are Triton's or a backend's own, which clients match and which stay as they are. The
+remedies stand beside them in the log, in `nereid check` and in `nereid explain`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _REMEDIES: Final = tuple(
             "remove one of them, or serve with --model-namespacing=true",
         ),
         (
-            # What a model takes is known from a load alone.
+            # Only a load shows how much memory a model takes.
             r"whose budget is \d|do not fit the memory budget",
             (
                 "raise the scheduler's --model-memory-budget, or let models make way that stay"
@@ -116,7 +116,7 @@ _REMEDIES: Final = tuple(
 
 
 def remedy_for(error: str) -> str:
-    """A sentence without a full stop; empty: there is none to give."""
+    """Return the remedy as a sentence without a full stop; empty if no remedy is known."""
     for pattern, remedy in _REMEDIES:
         match = pattern.search(error)
         if match is not None:
@@ -125,6 +125,6 @@ def remedy_for(error: str) -> str:
 
 
 def with_remedy(error: str) -> str:
-    """The error, for a line of the log."""
+    """Return the error with its remedy, for a line of the log."""
     remedy = remedy_for(error)
     return f"{error.rstrip()} ({remedy})" if remedy else error.rstrip()

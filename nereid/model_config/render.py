@@ -1,6 +1,7 @@
 """A configuration as clients see it: the config response's JSON, and the model's metadata.
 
-Triton's JSON: every field without presence is printed, 64-bit numbers are numbers, enums names.
+The JSON is Triton's: it has every field without presence; 64-bit numbers are numbers, and enums are
+names.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 _FLOAT: Final = Struct("<f")
-# Larger integers are not exact as doubles, as which JSON parsers read them.
+# JSON parsers read numbers as doubles, in which larger integers are not exact.
 _LARGEST_EXACT: Final = 2**53
 
 
 def config_json(config: model_config_pb2.ModelConfig) -> bytes:
-    """The HTTP config response, UTF-8."""
+    """Return the HTTP config response, in UTF-8."""
     return json.dumps(message_json(config), ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def metadata(config: ModelConfig, versions: Iterable[int]) -> kserve_pb2.ModelMetadataResponse:
-    """The metadata response; shapes with the batch dimension where the model has one."""
+    """Return the metadata response, with the batch dimension in shapes where the model has one."""
     batch = [-1] if config.max_batch_size >= 1 else []
 
     def tensor(
@@ -53,7 +54,7 @@ def metadata(config: ModelConfig, versions: Iterable[int]) -> kserve_pb2.ModelMe
 
 
 def message_json(message: Message) -> dict[str, Any]:
-    """Any message as Triton's HTTP front writes it."""
+    """Return any message as Triton's HTTP front writes it."""
     fields = cast("list[FieldDescriptor]", message.DESCRIPTOR.fields)
     return {
         field.name: _field_json(field, getattr(message, field.name))
@@ -85,7 +86,7 @@ def _renderer(field: FieldDescriptor) -> Callable[[Any], Any]:
 
 
 def _float32(value: float) -> float | str:
-    """The shortest number that is equal in 32 bits: 0.1, not 0.10000000149011612."""
+    """Return the shortest number that is equal in 32 bits: 0.1, not 0.10000000149011612."""
     if math.isfinite(value):
         for digits in range(6, 9):
             short = float(f"{value:.{digits}g}")
@@ -96,6 +97,6 @@ def _float32(value: float) -> float | str:
 
 def _float64(value: float) -> float | str:
     if not math.isfinite(value):
-        # protobuf's JSON names.
+        # These are the names in protobuf's JSON.
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return int(value) if value.is_integer() and abs(value) <= _LARGEST_EXACT else value

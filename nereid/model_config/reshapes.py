@@ -1,4 +1,4 @@
-"""Tensors that clients see in another shape than the model: `reshape` in a configuration."""
+"""Shapes of tensors that differ between clients and the model: `reshape` in a configuration."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 class Reshape(NamedTuple):
-    """From source to target, both without the batch dimension; -1: variable.
+    """A change of shape from source to target.
 
-    batch_dims: how many dimensions come before these, 1 or 0.
+    Both leave out the batch dimension; -1 is a variable dimension. batch_dims, 1 or 0, is the
+    number of dimensions before them.
     """
 
     source: tuple[int, ...]
@@ -22,18 +23,18 @@ class Reshape(NamedTuple):
     batch_dims: int
 
     def apply(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """A tensor's shape after it; the same if that has another number of elements."""
+        """Return a tensor's new shape, or its old one if the new one has more or fewer elements."""
         batch, row = shape[: self.batch_dims], shape[self.batch_dims :]
         if len(row) == len(self.source):
             target = substitute(self.target, self.source, row)
         else:
-            # As on Triton, a model's output may have any shape if its configured one is fixed.
+            # A model's output may have any shape if its configured one is fixed, as on Triton.
             target = self.target
         return batch + target if prod(target) == prod(row) and VARIABLE not in target else shape
 
 
 def input_reshapes(config: model_config_pb2.ModelConfig) -> dict[str, Reshape]:
-    """From the shapes of requests to those that the model expects, by input."""
+    """Return the reshapes of requests' inputs to the shapes that the model expects, by name."""
     return {
         tensor.name: Reshape(
             tuple(tensor.dims), tuple(tensor.reshape.shape), int(config.max_batch_size > 0)
@@ -44,7 +45,7 @@ def input_reshapes(config: model_config_pb2.ModelConfig) -> dict[str, Reshape]:
 
 
 def output_reshapes(config: model_config_pb2.ModelConfig) -> dict[str, Reshape]:
-    """From the shapes of the model's outputs to those of responses, by output."""
+    """Return the reshapes of the model's outputs to the shapes in responses, by name."""
     return {
         tensor.name: Reshape(
             tuple(tensor.reshape.shape), tuple(tensor.dims), int(config.max_batch_size > 0)

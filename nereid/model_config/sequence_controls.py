@@ -1,6 +1,4 @@
-"""The tensors by which the sequence batcher controls a stateful model, as a configuration writes
-them.
-"""
+"""Control tensors: the inputs by which the sequence batcher controls a stateful model."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ _CORRELATION_ID = model_config_pb2.ModelSequenceBatching.Control.CONTROL_SEQUENC
 
 
 def control_datatype(control: ModelSequenceBatching.Control) -> str:
-    """The datatype of a control tensor: that of its pair of values, or of correlation ids."""
+    """Return the datatype of a control tensor: of its pair of values, or of correlation ids."""
     if control.kind == _CORRELATION_ID:
         return NAME_OF_CONFIG_NUMBER[control.data_type]
     if control.int32_false_true:

@@ -1,6 +1,6 @@
-"""Parses a config.pbtxt; errors have line, column and a suggestion.
+"""The parser of config.pbtxt; errors have line, column and a suggestion.
 
-Knows the syntax only, not what fields mean or which values are valid.
+This module knows the syntax only, not what fields mean or which values are valid.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from google.protobuf.descriptor import Descriptor
 
-# protobuf's error texts; before some reasons it quotes the whole line, which is redundant.
+# Patterns of protobuf's error texts. Some quote the whole line before the reason, which is
+# redundant.
 _PLACE: Final = re.compile(r"\A\d+:\d+ : ")
 _QUOTED_LINE: Final = re.compile(r"\A'.*?': (?=Enum type|Value out of range|Couldn't parse)")
 _UNKNOWN_FIELD: Final = re.compile(r'Message type "([\w.]+)" has no field named "(\w+)"')
@@ -28,10 +29,11 @@ _UNKNOWN_VALUE: Final = re.compile(r'Enum type "([\w.]+)" has no value named "?(
 
 
 def parse_config(text: str, *, model_name: str) -> model_config_pb2.ModelConfig:
-    """The configuration as it is written; nothing is filled in or checked.
+    """Return the configuration as it is written; nothing is filled in or checked.
 
     Raises:
-        InvalidArgument: the text is not a model configuration; names line, column and reason.
+        InvalidArgument: the text is not a model configuration; the error names line, column and
+            reason.
     """
     config = model_config_pb2.ModelConfig()
     try:
@@ -47,7 +49,7 @@ def parse_config(text: str, *, model_name: str) -> model_config_pb2.ModelConfig:
             f"failed to read text proto for model '{model_name}': {place}{reason}"
         ) from error
     except ValueError as error:
-        # An enum number of more than 32 bits, for which protobuf gives no position.
+        # An enum number has more than 32 bits; protobuf gives no position for it.
         raise InvalidArgument(
             f"failed to read text proto for model '{model_name}': {error}"
         ) from error
@@ -57,12 +59,12 @@ def parse_config(text: str, *, model_name: str) -> model_config_pb2.ModelConfig:
 def _reason(text: str) -> str:
     reason = _QUOTED_LINE.sub("", _PLACE.sub("", text))
     for pattern, names_of in ((_UNKNOWN_FIELD, _field_names), (_UNKNOWN_VALUE, _value_names)):
-        found = pattern.search(reason)
-        if found:
-            names = names_of(found[1])
-            # An enum's values share a prefix that is easily omitted: FP32, GPU.
-            near = [name for name in names if name.endswith(f"_{found[2]}")]
-            near += get_close_matches(found[2], names, n=1)
+        match = pattern.search(reason)
+        if match:
+            names = names_of(match[1])
+            # An enum's values share a prefix that authors easily omit: FP32 for TYPE_FP32.
+            near = [name for name in names if name.endswith(f"_{match[2]}")]
+            near += get_close_matches(match[2], names, n=1)
             return f"{reason} Did you mean '{near[0]}'?" if near else reason
     return reason
 
@@ -83,8 +85,8 @@ def _value_names(enum_name: str) -> Collection[str]:
 
 
 def _messages() -> list[Descriptor]:
-    """The messages that a configuration is made of; the schema has no recursion."""
-    found = [cast("Descriptor", model_config_pb2.ModelConfig.DESCRIPTOR)]
-    for message in found:
-        found.extend(field.message_type for field in message.fields if field.message_type)
-    return found
+    """Return the types of messages in a configuration; the schema has no recursion."""
+    messages = [cast("Descriptor", model_config_pb2.ModelConfig.DESCRIPTOR)]
+    for message in messages:
+        messages.extend(field.message_type for field in message.fields if field.message_type)
+    return messages

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def select_versions(policy: ModelVersionPolicy, available: Iterable[int]) -> tuple[int, ...]:
-    """The versions to serve, ascending; by default the latest.
+    """Return the versions to serve, ascending; by default the latest.
 
     Specific versions that do not exist are skipped, as on Triton.
     """

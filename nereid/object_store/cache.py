@@ -1,8 +1,8 @@
 """A host's cache of models from object stores, which its processes share.
 
-objects/ has complete files, named by what they are (URL, tag, size), and partial/ begun ones;
-trees/ has model directories, made of hard links to objects, complete and never changed; locks/ has
-a file for each tree, which those that use it have locked. There is no index: a process may be
+objects/ has complete files, named by URL, tag and size, and partial/ incomplete ones. trees/ has
+model directories, made of hard links to objects, complete and never changed. locks/ has a file for
+each tree, which the processes that use the tree have locked. There is no index: a process may be
 killed at any time.
 """
 
@@ -37,13 +37,13 @@ _MANIFEST: Final = "objects"
 _PARTIAL: Final = "partial/"
 _TEMPORARY: Final = ".tmp"
 _OBJECTS_AT_A_TIME: Final = 4
-# An object may be evicted by another process before it is linked.
+# Another process may evict an object before it is linked.
 _ATTEMPTS: Final = 3
 _UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV})
 
 
 class _Abort(threading.Event):
-    """Also set once another event is."""
+    """Event that is also set once its parent is."""
 
     def __init__(self, parent: threading.Event) -> None:
         super().__init__()
@@ -58,19 +58,19 @@ class _Abort(threading.Event):
 
 
 class TreeLease:
-    """A model's directory, which remains until release() or the end of this object."""
+    """Lease of a model's directory, which remains until release() or the end of this object."""
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
         self._release = weakref.finalize(self, _release_tree, lock)
 
     def release(self) -> None:
-        """The directory may be removed; may be called again."""
+        """Allow the directory to be removed; this may be called again."""
         self._release()
 
 
 def _touch(lock: int) -> None:
-    # More precise than the kernel's own time of a change.
+    # The time is given because the kernel's own time of a change is less precise.
     now = time.time_ns()
     os.utime(lock, ns=(now, now))
 
@@ -82,7 +82,7 @@ def _release_tree(lock: int) -> None:
 
 
 class HostCache:
-    """One directory; may be used by several threads. Every method raises StoreError."""
+    """Cache in one directory, for use by several threads. Every method raises StoreError."""
 
     def __init__(
         self,
@@ -91,7 +91,11 @@ class HostCache:
         downloader: Downloader,
         disk_free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
     ) -> None:
-        """limit_bytes: of all files; 0: what the disk has."""
+        """Use a directory; prepare() makes it.
+
+        limit_bytes: the bound of all files' sizes; 0: as much as the disk has. disk_free: returns
+        the free bytes of a directory's disk.
+        """
         self._directory = directory
         self._limit = limit_bytes
         self._downloader = downloader
@@ -102,10 +106,10 @@ class HostCache:
     def prepare(self) -> None:
         """Make the directories, for this user alone."""
         try:
-            for each in (self._objects, self._partial, self._trees, self._locks):
-                each.mkdir(mode=0o700, parents=True, exist_ok=True)
-                # Fails if it is another user's.
-                each.chmod(0o700)
+            for directory in (self._objects, self._partial, self._trees, self._locks):
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                # This fails if the directory is another user's.
+                directory.chmod(0o700)
         except OSError as error:
             raise StoreError(
                 f"the repository cache {self._directory} cannot be made: {error.strerror}"
@@ -113,12 +117,15 @@ class HostCache:
             ) from error
 
     def find(self, tree: str, model: str) -> TreeLease | None:
-        """The directory of a model in a tree that was built, by this process or another."""
+        """Return the directory of a model in a complete tree; `None` if there is none.
+
+        This process or another one may have built the tree.
+        """
         path = self._trees / tree / model
         while path.is_dir():
             lock = try_lock(self._locks / tree, shared=True)
             if lock is None:
-                # It was just built, or a process looks for something to remove.
+                # The tree was just built, or a process looks for trees to remove.
                 wait_for_lock(None)
             elif path.is_dir():
                 _touch(lock)
@@ -135,7 +142,7 @@ class HostCache:
         folders: tuple[str, ...],
         cancelled: threading.Event,
     ) -> TreeLease:
-        """The directory of a model with these files, by their paths in it, and these folders.
+        """Return a model's directory with these files, by their paths in it, and these folders.
 
         Raises:
             CacheFullError: there is no space for them.
@@ -144,7 +151,8 @@ class HostCache:
             while (lease := self.find(tree, model)) is None:
                 lock = try_lock(self._locks / tree)
                 if lock is None:
-                    # It is being built or removed; once it is there, find() shares the lock.
+                    # The tree is being built or removed. Once it is complete, find() shares its
+                    # lock.
                     wait_for_lock(cancelled)
                     continue
                 try:
@@ -175,12 +183,12 @@ class HostCache:
         folders: tuple[str, ...],
         cancelled: threading.Event,
     ) -> None:
-        by_name = {each.object_name: each for each in files.values()}
-        missing = {name: each for name, each in by_name.items() if not self._has(name, each)}
+        by_name = {file.object_name: file for file in files.values()}
+        missing = {name: file for name, file in by_name.items() if not self._has(name, file)}
         self.make_space(
-            sum(each.stored.size - self._begun(name) for name, each in missing.items()), by_name
+            sum(file.stored.size - self._begun(name) for name, file in missing.items()), by_name
         )
-        # Left by a process that was killed.
+        # A process that was killed may have left a directory.
         temporary = self._trees / f"{tree}{_TEMPORARY}"
         shutil.rmtree(temporary, ignore_errors=True)
         root = temporary / model
@@ -192,14 +200,14 @@ class HostCache:
             abort = _Abort(cancelled)
             with ThreadPoolExecutor(_OBJECTS_AT_A_TIME, "store-fetch") as pool:
                 places = [
-                    pool.submit(self._place, root / path, each, abort)
-                    for path, each in files.items()
+                    pool.submit(self._place, root / path, file, abort)
+                    for path, file in files.items()
                 ]
                 try:
                     for placed in as_completed(places):
                         placed.result()
                 except BaseException:
-                    # The others are of no use.
+                    # The other objects are of no use without this one.
                     abort.set()
                     raise
             (temporary / _MANIFEST).write_text("\n".join(sorted(by_name)), encoding="ascii")
@@ -234,7 +242,7 @@ class HostCache:
                 return
 
     def _fetch(self, name: str, file: SourceFile, cancelled: threading.Event) -> None:
-        """Have the object in objects/; another process may do that."""
+        """Download an object into objects/, or wait for another process that does."""
         partial_path = self._partial / name
         with locked(partial_path, cancelled) as lock:
             if self._has(name, file):
@@ -245,7 +253,7 @@ class HostCache:
                     self._download(file, cast("BinaryIO", opened), cancelled)
                 except OSError as error:
                     if not isinstance(error, StoreError):
-                        # The disk may be full: of use to nobody else.
+                        # The disk may be full: the incomplete file gives its space back.
                         with suppress(OSError):
                             opened.truncate(0)
                     raise
@@ -256,16 +264,19 @@ class HostCache:
         try:
             self._downloader.download(file, opened, cancelled)
         except DamagedObjectError:
-            # On its way, or because this machine was switched off: once more, from the start.
+            # The object was damaged on its way, or this machine was switched off during an earlier
+            # download. Try once more, from the start.
             self._downloader.download(file, opened, cancelled)
 
     # ---- space
 
     def make_space(self, needed: int, keep: Mapping[str, object]) -> None:
-        """Remove what no process uses, so that this many bytes fit. keep: objects to be used.
+        """Remove files that no process uses, so that this many bytes fit.
+
+        keep: names of objects that are about to be used.
 
         Raises:
-            CacheFullError: they do not.
+            CacheFullError: the bytes do not fit.
         """
         with locked(self._locks / "cache"), ExitStack() as held:
             content = self._content(held)
@@ -283,7 +294,8 @@ class HostCache:
                     " (--repository-cache-bytes)"
                 )
             for tree in eviction.trees:
-                # The name first: a directory that is half removed is no tree.
+                # The directory is renamed first, so that a half removed one does not look like a
+                # tree.
                 removed = self._trees / f"{tree}{_TEMPORARY}"
                 (self._trees / tree).rename(removed)
                 shutil.rmtree(removed, ignore_errors=True)
@@ -297,13 +309,13 @@ class HostCache:
         return self._objects / name
 
     def _content(self, held: ExitStack) -> CacheContent:
-        """What there is. Holds the locks of what is not in use until held is closed."""
+        """Return the cache's content; what is not in use stays locked until held is closed."""
         objects = {}
         with os.scandir(self._objects) as entries:
             for entry in entries:
                 status = entry.stat()
                 objects[entry.name] = CachedObject(status.st_size, status.st_mtime_ns)
-        begun = [each.name for each in os.scandir(self._partial)]
+        begun = [entry.name for entry in os.scandir(self._partial)]
         for name in begun:
             lock = try_lock(self._partial / name)
             if lock is not None:
@@ -311,7 +323,7 @@ class HostCache:
                 status = os.fstat(lock)
                 objects[_partial_name(name)] = CachedObject(status.st_size, status.st_mtime_ns)
         trees = {}
-        for name in [each.name for each in os.scandir(self._trees)]:
+        for name in [entry.name for entry in os.scandir(self._trees)]:
             if name.endswith(_TEMPORARY):
                 self._remove_abandoned(name)
                 continue
@@ -325,7 +337,7 @@ class HostCache:
         return CacheContent(objects, trees)
 
     def _remove_abandoned(self, name: str) -> None:
-        """Remove what a process that was killed has left of a tree."""
+        """Remove an incomplete tree that a killed process has left."""
         lock = try_lock(self._locks / name.removesuffix(_TEMPORARY))
         if lock is not None:
             shutil.rmtree(self._trees / name, ignore_errors=True)

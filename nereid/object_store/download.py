@@ -1,6 +1,6 @@
 """Downloads of single objects: several ranges at a time, resumable, verified.
 
-What a partial file has is always the object's beginning, so that the next attempt goes on there.
+A partial file always has the object's beginning, so that the next attempt goes on from its end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ _BACKOFF: Final = BackoffOptions(first_s=0.2, factor=2)
 
 @dataclass(frozen=True, slots=True)
 class DownloadRules:
-    """How to read. ranges: how many of one object at a time. backoff: between attempts at one."""
+    """Rules for reading.
+
+    ranges is the number of ranges of one object that are read at a time; each range has so many
+    attempts, with pauses by backoff.
+    """
 
     threads: int = 8
     range_bytes: int = 8 << 20
@@ -40,7 +44,7 @@ class DownloadRules:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """An object to download. read: its bytes from the first number to before the second."""
+    """An object to download. read returns its bytes from the first number to before the second."""
 
     url: str
     stored: StoredObject
@@ -48,29 +52,30 @@ class SourceFile:
 
     @property
     def object_name(self) -> str:
-        """Of its content in a cache: another one once it has changed."""
+        """Name of the object in a cache, which changes with its content."""
         text = f"{self.url}\0{self.stored.tag}\0{self.stored.size}"
         return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
 class Downloader:
-    """Has the threads that read; used by any."""
+    """Downloader with threads of its own, for use from any thread."""
 
     def __init__(self, rules: DownloadRules | None = None) -> None:
         self._rules = rules or DownloadRules()
         self._pool = ThreadPoolExecutor(self._rules.threads, "store-read")
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Begin no further reads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def download(self, source: SourceFile, file: BinaryIO, cancelled: threading.Event) -> None:
-        """Write an object to a file, which may have its beginning.
+        """Write an object to a file, which may have the object's beginning already.
 
         Raises:
-            StoreError: it cannot be read, or is not what was listed; what was written remains.
+            StoreError: the object cannot be read, or is not the listed one; the file keeps what was
+                written.
             DamagedObjectError: its content has another MD5; the file is empty then.
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         url, stored = source.url, source.stored
         digest = hashlib.md5(usedforsecurity=False)
@@ -91,13 +96,13 @@ class Downloader:
                 f"{url} is damaged: its MD5 is {digest.hexdigest()}, expected {stored.md5}"
             )
         file.flush()
-        # Its name says that it is complete, also after a crash of the machine.
+        # The file's name will say that it is complete; that must hold after a crash of the machine.
         os.fsync(file.fileno())
 
     def _chunks(
         self, source: SourceFile, begun: int, cancelled: threading.Event
     ) -> Iterator[Chunk]:
-        """In order, with some read ahead."""
+        """Yield the chunks in order, with some ranges read ahead."""
         rules, size = self._rules, source.stored.size
         starts = iter(range(begun, size, rules.range_bytes))
         pending: deque[Future[Chunk]] = deque()
@@ -115,8 +120,8 @@ class Downloader:
                 yield pending.popleft().result()
                 submit_next()
         finally:
-            for each in pending:
-                each.cancel()
+            for future in pending:
+                future.cancel()
 
     def _read(self, source: SourceFile, start: int, end: int, cancelled: threading.Event) -> Chunk:
         backoff = Backoff(self._rules.backoff)
@@ -131,7 +136,7 @@ class Downloader:
                     f"{source.url}: received {len(chunk.content)} bytes of {end - start} at {start}"
                 )
             except StoreError as error:
-                # The others say that a further attempt would be in vain.
+                # Subclasses of StoreError mean that a further attempt would be in vain.
                 if type(error) is not StoreError or not attempts_left:
                     raise
             cancelled.wait(backoff.next_delay_s())

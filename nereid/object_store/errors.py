@@ -1,6 +1,6 @@
-"""What can go wrong with an object store and with what is fetched of it.
+"""Errors of object stores, and of files that are fetched from them.
 
-All are OSErrors with a text of their own: a repository that cannot be read is one, wherever it is.
+All are OSErrors with a text of their own, as is any error of a repository that cannot be read.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import errno
 
 
 class StoreError(OSError):
-    """The store does not respond, or not as it should; another attempt may succeed."""
+    """Error for a store that responds wrongly or not at all; another attempt may succeed."""
 
     number = errno.EIO
 
@@ -22,34 +22,34 @@ class StoreError(OSError):
 
 
 class AccessRefusedError(StoreError):
-    """The credentials are missing, wrong, expired, or do not permit this."""
+    """Error for credentials that are missing, wrong, expired, or without the permission."""
 
     number = errno.EACCES
 
 
 class MissingObjectError(StoreError):
-    """There is no such object, bucket or container."""
+    """Error for an object, bucket or container that does not exist."""
 
     number = errno.ENOENT
 
 
 class ObjectChangedError(StoreError):
-    """The object is not the one that was listed any more."""
+    """Error for an object that has changed since it was listed."""
 
     number = errno.ESTALE
 
 
 class DamagedObjectError(StoreError):
-    """What was received is not what the store says that the object is."""
+    """Error for received content that differs from the store's MD5 of the object."""
 
 
 class CacheFullError(StoreError):
-    """The files do not fit on this host's disk, or not within --repository-cache-bytes."""
+    """Error for files that do not fit on this host's disk, or within --repository-cache-bytes."""
 
     number = errno.ENOSPC
 
 
 class FetchCancelledError(StoreError):
-    """Nobody needs the files any more."""
+    """Error for a fetch that was cancelled, as nobody needs the files any more."""
 
     number = errno.ECANCELED

@@ -1,4 +1,4 @@
-"""Locks on files, which processes of one host share; a process that is killed loses its locks."""
+"""Locks on files that processes of one host share; a killed process loses its locks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _PAUSE_S: Final = 0.05
 
 
 def try_lock(path: Path, *, shared: bool = False) -> int | None:
-    """Make and lock a file; the descriptor holds the lock until it is closed. None: another has it.
+    """Make and lock a file, and return a descriptor that holds the lock until it is closed.
 
-    The file is the one at this path: not one that its last owner has deleted meanwhile.
+    `None` means that another process, or thread, has the lock. The locked file is the one at this
+    path, not one that its last owner has just deleted.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -40,7 +41,7 @@ def try_lock(path: Path, *, shared: bool = False) -> int | None:
 
 @contextmanager
 def locked(path: Path, cancelled: threading.Event | None = None) -> Iterator[int]:
-    """Wait for the exclusive lock, and hold it meanwhile. Gives the descriptor.
+    """Wait for the exclusive lock, hold it in the block, and yield the descriptor.
 
     Raises:
         FetchCancelledError: cancelled was set before the lock was free.
@@ -54,8 +55,10 @@ def locked(path: Path, cancelled: threading.Event | None = None) -> Iterator[int
 
 
 def wait_for_lock(cancelled: threading.Event | None) -> None:
-    """Between two attempts: a wait inside flock() could not be cancelled. Raises
-    FetchCancelledError.
+    """Pause between two attempts to lock; a wait inside flock() could not be cancelled.
+
+    Raises:
+        FetchCancelledError: cancelled is set.
     """
     if cancelled is None:
         time.sleep(_PAUSE_S)

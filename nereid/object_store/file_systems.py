@@ -1,6 +1,7 @@
-"""Stores' file systems by fsspec, and what each of them says of an object.
+"""File systems of the stores, by fsspec, and their descriptions of objects.
 
-Foreign exceptions become StoreErrors here. Reads are of the object that was listed, or fail.
+Foreign exceptions become StoreErrors here. A read returns bytes of the object that was listed, or
+fails.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from nereid.object_store.plans.urls import StoreUrl
 
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
-# Begin tags of objects that have none: their MD5, or a date.
+# Prefixes of the tags that are made for objects without one, from their MD5 or a date.
 _CONTENT, _DATE = _SUBSTITUTES = ("md5 ", "date ")
-# A bucket of S3's Express One Zone, whose ETags are random.
+# Suffix of the buckets of S3's Express One Zone, whose ETags are random.
 _DIRECTORY_BUCKET: Final = "--x-s3"
 _LONGEST_REASON: Final = 300
-# Of the stores' libraries, which need not be installed.
+# Names of exceptions: the stores' libraries need not be installed.
 _REFUSALS: Final = frozenset(
     {
         "ClientAuthenticationError",
@@ -53,9 +54,9 @@ _REFUSALS: Final = frozenset(
 )
 _CHANGES: Final = frozenset({"ResourceModifiedError"})
 _REFUSED_STATUSES: Final = (401, 403)
-# Ends what nobody waits for any more: a store may list for ever.
+# Seconds after which a listing ends: a store may list for ever, when nobody waits any more.
 _LONGEST_LISTING_S: Final = 600.0
-# In botocore's context of a request for a page of a listing: where the page begins.
+# Key in botocore's context of a request for a page of a listing; its value is the page's beginning.
 _PAGE_BEGIN: Final = "nereid_page_begin"
 
 
@@ -72,7 +73,7 @@ _PACKAGES: Final = {
 
 
 class Chunk(NamedTuple):
-    """A part of an object. is_md5: whether what was listed as its MD5 is one, after all."""
+    """A part of an object. is_md5 is false if the listed MD5 turns out to be none."""
 
     content: bytes
     is_md5: bool = True
@@ -81,53 +82,65 @@ class Chunk(NamedTuple):
 class StoreFiles(ABC):
     """A store's fsspec file system."""
 
-    # Arguments of its listings.
+    # Arguments of the file system's listings.
     _limits: ClassVar[Mapping[str, float]] = {}
 
     def __init__(self, file_system: Any) -> None:
         self._fs = file_system
 
     def find(self, path: str) -> dict[str, Mapping[str, Any]]:
-        """What fsspec says of all objects below a path, by their paths."""
-        found: dict[str, Mapping[str, Any]] = self._fs.find(path, detail=True, **self._limits)
-        return found
+        """Return fsspec's information about all objects below a path, by their paths."""
+        objects: dict[str, Mapping[str, Any]] = self._fs.find(path, detail=True, **self._limits)
+        return objects
 
     def folder_names(self, path: str) -> list[str]:
-        """The folders in a path."""
+        """Return the names of the folders in a path, sorted."""
         entries = self._fs.ls(path, detail=True, **self._limits)
-        folders = [each["name"].rstrip("/") for each in entries if each["type"] == "directory"]
-        return sorted(each.rpartition("/")[2] for each in folders)
+        folders = [entry["name"].rstrip("/") for entry in entries if entry["type"] == "directory"]
+        return sorted(folder.rpartition("/")[2] for folder in folders)
 
     def require(self, path: str) -> None:
-        """Raises FileNotFoundError: there is no such bucket or folder."""
+        """Check that a bucket or folder exists.
+
+        Raises:
+            FileNotFoundError: it does not exist.
+        """
         self._fs.info(path)
 
     def forget_listings(self) -> None:
-        """Ask the store at the next listing."""
+        """Forget cached listings, so that the next one asks the store."""
         self._fs.invalidate_cache()
 
     @abstractmethod
     def describe(self, info: Mapping[str, Any]) -> StoredObject:
-        """An object, by what fsspec says of it."""
+        """Return an object by fsspec's information about it."""
 
     @abstractmethod
     def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
-        """The bytes from start to before end, of the object that was listed."""
+        """Return the bytes from start to before end of the object that was listed.
+
+        Raises:
+            ObjectChangedError: the object is another one by now.
+        """
 
 
 class NoListingError(Exception):
-    """The response is not one: a proxy's page, say, which has the status of success."""
+    """Error for a response that is no listing, such as a proxy's page with a status of success."""
 
 
 def note_token(params: Mapping[str, Any], context: dict[str, Any], **_: object) -> None:
-    """A handler for botocore's event before ListObjectsV2: remember where its page begins."""
+    """Remember where a page begins; handles botocore's event before ListObjectsV2."""
     context[_PAGE_BEGIN] = params.get("ContinuationToken")
 
 
 def require_listing(parsed: Mapping[str, Any], context: Mapping[str, Any], **_: object) -> None:
-    """A handler for botocore's event of a ListObjectsV2 response. What the protocol does not have
-    is ignored there, so that another page would be a bucket without objects. Nor is a page refused
-    that is followed by itself.
+    """Check a page of a listing; handles botocore's event of a ListObjectsV2 response.
+
+    botocore ignores unknown elements, so that any other page would look like a bucket without
+    objects. It also accepts a page that names itself as the next one.
+
+    Raises:
+        NoListingError: the response is no listing, or the listing does not end.
     """
     if parsed["ResponseMetadata"]["HTTPStatusCode"] != HTTPStatus.OK:
         return
@@ -139,11 +152,12 @@ def require_listing(parsed: Mapping[str, Any], context: Mapping[str, Any], **_: 
 
 
 class S3Files(StoreFiles):
-    """s3fs."""
+    """Files in S3 by s3fs."""
 
     _limits: ClassVar[Mapping[str, float]] = {"timeout": _LONGEST_LISTING_S}
 
     def describe(self, info: Mapping[str, Any]) -> StoredObject:
+        """Return an object; its ETag may be the MD5 of its content."""
         tag = _etag(info)
         bucket = info["name"].partition("/")[0]
         known = _MD5.fullmatch(tag) is not None and not bucket.endswith(_DIRECTORY_BUCKET)
@@ -151,6 +165,7 @@ class S3Files(StoreFiles):
         return StoredObject(info["size"] or 0, tag or _without_tag(info, "LastModified"), md5)
 
     def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
+        """Return bytes of the object if its ETag, or date, is the listed one."""
         from fsspec.asyn import sync  # noqa: PLC0415
 
         fs = self._fs
@@ -167,7 +182,7 @@ class S3Files(StoreFiles):
                 body.close()
 
         response, content = sync(fs.loop, get)
-        # In place of If-Match, which not every store of this protocol knows.
+        # The ETag is compared here because not every store of this protocol knows If-Match.
         tag = _etag(response)
         if not tag and stored.tag.startswith(_DATE):
             tag = _date_tag(response.get("LastModified"))
@@ -175,7 +190,7 @@ class S3Files(StoreFiles):
             raise StoreError(f"s3://{path}: the response is no object: it has no ETag")
         if tag != stored.tag:
             raise ObjectChangedError(f"s3://{path} has changed since it was listed")
-        # With such keys the ETag is no MD5 of the content.
+        # The ETag of an object with such a key is no MD5 of its content.
         keyed = "kms" in response.get("ServerSideEncryption", "").lower()
         return Chunk(content, not (keyed or response.get("SSECustomerAlgorithm")))
 
@@ -185,17 +200,17 @@ def _etag(info: Mapping[str, Any]) -> str:
 
 
 def _date_tag(date: Any) -> str:
-    """A date as HTTP says it: to the second."""
+    """Return the tag for a date in seconds, the precision of dates in HTTP."""
     if date is None:
         return ""
     return f"{_DATE}{int(date.timestamp()) if isinstance(date, datetime) else date}"
 
 
 def _without_tag(info: Mapping[str, Any], date: str, md5: str = "") -> str:
-    """Return what changes with an object's content where it has neither ETag nor generation.
+    """Return a tag that changes with an object's content, for one without ETag or generation.
 
     Raises:
-        StoreError: there is no such thing, and a change could not be noticed.
+        StoreError: the object has neither MD5 nor date, so that a change could not be noticed.
     """
     tag = f"{_CONTENT}{md5}" if md5 else _date_tag(info.get(date))
     if not tag:
@@ -207,7 +222,10 @@ def _without_tag(info: Mapping[str, Any], date: str, md5: str = "") -> str:
 
 
 async def _read_at_most(body: Any, size: int) -> bytes:
-    """A response's content; one byte more than size if there is more: a store may ignore ranges."""
+    """Return a response's content, of which at most size + 1 bytes are read.
+
+    A store may ignore ranges and send the whole object.
+    """
     pieces, left = [], size + 1
     while left and (piece := await body.read(left)):
         pieces.append(piece)
@@ -216,14 +234,16 @@ async def _read_at_most(body: Any, size: int) -> bytes:
 
 
 class GcsFiles(StoreFiles):
-    """gcsfs."""
+    """Files in Google Cloud Storage by gcsfs."""
 
     def describe(self, info: Mapping[str, Any]) -> StoredObject:
+        """Return an object; its generation is the tag."""
         md5 = base64.b64decode(info.get("md5Hash") or "").hex()
         tag = str(info.get("generation") or "") or _without_tag(info, "updated", md5)
         return StoredObject(int(info["size"] or 0), tag, md5)
 
     def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
+        """Return bytes of the listed generation of the object."""
         which = {} if stored.tag.startswith(_SUBSTITUTES) else {"generation": stored.tag}
         try:
             return Chunk(self._fs.cat_file(path, start=start, end=end, **which))
@@ -232,15 +252,17 @@ class GcsFiles(StoreFiles):
 
 
 class AzureFiles(StoreFiles):
-    """adlfs."""
+    """Files in Azure Blob Storage by adlfs."""
 
     def describe(self, info: Mapping[str, Any]) -> StoredObject:
+        """Return an object; its ETag is the tag."""
         settings = info.get("content_settings") or {}
         md5 = bytes(settings.get("content_md5") or b"").hex()
         tag = str(info.get("etag") or "") or _without_tag(info, "last_modified", md5)
         return StoredObject(info["size"] or 0, tag, md5)
 
     def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
+        """Return bytes of the object if its ETag is the listed one."""
         from azure.core import MatchConditions  # noqa: PLC0415
         from fsspec.asyn import sync  # noqa: PLC0415
 
@@ -260,7 +282,7 @@ class AzureFiles(StoreFiles):
 
 
 def missing_package(url: StoreUrl) -> str:
-    """What has to be installed to open a store; empty: nothing."""
+    """Return an error that names the package that a store needs; empty if it is installed."""
     package = _PACKAGES[url.scheme]
     if importlib.util.find_spec(package.module) is not None:
         return ""
@@ -268,8 +290,10 @@ def missing_package(url: StoreUrl) -> str:
 
 
 def open_files(url: StoreUrl, environ: Mapping[str, str]) -> StoreFiles:
-    """The file system of a store. Raises StoreError: a package is missing, or credentials are wrong
-    in form.
+    """Return the file system of a store.
+
+    Raises:
+        StoreError: a package is missing, or credentials are malformed.
     """
     missing = missing_package(url)
     if missing:
@@ -292,7 +316,7 @@ def open_files(url: StoreUrl, environ: Mapping[str, str]) -> StoreFiles:
 def _s3_arguments(access: StoreAccess) -> dict[str, Any]:
     arguments = dict(access.arguments)
     sessions = importlib.import_module("aiobotocore.session")
-    # It would name at each look at the store where its credentials come from.
+    # Otherwise it logs the source of its credentials each time that the store is opened.
     logging.getLogger("aiobotocore.credentials").setLevel(logging.WARNING)
     session = sessions.AioSession(profile=arguments.pop("profile", None))
     session.register("before-parameter-build.s3.ListObjectsV2", note_token)
@@ -310,7 +334,10 @@ def _azure_arguments(access: StoreAccess) -> dict[str, Any]:
 
 
 def store_error(what: str, error: Exception) -> StoreError:
-    """An error of a store's library in our words. what: the URL that was to be read."""
+    """Return the StoreError for an error of a store's library.
+
+    what: the URL that was to be read, for the text.
+    """
     if isinstance(error, StoreError):
         return error
     name = type(error).__name__
@@ -318,7 +345,7 @@ def store_error(what: str, error: Exception) -> StoreError:
     if isinstance(error, TimeoutError) and not text:
         text = "no response in time"
     refused = isinstance(error, PermissionError) or name in _REFUSALS
-    # gcsfs', aiohttp's and Azure's.
+    # The attributes are those of gcsfs's, aiohttp's and Azure's errors.
     status = getattr(error, "code", getattr(error, "status", getattr(error, "status_code", 0)))
     if refused or status in _REFUSED_STATUSES:
         return AccessRefusedError(f"{what}: access was refused: {text or name}")

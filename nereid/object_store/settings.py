@@ -13,7 +13,7 @@ from nereid.object_store.plans.credentials import VARIABLES
 
 @dataclass(frozen=True, kw_only=True)
 class RepositoryCacheSettings:
-    """The flags of where the files of such repositories are kept."""
+    """The flags of the cache for files from object stores."""
 
     TOPIC: ClassVar = Topic.MODELS
 
@@ -31,12 +31,12 @@ class RepositoryCacheSettings:
 
 
 def store_environ() -> dict[str, str]:
-    """The variables of this process that say how to read object stores."""
+    """Return the variables of this process that say how to read object stores."""
     return {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
 def default_cache_directory() -> Path:
-    """In the user's cache directory."""
+    """Return the default directory of the cache, in the user's cache directory."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     home = os.environ.get("HOME", "") or "/"
     return (Path(base) if base.startswith("/") else Path(home, ".cache")) / "nereid/repositories"

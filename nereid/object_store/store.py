@@ -1,4 +1,4 @@
-"""A model repository in an object store: listings, and reads of what was listed."""
+"""A model repository in an object store: listings, and reads of listed objects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Found(NamedTuple):
 
 
 class ObjectStore:
-    """One repository; may be used by several threads. Every method raises StoreError."""
+    """One repository, for use by several threads. Every method raises StoreError."""
 
     def __init__(
         self,
@@ -36,7 +36,10 @@ class ObjectStore:
         environ: Mapping[str, str],
         open_files: Callable[[StoreUrl, Mapping[str, str]], StoreFiles] = open_files,
     ) -> None:
-        """environ: has the credentials, as nereid.object_store.plans.credentials reads them."""
+        """Make a repository that is not opened yet.
+
+        environ: the variables with the credentials, which nereid.object_store.plans.credentials reads.
+        """
         self.url = url
         self._environ = environ
         self._open_files = open_files
@@ -44,45 +47,48 @@ class ObjectStore:
         self._lock = threading.Lock()
 
     def list_models(self) -> dict[str, ModelListing]:
-        """All models, by one listing. A repository that is not there is an error: it has not become
-        empty.
+        """Return all models by their names, from one listing.
+
+        A repository that does not exist is an error, so that it does not look empty.
         """
-        found = self._list(self.url.path)
-        if not (found.files or found.folders):
+        listing = self._list(self.url.path)
+        if not (listing.files or listing.folders):
             self._call(self.url.text, lambda files: files.require(self.url.path))
-        return split_into_models(found.files, found.folders)
+        return split_into_models(listing.files, listing.folders)
 
     def list_model(self, name: str) -> ModelListing:
-        """One model; without objects if there is none."""
+        """Return one model; it has no objects if there is no such model."""
         return ModelListing(*self._list(f"{self.url.path}/{name}"))
 
     def model_names(self) -> list[str]:
-        """The names of all models, by a listing of their folders alone."""
+        """Return the names of all models, from a listing of their folders alone."""
 
         def list_names(files: StoreFiles) -> list[str]:
             files.forget_listings()
             return files.folder_names(self.url.path)
 
         names = self._call(self.url.text, list_names)
-        return [each for each in names if is_plain_key(each) and may_be_model(each)]
+        return [name for name in names if is_plain_key(name) and may_be_model(name)]
 
     def read(self, key: str, stored: StoredObject, start: int, end: int) -> Chunk:
-        """The bytes of an object from start to before end. key: its path in the repository.
+        """Return the bytes of an object from start to before end.
+
+        key: the object's path in the repository.
 
         Raises:
-            ObjectChangedError: it is not the one that was listed any more.
+            ObjectChangedError: the object has changed since it was listed.
         """
         path = f"{self.url.path}/{key}"
         return self._call(f"{self.url}/{key}", lambda files: files.read(path, stored, start, end))
 
     def read_whole(self, key: str, stored: StoredObject) -> bytes:
-        """The content of a small object."""
+        """Return the whole content of a small object."""
         return self.read(key, stored, 0, stored.size).content if stored.size else b""
 
     def _list(self, path: str) -> _Found:
         def find(files: StoreFiles) -> _Found:
             files.forget_listings()
-            found = _Found({}, [])
+            listing = _Found({}, [])
             for name, info in files.find(path).items():
                 key = name.strip("/").removeprefix(path.strip("/")).strip("/")
                 if not key:
@@ -90,10 +96,10 @@ class ObjectStore:
                 if not is_plain_key(key):
                     _log.warning("object %r of %s is no path; it is ignored", key, self.url)
                 elif name.endswith("/") or info["type"] == "directory":
-                    found.folders.append(key)
+                    listing.folders.append(key)
                 else:
-                    found.files[key] = files.describe(info)
-            return found
+                    listing.files[key] = files.describe(info)
+            return listing
 
         return self._call(self.url.text, find)
 
@@ -105,7 +111,7 @@ class ObjectStore:
             known = store_error(what, error)
             if not isinstance(known, AccessRefusedError):
                 raise known from error
-        # Credentials may have been exchanged since the store was opened.
+        # The credentials may have been replaced since the store was opened: open it again once.
         files = self._open(refused=files)
         try:
             return call(files)

@@ -1,4 +1,4 @@
-"""What an executor does with object stores: fetch versions of models to this host."""
+"""Fetches of versions of models from object stores to this host, for executors."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ _log = logging.getLogger(__name__)
 
 
 class CachePlace(NamedTuple):
-    """directory: of the cache; None: the one that the environment names for a kind of store, else
-    the default. limit_bytes: of its files; 0: as much as the disk allows.
+    """Place and bound of the cache.
+
+    Without a directory, the one that the environment names for a kind of store is used, else the
+    default. limit_bytes is the bound of the files' sizes; 0: as much as the disk allows.
     """
 
     directory: Path | None
@@ -37,7 +39,7 @@ class CachePlace(NamedTuple):
 
 
 class ModelStores:
-    """All stores, with the host's cache; may be used by several threads."""
+    """All stores, with the host's cache, for use by several threads."""
 
     def __init__(
         self,
@@ -59,13 +61,13 @@ class ModelStores:
         self._downloader.close()
 
     def fetch(self, version_url: str, digest: bytes, cancelled: threading.Event) -> TreeLease:
-        """The model's directory on this host, with the files of one version.
+        """Return the model's directory on this host, with the files of one version.
 
-        digest: of these files (ModelListing.digest). If they were fetched before, the store is not
-        asked.
+        digest: the digest of these files (ModelListing.digest). If they were fetched before, the
+        store is not asked.
 
         Raises:
-            StoreError: the files cannot be fetched, or are not those any more.
+            StoreError: the files cannot be fetched, or have changed.
         """
         url = parse_store_url(version_url)
         model = url.parent()
@@ -88,9 +90,9 @@ class ModelStores:
             for path, stored in files.items()
         }
         began = time.monotonic()
-        folders = (url.name, *(each for each in listing.folders if _is_below(each, url.name)))
+        folders = (url.name, *(folder for folder in listing.folders if _is_below(folder, url.name)))
         lease = cache.build(tree, model.name, sources, folders, cancelled)
-        size = sum(each.size for each in files.values())
+        size = sum(stored.size for stored in files.values())
         _log.info(
             "fetched %s files=%d bytes=%d seconds=%.1f",
             url, len(files), size, time.monotonic() - began,

@@ -1,4 +1,4 @@
-"""Logging, metrics and tracing, as all services do them.
+"""Logging, metrics and tracing, which all services share.
 
-Metrics are declared here and written by the services that count them.
+Metrics are declared here, and written by the services that count them.
 """

@@ -1,7 +1,7 @@
-"""How schedulers and gateways tell each other what has been counted of models. Pure.
+"""The exchange of models' counters between schedulers and gateways. Pure.
 
-A gateway asks again and again, and has what a scheduler counted when that is gone. It gives that to
-those that live, so that the gateway may end as well.
+A gateway asks at intervals, and so has a scheduler's counters when the scheduler is gone. It gives
+them to the schedulers that live, so that they outlive the gateway as well.
 """
 
 from __future__ import annotations
@@ -17,26 +17,29 @@ if TYPE_CHECKING:
 
 
 class CountSource:
-    """A scheduler's end. store: what it counts, and what it was given."""
+    """A scheduler's end of the exchange.
+
+    store has the records that the scheduler counts, and those that it was given.
+    """
 
     def __init__(self, scheduler: int) -> None:
-        """scheduler: an id that no other process has."""
+        """Make an empty source; scheduler is an id that no other process has."""
         self._scheduler = scheduler
         self.store = CountStore()
 
     def respond(self, request: pb.CountsRequest) -> pb.CountsResponse:
-        """Keep what was given; return what has changed since the gateway's last request."""
-        for each in request.kept:
-            self.store.add(each)
-        seen = {each.scheduler: each.change for each in request.seen}
+        """Keep the records in a request; return those changed since the gateway's last request."""
+        for counts in request.kept:
+            self.store.add(counts)
+        seen = {entry.scheduler: entry.change for entry in request.seen}
         response = self.changed_after(seen.get(self._scheduler, 0))
         response.schedulers[0].held.extend(
-            pb.HeldCounts(id=each.id, number=each.number) for each in self.store.all()
+            pb.HeldCounts(id=counts.id, number=counts.number) for counts in self.store.all()
         )
         return response
 
     def changed_after(self, change: int) -> pb.CountsResponse:
-        """What has changed since then."""
+        """Return the records that came after this change."""
         counts = pb.SchedulerCounts(
             scheduler=self._scheduler,
             change=self.store.change,
@@ -47,27 +50,30 @@ class CountSource:
 
 @dataclass(slots=True)
 class _Seen:
-    """What a scheduler has, by its last response. held: its records' numbers, by ids."""
+    """A scheduler's last response. held has the numbers of its records, by their ids."""
 
     change: int
     held: dict[int, int]
 
 
 class CountKeeper:
-    """A gateway's end. store: all that it was told, of schedulers that live and that are gone."""
+    """A gateway's end of the exchange.
+
+    store has all records that it got, from schedulers that live and from those that are gone.
+    """
 
     def __init__(self) -> None:
         self.store = CountStore()
-        # Those that were in the last response.
+        # Schedulers in the last response.
         self._schedulers: dict[int, _Seen] = {}
 
     @property
     def schedulers(self) -> Collection[int]:
-        """The ids of those that have responded last."""
+        """Ids of the schedulers in the last response."""
         return self._schedulers.keys()
 
     def request(self) -> pb.CountsRequest:
-        """The next request: it gives what no scheduler has that responded."""
+        """Return the next request, with the records that no scheduler in the last response has."""
         request = pb.CountsRequest()
         held: dict[int, int] = {}
         for scheduler, seen in self._schedulers.items():
@@ -75,32 +81,34 @@ class CountKeeper:
             for record, number in seen.held.items():
                 held[record] = max(number, held.get(record, 0))
         request.kept.extend(
-            each for each in self.store.all() if held.get(each.id, -1) < each.number
+            counts for counts in self.store.all() if held.get(counts.id, -1) < counts.number
         )
         return request
 
     def update(self, response: pb.CountsResponse) -> None:
-        """Take the response to a request."""
+        """Keep the records in the response to a request, and forget those of unloaded versions."""
         before, self._schedulers = self._schedulers, {}
         for counts in response.schedulers:
-            held = {each.id: each.number for each in counts.held}
+            held = {record.id: record.number for record in counts.held}
             self._schedulers[counts.scheduler] = _Seen(counts.change, held)
             if counts.scheduler in before:
                 self._remove_ended(before[counts.scheduler].held.keys() - held.keys(), counts)
         self.add(response)
 
     def _remove_ended(self, gone: set[int], counts: pb.SchedulerCounts) -> None:
-        """A scheduler does not have these records any more. If it has nothing else of a version,
-        that was unloaded, and others' records of it are of no use.
+        """Forget records that a scheduler does not have any more.
+
+        If it has no other record of a version, the version was unloaded: then the records of other
+        schedulers of that version are of no use, and are forgotten too.
         """
         versions = self.store.versions_of(gone)
         self.store.remove(gone)
-        versions -= self.store.versions_of(each.id for each in counts.held)
-        versions.difference_update((each.model, each.version) for each in counts.changed)
+        versions -= self.store.versions_of(record.id for record in counts.held)
+        versions.difference_update((record.model, record.version) for record in counts.changed)
         self.store.end_loads(versions)
 
     def add(self, response: pb.CountsResponse) -> None:
-        """Keep what schedulers have counted."""
+        """Keep the records that schedulers sent."""
         for scheduler in response.schedulers:
-            for each in scheduler.changed:
-                self.store.add(each)
+            for counts in scheduler.changed:
+                self.store.add(counts)

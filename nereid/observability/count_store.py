@@ -1,9 +1,8 @@
-"""What has been counted of model versions, by schedulers that live and by those that are gone.
+"""Counters of model versions, from schedulers that live and from those that are gone. Pure.
 
-Gateways and schedulers keep it and give it to each other, so that counters do not fall when a
-scheduler is lost, or a model moves to another one. Records are found by their ids, and of one
-record the later state counts, so that nothing is counted twice, whatever comes in which order and
-how often. Pure.
+Gateways and schedulers keep them and give them to each other, so that counters do not fall when a
+scheduler is lost, or a model moves to another one. Records have ids, and the latest state of a
+record counts: nothing is counted twice, in whatever order and however often records come.
 """
 
 from __future__ import annotations
@@ -21,15 +20,16 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-# By the qualified name of a model and its version.
+# Qualified name of a model, and its version.
 VersionKey: TypeAlias = tuple[str, str]
 
-# Of one version; the older half becomes one record then.
+# Records of one version. When there are more, the older half is combined into one record.
 _MAX_RECORDS: Final = 8
-# Those that have not changed for longest are forgotten first: models that nobody has any more.
+# Versions. When there are more, the one that has not changed for longest is forgotten: probably no
+# scheduler has its model any more.
 _MAX_VERSIONS: Final = 16_384
 
-_COUNTED: Final = frozenset(each.name for each in metrics.declared_families())
+_COUNTED: Final = frozenset(family.name for family in metrics.declared_families())
 
 
 class CountStore:
@@ -42,16 +42,18 @@ class CountStore:
         self._max_versions = max_versions
         self._versions: dict[VersionKey, dict[int, pb.VersionCounts]] = {}
         self._keys: dict[int, VersionKey] = {}
-        # By id, which change it came with; the last one is at the end.
+        # Number of the change in which each record came, by its id; the latest comes last.
         self._changes: dict[int, int] = {}
         self.change = 0
-        # When the latest load began that it was ever told of.
+        # Start of the latest load among all records that were ever added.
         self.latest_load_ns = 0
-        # Sums that have been asked for and are still right.
+        # Sums that were computed and are still valid.
         self._sums: dict[VersionKey, pb.VersionCounts] = {}
 
     def add(self, counts: pb.VersionCounts) -> None:
-        """Keep a record, unless a later state of it, or what includes it, is known, or its load was
+        """Keep a record, unless it is out of date.
+
+        That is so if a later state of it is known, or a record that includes it, or if its load was
         followed by another one.
         """
         self.latest_load_ns = max(self.latest_load_ns, counts.loaded_ns)
@@ -60,57 +62,57 @@ class CountStore:
         if counts.loaded_ns < _loaded_anew_ns(records.values()):
             return
         replaced = []
-        for each in records.values():
-            if each.id == counts.id:
-                if counts.number <= each.number:
+        for record in records.values():
+            if record.id == counts.id:
+                if counts.number <= record.number:
                     return
-            elif not _members(each).isdisjoint(_members(counts)):
-                # Whoever combines takes the first ones: the larger sum has all of the smaller one.
-                if (len(each.includes), each.id) > (len(counts.includes), counts.id):
+            elif not _members(record).isdisjoint(_members(counts)):
+                # Sums always combine the oldest records: the larger sum includes the smaller one.
+                if (len(record.includes), record.id) > (len(counts.includes), counts.id):
                     return
-                replaced.append(each.id)
-            elif not counts.continues and each.loaded_ns < counts.loaded_ns:
-                replaced.append(each.id)
+                replaced.append(record.id)
+            elif not counts.continues and record.loaded_ns < counts.loaded_ns:
+                replaced.append(record.id)
         self._forget(replaced)
-        # At the end: what changes is not forgotten.
+        # The version moves to the end: versions that change are not forgotten.
         records = self._versions.pop(key, {})
         self._versions[key] = records
         self._set(records, counts)
         if len(records) > self._max_records:
             first = _by_age(records.values())[: len(records) // 2]
-            self._forget([each.id for each in first])
+            self._forget([record.id for record in first])
             self._set(records, combine(first))
         if len(self._versions) > self._max_versions:
             self._forget(list(next(iter(self._versions.values()))))
 
     def end_loads(self, keys: Iterable[VersionKey]) -> None:
-        """Forget all records of these versions: their models were unloaded."""
+        """Forget all records of these versions, whose models were unloaded."""
         for key in keys:
             self._forget(list(self._versions.get(key, ())))
 
     def remove(self, ids: Iterable[int]) -> None:
         """Forget these records, if they are here."""
-        self._forget([each for each in ids if each in self._keys])
+        self._forget([record for record in ids if record in self._keys])
 
     def versions_of(self, ids: Iterable[int]) -> set[VersionKey]:
-        """The versions of those records that are here."""
-        return {self._keys[each] for each in ids if each in self._keys}
+        """Return the versions of those of the records that are here."""
+        return {self._keys[record] for record in ids if record in self._keys}
 
     def all(self) -> Iterator[pb.VersionCounts]:
-        """All records."""
+        """Yield all records."""
         for records in self._versions.values():
             yield from records.values()
 
     def changed_after(self, change: int) -> list[pb.VersionCounts]:
-        """The records that came after this change."""
+        """Return the records that came after this change."""
         return [
-            self._versions[self._keys[each]][each]
-            for each, at in self._changes.items()
+            self._versions[self._keys[record]][record]
+            for record, at in self._changes.items()
             if at > change
         ]
 
     def shared(self) -> Iterator[pb.VersionCounts]:
-        """The sum for each version that several have counted, one after the other."""
+        """Yield the sum of each version that has several records."""
         for key, records in self._versions.items():
             if len(records) > 1:
                 if key not in self._sums:
@@ -119,48 +121,48 @@ class CountStore:
 
     def _set(self, records: dict[int, pb.VersionCounts], counts: pb.VersionCounts) -> None:
         self.change += 1
-        # A part of a message keeps all of it in memory.
-        kept = records[counts.id] = pb.VersionCounts()
-        kept.CopyFrom(counts)
+        # The record is copied: a part of a message keeps the whole message in memory.
+        copied = records[counts.id] = pb.VersionCounts()
+        copied.CopyFrom(counts)
         key = self._keys[counts.id] = counts.model, counts.version
         self._sums.pop(key, None)
         self._changes.pop(counts.id, None)
         self._changes[counts.id] = self.change
 
     def _forget(self, ids: Iterable[int]) -> None:
-        for each in ids:
-            key = self._keys.pop(each)
+        for record in ids:
+            key = self._keys.pop(record)
             self._sums.pop(key, None)
-            del self._versions[key][each], self._changes[each]
+            del self._versions[key][record], self._changes[record]
             if not self._versions[key]:
                 del self._versions[key]
 
 
 def combine(records: Iterable[pb.VersionCounts]) -> pb.VersionCounts:
-    """The sum of what was counted of one version."""
+    """Return the sum of one version's records."""
     ordered = _by_age(records)
     first = ordered[0]
     includes = sorted(set().union(*map(_members, ordered)))
     total = pb.VersionCounts(
-        # The same for all who combine the same.
+        # The id is the same wherever the same records are combined.
         id=_id_of(includes),
         model=first.model,
         version=first.version,
         loaded_ns=first.loaded_ns,
         continues=first.continues,
-        number=sum(each.number for each in ordered),
-        exposition=merge_pages([each.exposition for each in ordered], _COUNTED),
+        number=sum(record.number for record in ordered),
+        exposition=merge_pages([record.exposition for record in ordered], _COUNTED),
         includes=includes,
     )
-    for each in ordered:
-        if each.HasField("statistics"):
-            add_statistics(total.statistics, each.statistics)
+    for record in ordered:
+        if record.HasField("statistics"):
+            add_statistics(total.statistics, record.statistics)
     return total
 
 
 def _id_of(includes: Iterable[int]) -> int:
     digest = hashlib.blake2b(
-        b"".join(each.to_bytes(8, "little") for each in includes), digest_size=8
+        b"".join(record.to_bytes(8, "little") for record in includes), digest_size=8
     )
     return int.from_bytes(digest.digest(), "little")
 
@@ -170,28 +172,28 @@ def _members(counts: pb.VersionCounts) -> set[int]:
 
 
 def _by_age(records: Iterable[pb.VersionCounts]) -> list[pb.VersionCounts]:
-    return sorted(records, key=lambda each: (each.loaded_ns, each.id))
+    return sorted(records, key=lambda record: (record.loaded_ns, record.id))
 
 
 def _loaded_anew_ns(records: Iterable[pb.VersionCounts]) -> int:
-    """When the load began with which the counts begin; 0: that is not known."""
-    return max((each.loaded_ns for each in records if not each.continues), default=0)
+    """Return the start of the load from which on the records count; 0: it is not known."""
+    return max((record.loaded_ns for record in records if not record.continues), default=0)
 
 
 def add_statistics(total: kserve_pb2.ModelStatistics, other: kserve_pb2.ModelStatistics) -> None:
-    """Add what another scheduler has counted of a version; the last inference is the later one."""
+    """Add another scheduler's statistics of a version; the last inference is the later one."""
     total.name, total.version = other.name, other.version
     total.last_inference = max(total.last_inference, other.last_inference)
     total.inference_count += other.inference_count
     total.execution_count += other.execution_count
     _add_durations(total.inference_stats, other.inference_stats)
-    by_size = {each.batch_size: each for each in total.batch_stats}
-    for each in other.batch_stats:
-        size = by_size.get(each.batch_size)
+    by_size = {stats.batch_size: stats for stats in total.batch_stats}
+    for stats in other.batch_stats:
+        size = by_size.get(stats.batch_size)
         if size is None:
-            size = total.batch_stats.add(batch_size=each.batch_size)
-        _add_durations(size, each)
-    total.batch_stats.sort(key=lambda each: each.batch_size)
+            size = total.batch_stats.add(batch_size=stats.batch_size)
+        _add_durations(size, stats)
+    total.batch_stats.sort(key=lambda stats: stats.batch_size)
     for index, responses in other.response_stats.items():
         _add_durations(total.response_stats[index], responses)
 
@@ -201,7 +203,7 @@ def _add_durations(total: Message, other: Message) -> None:
         if field.message_type is None:
             continue
         duration = getattr(total, field.name)
-        # Readers expect it even if it is all zeros.
+        # Readers expect the duration even if it is all zeros.
         duration.SetInParent()
         duration.count += value.count
         duration.ns += value.ns

@@ -1,4 +1,4 @@
-"""Custom metrics of Python models, as executors report them: what several have counted adds up."""
+"""Custom metrics of Python models, as executors report them, and their sums."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ if TYPE_CHECKING:
     from nereid.pb import nereid_pb2 as pb
 
 GAUGE = "gauge"
-# A metric's name, and its labels.
+# Name of a metric, and names and values of its labels.
 SeriesKey = tuple[str, ...]
 
 
 def series_key(series: pb.CustomSeries) -> SeriesKey:
-    """What series of one metric have in common."""
+    """Return a key that is equal for series with the same name and labels."""
     labels = sorted(series.labels.items())
     return (series.name, *(part for label in labels for part in label))
 
 
 def sum_of(known: pb.CustomSeries | None, series: pb.CustomSeries) -> pb.CustomSeries:
-    """One counter or histogram for two of the same key; the first, if their bounds differ."""
+    """Return the sum of two counters or histograms with the same key.
+
+    If they differ in kind or bounds, the known one is returned.
+    """
     if known is None:
         return series
     if known.kind != series.kind or list(known.bounds) != list(series.bounds):

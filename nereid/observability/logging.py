@@ -1,10 +1,10 @@
-"""The services' logs: flags, set-up, formats.
+"""The services' logs: flags, set-up and formats.
 
-Much of what is logged was chosen by clients: names, ids, headers, texts of errors. So one record is
-one line, whatever its message says, the lines of a traceback are indented, and of warnings and
-errors that repeat most are left out.
+Clients choose much of the logged text: names, ids, headers, texts of errors. Therefore a record is
+one line whatever its message contains, the lines of a traceback are indented, and most of the
+warnings and errors that repeat are left out.
 
-Every line about a request carries the client's request id and the trace id: pass
+Every line about a request has the client's request id and the trace id: pass
 `extra=request_log_extra(request.request_id, request.trace_context)`. Knows no service.
 """
 
@@ -30,12 +30,15 @@ if TYPE_CHECKING:
 _LETTERS: Final = {"DEBUG": "V", "INFO": "I", "WARNING": "W", "ERROR": "E", "CRITICAL": "E"}
 
 
-# C0 and C1 but for the tab, line and paragraph separators, bidirectional controls, lone surrogates.
 LOG_FORMATS: Final = ("text", "json", "default", "ISO8601")
 
 
 def _appendable(path: str) -> str:
-    """A file that can be appended to; it is created if necessary."""
+    """Parse the path of a file that can be appended to; the file is created if necessary.
+
+    Raises:
+        ValueError: the file cannot be opened.
+    """
     try:
         if path:
             Path(path).open("a").close()
@@ -65,7 +68,7 @@ class LogSettings:
 
 
 def initial_log_rules(settings: LogSettings) -> LogRules:
-    """The rules that a service starts with."""
+    """Return the log rules that a service starts with."""
     return LogRules(
         settings.log_verbose,
         settings.log_info,
@@ -76,14 +79,17 @@ def initial_log_rules(settings: LogSettings) -> LogRules:
 
 
 def request_log_extra(request_id: str, trace_context: bytes = b"") -> dict[str, str]:
-    """`extra` for a log call about one request: its id and its trace."""
+    """Return `extra` for a log call about one request: its id and its trace id."""
     return {"request_id": request_id, "trace_id": trace_context[TRACE_ID].hex()}
 
 
 def set_up_logging(settings: LogSettings, service: str, stream: TextIO | None = None) -> None:
-    """Log as the settings say; JSON lines name the service."""
+    """Set up the process's log by the settings; lines in JSON name the service.
+
+    stream replaces standard error and --log-file.
+    """
     if stream is None and settings.log_file:
-        # Open until the process ends. All services of a host may append to one file.
+        # The file stays open until the process ends. All services of a host may append to one file.
         stream = Path(settings.log_file).open("a", encoding="utf-8")  # noqa: SIM115
     handler = _Handler(stream or sys.stderr, service)
     logging.basicConfig(handlers=[handler], force=True)
@@ -98,7 +104,7 @@ def apply_log_rules(rules: LogRules) -> None:
 
 
 class _Handler(logging.StreamHandler["TextIO"]):
-    """The handler that set_up_logging installs; only this one follows log rules."""
+    """Handler that set_up_logging() installs; it alone follows log rules."""
 
     def __init__(self, stream: TextIO, service: str) -> None:
         super().__init__(stream)
@@ -106,6 +112,7 @@ class _Handler(logging.StreamHandler["TextIO"]):
         self._repeats = RepeatLimit(logging.WARNING)
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, unless it repeats too often."""
         admitted = self._repeats.admit(record)
         if admitted is not None:
             super().emit(admitted)
@@ -120,14 +127,14 @@ def _apply_rules(handler: _Handler, rules: LogRules) -> None:
         logging.CRITICAL: rules.error,
     }
     handler.setFormatter(formatter(rules.format, handler.service))
-    # Each level has a switch of its own, as on Triton: a middle one can be off.
+    # Each level has a switch of its own, as on Triton: a level can be off while lower ones are on.
     handler.filters = [lambda record: wanted.get(record.levelno, True)]
     level = min((level for level, on in wanted.items() if on), default=logging.CRITICAL + 1)
     logging.getLogger().setLevel(level)
 
 
 def formatter(log_format: str, service: str) -> logging.Formatter:
-    """The formatter that --log-format names."""
+    """Return the formatter that --log-format names."""
     if log_format == "json":
         return _Json(service)
     if log_format == "text":
@@ -136,30 +143,33 @@ def formatter(log_format: str, service: str) -> logging.Formatter:
 
 
 class _Plain(logging.Formatter):
-    """What the forms that are no JSON objects share: tracebacks below the line."""
+    """Base of the formats that are not JSON: they write tracebacks below the line."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        # It quotes texts of errors, which must not pass for lines of the log.
+        """Return an indented traceback, with control characters escaped."""
+        # A traceback quotes texts of errors, which must not look like lines of the log.
         lines = super().formatException(ei).split("\n")
         return "\n".join(f"    {escape_controls(line)}" for line in lines)
 
 
 class _Text(_Plain):
-    """A line for people; the ids of its request stand at the end."""
+    """Format for people; the ids of a line's request stand at its end."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """Return the line without the traceback."""
         record.message = escape_controls(record.message)
         return super().formatMessage(record) + _ids_at_end(record)
 
 
 class _Triton(_Plain):
-    """As Triton: I1121 06:52:42.123456 7 service.py:98] "text", or with the time in ISO 8601."""
+    """Triton's format: I1121 06:52:42.123456 7 service.py:98] "text", or with ISO 8601 times."""
 
     def __init__(self, *, iso: bool) -> None:
         super().__init__()
         self._iso = iso
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """Return the line without the traceback."""
         letter = _LETTERS.get(record.levelname, "I")
         at = time.gmtime(record.created)
         where = f"{record.process} {record.filename}:{record.lineno}]"
@@ -171,13 +181,14 @@ class _Triton(_Plain):
 
 
 class _Json(logging.Formatter):
-    """One JSON object a line, without empty members."""
+    """Format of one JSON object per line, without empty members."""
 
     def __init__(self, service: str) -> None:
         super().__init__()
         self._service = service
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the whole record as one line of JSON."""
         millis = int(record.created % 1 * 1000)
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line = {
@@ -198,7 +209,7 @@ def _json(value: object) -> str:
 
 
 def _request_ids(record: logging.LogRecord) -> dict[str, str]:
-    """The ids of the request that the line is about; empty: it is about none."""
+    """Return the ids of the request that a record is about; empty: it is about none."""
     ids = {name: getattr(record, name, None) for name in ("request_id", "trace_id")}
     return {name: text for name, text in ids.items() if text}
 
@@ -211,5 +222,5 @@ def _ids_at_end(record: logging.LogRecord) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A client chose the text: it must neither end the line nor pass for another field."""
+    """Return a text that a client chose, quoted if it could end the line or look like a field."""
     return text if text.isprintable() and not set(text) & set(' "=[]') else json.dumps(text)

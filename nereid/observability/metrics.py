@@ -1,9 +1,9 @@
 """All metrics, declared by name, type, help and labels.
 
-Written at scrape time from counters that the services keep anyway; nothing here runs per request.
-Names that begin with nv_ are Triton's and mean the same as there. scripts/metric_reference.py makes
-docs/reference/metrics.md from these declarations; process_metrics.py has those of any process.
-Knows no service.
+They are written at scrape time from counters that the services keep anyway; nothing here runs per
+request. Names that begin with nv_ are Triton's and mean the same as there.
+scripts/metric_reference.py makes docs/reference/metrics.md from these declarations;
+process_metrics.py has the metrics of any process. Knows no service.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # ---- Triton's, of models
 
 _MODEL: Final = ("model", "version")
-# gpu_uuid only on series of instances on a GPU.
+# Only series of instances on a GPU have gpu_uuid.
 _DEVICE: Final = (*_MODEL, "gpu_uuid")
 
 
@@ -44,7 +44,7 @@ FAILURE: Final = _counter(
     *_MODEL,
     "reason",
 )
-# Why a request failed: expired in its queue, cancelled by its client, failed by its model, other.
+# Reasons: expired in the queue, cancelled by the client, failed by the model, any other.
 REJECTED, CANCELED, BACKEND, OTHER = FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 INFERENCES: Final = _counter(
     "nv_inference_count",
@@ -246,7 +246,7 @@ LINKS: Final = _gauge("nereid_links", "Open streams to the scheduler, by the kin
 LINK_PENDING: Final = _gauge(
     "nereid_link_pending_requests", "Pending requests of one gateway's link", "link"
 )
-# By the kind of device that they wait for: gpu, cpu (any executor has one), or any of the two.
+# Kinds of devices that requests wait for: cpu (every executor has one), gpu, or either of them.
 DEVICES: Final = ("cpu", "gpu", "any")
 WAITING: Final = _gauge(
     "nereid_pending_requests",
@@ -314,7 +314,7 @@ EXECUTOR_BATCHES: Final = _counter(
 
 
 def write_cache(page: Page, usage: pb.CacheUsage) -> None:
-    """Add the counters that a cache has sent."""
+    """Add the counters that a cache reported."""
     page.add_value(CACHE_ENTRIES, usage.entries)
     page.add_value(CACHE_LOOKUPS, usage.lookups)
     page.add_value(CACHE_ALL_HITS, usage.hits)
@@ -333,9 +333,9 @@ def write_cache(page: Page, usage: pb.CacheUsage) -> None:
 
 
 def declared_families() -> Iterator[Family]:
-    """Every metric that this module declares, in order."""
+    """Yield every metric that this module declares, in order."""
     for value in globals().values():
         if isinstance(value, Family):
             yield value
         elif isinstance(value, dict):
-            yield from (each for each in value.values() if isinstance(each, Family))
+            yield from (family for family in value.values() if isinstance(family, Family))

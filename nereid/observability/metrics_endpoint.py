@@ -1,7 +1,7 @@
 """A service's own /metrics and health: an HTTP listener in its event loop for scrapes and probes.
 
-For services without an HTTP server; the paths of health are the gateway's. One request per
-connection, of limited size and time. Knows no metric: a callback writes the page.
+It is for services without an HTTP server; the paths of health are the gateway's. A connection has
+one request, of limited size and time. Knows no metric: a callback writes the page.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _log = logging.getLogger(__name__)
 
 _LARGEST_REQUEST_BYTES: Final = 16384
 _REQUEST_TIMEOUT_S: Final = 5.0
-# That it responds says that the event loop runs.
+# A response of this path shows that the event loop runs.
 _LIVE_PATH: Final = b"/v2/health/live"
 _READY_PATH: Final = b"/v2/health/ready"
 
 
 class MetricsEndpoint:
-    """listen() once, close() once. write: adds the service's series to a page."""
+    """Listener for scrapes and probes. Call listen() once, and close() once."""
 
     def __init__(
         self,
@@ -41,14 +41,20 @@ class MetricsEndpoint:
         labels: Mapping[str, str] | None = None,
         is_ready: IsReady = lambda: True,
     ) -> None:
-        """labels: of all series. is_ready: what a readiness probe is told."""
+        """Make an endpoint that does not listen yet.
+
+        write: adds the service's series to a page. labels: labels of all series. is_ready: returns
+        the result of a readiness probe.
+        """
         self._write = write
         self._labels = labels
         self._is_ready = is_ready
         self._listener: Listener | None = None
 
     async def listen(self, host: str, port: int) -> str:
-        """Bind and serve; the address that was bound. host: an interface, or unix:/path.
+        """Bind, serve, and return the bound address.
+
+        host: an interface, or unix:/path.
 
         Raises:
             OSError: the port cannot be bound.
@@ -106,7 +112,7 @@ class MetricsEndpoint:
 
 
 def _accepted(head: bytes) -> str:
-    """The values of all Accept headers."""
+    """Return the values of all Accept headers, joined by commas."""
     fields = (line.partition(b":") for line in head.split(b"\r\n")[1:])
     return ",".join(
         value.decode("latin-1") for name, _, value in fields if name.strip().lower() == b"accept"

@@ -1,8 +1,8 @@
 """A metrics page in Prometheus' text format, version 0.0.4, and the values that it can show.
 
-Not Prometheus' own library, because that appends _total to names, which Triton's names lack.
-Between services a page may have exemplars, for which only OpenMetrics has a place: openmetrics.py
-makes that of a page. Knows no metric.
+Prometheus' own library is not used: it appends _total to names, and Triton's names lack that. Pages
+between services may have exemplars, which only OpenMetrics can show: openmetrics.py converts a
+page. Knows no metric.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 CONTENT_TYPE: Final = "text/plain; charset=utf-8"
-# What an exemplar begins with. No label's value contains it: quotes are escaped there.
+# Beginning of an exemplar. No label's value contains it, since quotes are escaped there.
 EXEMPLAR: Final = b' # {trace_id="'
 _COUNTING: Final = frozenset({"counter", "histogram", "summary"})
-# No label's value contains it, as above.
+# Mark of a quantile's line. No label's value contains it, for the same reason.
 _QUANTILE: Final = 'quantile="'
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-# Models describe their own metrics: a line end in it must not begin a line of the page.
+# Models describe their own metrics: a line end in a description must not begin a line of the page.
 _HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
@@ -40,7 +40,10 @@ class Page:
     """Series by family, in the order in which families were added."""
 
     def __init__(self, labels: Mapping[str, str] | None = None, *, exemplars: bool = False) -> None:
-        """labels: of all series, in front of their own. exemplars: show those of histograms."""
+        """Make an empty page.
+
+        labels: labels of all series, in front of their own. exemplars: show those of histograms.
+        """
         self._lines: dict[Family, list[str]] = {}
         self._labels = _label_text(labels or {})
         self._exemplars = exemplars
@@ -68,7 +71,7 @@ class Page:
     def add_summary(
         self, family: Family, labels: Mapping[str, str], observed: Summary, quantiles: Quantiles
     ) -> None:
-        """Add a summary; the quantiles are of the latest values."""
+        """Add a summary, with these quantiles of its latest values."""
         for quantile, value in zip(quantiles, observed.at(quantiles), strict=True):
             text = _label_text({**labels, "quantile": _number(quantile)})
             self._write(family, family.name, value, text)
@@ -76,7 +79,7 @@ class Page:
         self._write(family, family.name + "_count", observed.count, _label_text(labels))
 
     def encode(self) -> bytes:
-        """The page as it is served."""
+        """Return the page as it is served."""
         lines = []
         for family, series in self._lines.items():
             if family.help:
@@ -86,11 +89,11 @@ class Page:
         return "".join(line + "\n" for line in lines).encode()
 
     def encode_counts(self) -> bytes:
-        """Return the page without what is no count: gauges and quantiles."""
+        """Return the page without gauges and quantiles, which are not counts."""
         counts = Page()
         for family, series in self._lines.items():
             if family.kind in _COUNTING:
-                counts._lines[family] = [each for each in series if _QUANTILE not in each]
+                counts._lines[family] = [line for line in series if _QUANTILE not in line]
         return counts.encode()
 
     def _write(
@@ -103,13 +106,13 @@ class Page:
 
 
 def merge_pages(pages: Iterable[bytes], summed: Collection[str] = ()) -> bytes:
-    """One page of several: a family that they have in common is there once, with all its series.
+    """Return one page with the series of all pages, in which each family appears once.
 
-    Of a series of several pages the first one counts, or their sum, if summed names its family and
-    it is no quantile; the first exemplar is kept.
+    A series that several pages have gets the value of the first one or, if summed names its family
+    and it is no quantile, their sum. The first exemplar is kept.
     """
     heads: dict[bytes, list[bytes]] = {}
-    # Value and exemplar by name and labels.
+    # Values and exemplars, by family and then by name and labels.
     series: dict[bytes, dict[bytes, tuple[bytes, bytes]]] = {}
     for page in pages:
         head: list[bytes] = []
@@ -140,28 +143,29 @@ def merge_pages(pages: Iterable[bytes], summed: Collection[str] = ()) -> bytes:
 
 
 def replace_series(page: bytes, replacements: Iterable[bytes]) -> bytes:
-    """The page with the series of each replacement in place of its own, and beside them; a
-    replacement that has none of the page's series is left out.
+    """Return the page with series replaced, and added, by those of the replacements.
+
+    A replacement that has none of the page's series is left out.
     """
     shown = _samples(page)
-    chosen = [each for each in replacements if not shown.keys().isdisjoint(_samples(each))]
+    chosen = [other for other in replacements if not shown.keys().isdisjoint(_samples(other))]
     if not chosen:
         return page
     values: dict[bytes, bytes] = {}
-    for each in chosen:
-        values |= _samples(each)
+    for other in chosen:
+        values |= _samples(other)
     lines = []
     for line in page_lines(page):
         sample, mark, exemplar = line.partition(EXEMPLAR)
         name, _, value = sample.rpartition(b" ")
         lines.append(b"%b %b%b%b\n" % (name, values.get(name, value), mark, exemplar))
     replaced = b"".join(lines)
-    # Those that the page does not have follow, in their families.
+    # Series that the page does not have are added to their families.
     return replaced if values.keys() <= shown.keys() else merge_pages((replaced, *chosen))
 
 
 def _samples(page: bytes) -> dict[bytes, bytes]:
-    """The values of all series, by their names and labels."""
+    """Return the values of all series, by their names and labels."""
     samples: dict[bytes, bytes] = {}
     for line in page_lines(page):
         if not line.startswith(b"# "):
@@ -171,7 +175,10 @@ def _samples(page: bytes) -> dict[bytes, bytes]:
 
 
 def page_lines(page: bytes) -> list[bytes]:
-    """A page's lines; unlike splitlines(), a carriage return in a label's value ends none."""
+    """Return a page's lines.
+
+    Unlike splitlines(), this does not end a line at a carriage return in a label's value.
+    """
     return page.removesuffix(b"\n").split(b"\n") if page else []
 
 
@@ -179,7 +186,7 @@ Quantiles = tuple[float, ...]
 
 
 class Exemplar(NamedTuple):
-    """One observed value, the trace that it belongs to, and when it was (monotonic)."""
+    """One observed value, the trace that it belongs to, and its time (monotonic)."""
 
     trace_id: bytes
     value: float
@@ -187,31 +194,32 @@ class Exemplar(NamedTuple):
 
 
 class Histogram:
-    """Counts of values between bounds; a value equal to a bound counts below it."""
+    """Counts of values between bounds; a value equal to a bound is counted below it."""
 
     __slots__ = ("bounds", "counts", "exemplars")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
-        # The last one is for values above all bounds.
+        # The last count is of values above all bounds.
         self.counts = [0] * (len(self.bounds) + 1)
-        # The latest of each bucket that has any, by the bucket's index.
+        # Latest exemplar of each bucket that has any, by the bucket's index.
         self.exemplars: dict[int, Exemplar] = {}
 
     def observe(self, value: float, times: int = 1) -> None:
+        """Count a value that occurred so many times."""
         self.counts[bisect_left(self.bounds, value)] += times
 
     def set_exemplar(self, exemplar: Exemplar) -> None:
-        """Of a value that has been observed."""
+        """Keep the exemplar of an observed value."""
         self.exemplars[bisect_left(self.bounds, exemplar.value)] = exemplar
 
 
 class Summary:
-    """The latest values, for quantiles, and the sum and count of all values."""
+    """Latest values, for quantiles, and the sum and count of all values."""
 
     __slots__ = ("_latest", "count", "total")
 
-    # Enough for a 0.999 quantile.
+    # Number of latest values; enough for a quantile of 0.999.
     WINDOW: Final = 4096
 
     def __init__(self) -> None:
@@ -220,17 +228,19 @@ class Summary:
         self._latest: deque[float] = deque(maxlen=self.WINDOW)
 
     def observe(self, value: float, times: int = 1) -> None:
+        """Add a value that occurred so many times."""
         self.count += times
         self.total += value * times
         self._latest.extend(repeat(value, min(times, self.WINDOW)))
 
     def observe_all(self, values: Collection[float]) -> None:
+        """Add these values."""
         self.count += len(values)
         self.total += sum(values)
         self._latest.extend(values)
 
     def at(self, quantiles: Quantiles) -> list[float]:
-        """The values at these quantiles; NaN, as in Prometheus, if there are no values."""
+        """Return the values at these quantiles; NaN, as in Prometheus, if there are no values."""
         ordered = sorted(self._latest)
         if not ordered:
             return [float("nan")] * len(quantiles)
@@ -239,12 +249,12 @@ class Summary:
 
 
 def _exemplar_texts(observed: Histogram) -> dict[int, str]:
-    """The exemplars as they end their lines, by their buckets' indexes."""
+    """Return the exemplars as they end their lines, by the indexes of their buckets."""
     offset_ns = time.time_ns() - time.monotonic_ns()
     return {
-        index: f'{EXEMPLAR.decode()}{each.trace_id.hex()}"}} {each.value!r}'
-        f" {(each.at_ns + offset_ns) / 1e9:.3f}"
-        for index, each in observed.exemplars.items()
+        index: f'{EXEMPLAR.decode()}{exemplar.trace_id.hex()}"}} {exemplar.value!r}'
+        f" {(exemplar.at_ns + offset_ns) / 1e9:.3f}"
+        for index, exemplar in observed.exemplars.items()
     }
 
 

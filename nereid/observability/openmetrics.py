@@ -1,9 +1,9 @@
-"""Metrics pages as OpenMetrics, for scrapers that prefer it (Prometheus does, unless told not to).
+"""Metrics pages as OpenMetrics, for scrapers that prefer it (Prometheus does by default).
 
-Pure: a header and a page in. Series have the same names in both formats, so that dashboards do not
-depend on what was negotiated: OpenMetrics wants every counter to end in _total, and those of
-Triton's that do not are of unknown type there. Not prometheus_client's writer, which makes and
-sorts objects for each series: this is one pass over lines, in an event loop that serves requests.
+Series have the same names in both formats, so that dashboards do not depend on the negotiated one:
+OpenMetrics wants every counter to end in _total, so that Triton's counters that do not are of
+unknown type there. prometheus_client's writer is not used, as it makes and sorts objects for each
+series: this is one pass over lines, in an event loop that serves requests. Pure.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ _VERSIONS: Final = frozenset({"0.0.1", "1.0.0"})
 _HELP: Final = b"# HELP "
 _TYPE: Final = b"# TYPE "
 _TOTAL: Final = b"_total"
-# Whole numbers, which OpenMetrics writes with a fraction there; quotes in values are escaped.
+# Bounds that are whole numbers; OpenMetrics writes them with a fraction. No label's value matches,
+# since quotes are escaped there.
 _WHOLE_BOUND: Final = re.compile(rb'([{,](?:le|quantile)="[0-9]+)"')
 
 
 def prefers_openmetrics(accept: str) -> bool:
-    """Whether an Accept header asks for OpenMetrics, and for nothing else rather than that."""
+    """Return whether an Accept header asks for OpenMetrics at least as much as for text."""
     openmetrics = text = 0.0
     for part in accept.lower().split(","):
-        kind, *given = (each.strip() for each in part.split(";"))
-        parameters = dict(each.split("=", 1) for each in given if "=" in each)
+        kind, *given = (field.strip() for field in part.split(";"))
+        parameters = dict(field.split("=", 1) for field in given if "=" in field)
         quality = _quality(parameters.get("q", "1"))
         if kind == _OPENMETRICS and parameters.get("version", "1.0.0") in _VERSIONS:
             openmetrics = max(openmetrics, quality)
@@ -39,7 +40,7 @@ def prefers_openmetrics(accept: str) -> bool:
 
 
 def to_openmetrics(page: bytes) -> bytes:
-    """A whole page of the text format, which may have exemplars, as OpenMetrics."""
+    """Return a whole page of the text format, which may have exemplars, as OpenMetrics."""
     lines = []
     description = b""
     has_bounds = False

@@ -1,8 +1,8 @@
-"""OpenTelemetry's own environment variables, which count where --trace-config says nothing.
+"""OpenTelemetry's own environment variables, which count where --trace-config has no setting.
 
-They become settings of --trace-config that stand before those given, so that these win. What only
-an exporter needs, secrets among it, is read where one is opened. As OpenTelemetry asks, an invalid
-value is logged and ignored. Pure.
+They become settings of --trace-config before the given ones, so that these win. Variables that only
+an exporter needs, secrets among them, are read when one is opened. An invalid value is logged and
+ignored, as OpenTelemetry asks. Pure.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TIMEOUT_MS: Final = 10_000
 
 
 class Variables(NamedTuple):
-    """Settings of --trace-config, and why variables are ignored, a line each."""
+    """Settings of --trace-config, and a line with the reason for each ignored variable."""
 
     texts: list[str]
     ignored: list[str]
@@ -47,7 +47,7 @@ class Variables(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """How spans are sent. Certificates are paths of files; empty: none."""
+    """Options for sending spans. Certificates are paths of files; empty means none."""
 
     headers: tuple[tuple[str, str], ...] = ()
     timeout_s: float = _TIMEOUT_MS / 1e3
@@ -58,10 +58,10 @@ class ExportOptions:
 
 
 def with_variables(environ: Mapping[str, str], given: Sequence[str]) -> list[str]:
-    """The settings of --trace-config together with what the variables say beneath them."""
+    """Return the settings of --trace-config after those of the variables, which they override."""
     to_files = any(text.replace(" ", "").startswith("triton,file=") for text in given)
     if environ.get(_DISABLED, "").strip().lower() == "true":
-        # Without spans; files are not OpenTelemetry's.
+        # OpenTelemetry is off, so there are no spans; trace files are Triton's, and stay.
         return [*given, "mode=triton", *([] if to_files else ["level=OFF"])] if given else []
     if to_files:
         return list(given)
@@ -69,7 +69,7 @@ def with_variables(environ: Mapping[str, str], given: Sequence[str]) -> list[str
 
 
 def read_variables(environ: Mapping[str, str]) -> Variables:
-    """What the variables ask for; nothing if they name another exporter than OTLP's."""
+    """Return the settings that the variables give; none if they name another exporter than OTLP."""
     exporter = environ.get(_EXPORTER, "").strip()
     if exporter not in ("", "otlp"):
         return Variables([], [f"{_EXPORTER}: '{exporter}' is not supported; only otlp is"])
@@ -77,7 +77,7 @@ def read_variables(environ: Mapping[str, str]) -> Variables:
     ignored: list[str] = []
     url = _url(environ, ignored)
     sampling = _sampling(environ, ignored)
-    # always_off is no wish to trace.
+    # The sampler always_off does not turn traces on.
     named = bool(url and _of(environ, "ENDPOINT")[1])
     if sampling is not None and (sampling or exporter or named):
         texts.append("mode=opentelemetry")
@@ -94,7 +94,7 @@ def read_variables(environ: Mapping[str, str]) -> Variables:
 
 
 def export_options(environ: Mapping[str, str]) -> tuple[ExportOptions, list[str]]:
-    """How to send spans, and why variables are ignored."""
+    """Return the options for sending spans, and the reason for each ignored variable."""
     ignored: list[str] = []
     headers: list[tuple[str, str]] = []
     variable, text = _of(environ, "HEADERS")
@@ -104,7 +104,7 @@ def export_options(environ: Mapping[str, str]) -> tuple[ExportOptions, list[str]
         if equals and name and (name + value).isascii() and (name + value).isprintable():
             headers.append((name, value))
         else:
-            # Not shown: it may be a password.
+            # The header is not shown: it may be a password.
             ignored.append(f"{variable}: expected name=value, separated by commas")
     variable, text = _of(environ, "TIMEOUT")
     timeout_ms = _positive(text)
@@ -125,12 +125,12 @@ def export_options(environ: Mapping[str, str]) -> tuple[ExportOptions, list[str]
 
 
 def _positive(text: str) -> int:
-    """A whole number above 0; 0: the text is none."""
+    """Return the whole number in a text, or 0 if it has no number above 0."""
     return int(text) if text.isdecimal() else 0
 
 
 def _of(environ: Mapping[str, str], name: str) -> tuple[str, str]:
-    """A variable of the exporter and its text; those for traces alone win."""
+    """Return a variable of the exporter and its text; the one for traces alone wins."""
     for variable in (_TRACES + name, _ALL + name):
         if text := environ.get(variable, "").strip():
             return variable, text
@@ -138,7 +138,10 @@ def _of(environ: Mapping[str, str], name: str) -> tuple[str, str]:
 
 
 def _url(environ: Mapping[str, str], ignored: list[str]) -> str:
-    """As opentelemetry,url= takes it: with a path over HTTP, without one over gRPC; empty: none."""
+    """Return the URL for opentelemetry,url=, or an empty text.
+
+    It has a path for OTLP over HTTP, and none for OTLP over gRPC.
+    """
     variable, protocol = _of(environ, "PROTOCOL")
     if protocol not in ("", _GRPC, *_HTTP):
         ignored.append(f"{variable}: '{protocol}' is neither {_GRPC} nor {_HTTP[0]}")
@@ -163,12 +166,12 @@ def _url(environ: Mapping[str, str], ignored: list[str]) -> str:
     if protocol == _GRPC or (not protocol and port == _GRPC_PORT):
         return base
     path = parts.path.rstrip("/")
-    # The one for traces alone is the whole URL.
+    # The endpoint for traces alone is the whole URL; to the general one, the path is added.
     return base + (path or _TRACES_PATH if variable.startswith(_TRACES) else path + _TRACES_PATH)
 
 
 def _sampling(environ: Mapping[str, str], ignored: list[str]) -> list[str] | None:
-    """Settings of which requests are traced; none: no sampler is named; None: no request at all."""
+    """Return the settings of sampling; empty if no sampler is named, `None` to trace no request."""
     name = environ.get(_SAMPLER, "").strip()
     kind = name.removeprefix(_PARENT_BASED)
     if kind not in _SAMPLERS:

@@ -1,7 +1,7 @@
-"""Exports spans by OTLP over gRPC or HTTP, from a thread of its own.
+"""The export of spans by OTLP over gRPC or HTTP, from a thread of its own.
 
-The request path pays for an append to a bounded queue. An unreachable or slow receiver costs spans
-and at most one log line a minute. Imported only where traces are on. Knows no service.
+The request path only appends to a bounded queue. An unreachable or slow receiver costs spans, and
+at most one log line a minute. This module is imported only if traces are on. Knows no service.
 """
 
 from __future__ import annotations
@@ -40,22 +40,27 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# How long close() waits for the last spans to be sent.
+# Seconds that close() waits for the last spans to be sent.
 _CLOSE_S: Final = 2.0
 _LOG_INTERVAL_S: Final = 60.0
 _KINDS: Final = {kind: OtelSpanKind[kind.name] for kind in SpanKind}
 _UNSET: Final = Status(StatusCode.UNSET)
-# In characters, of texts that clients choose: the queue is bounded in spans.
+# Characters of texts that clients choose; the queue is bounded in spans, not in bytes.
 _LONGEST_TEXT: Final = 1024
 
 
 class OtlpTracer:
-    """Sends one service's spans to a receiver. record() may be called from any thread."""
+    """Tracer that sends one service's spans to a receiver; record() is for any thread."""
 
     def __init__(
         self, config: TraceConfig, options: ExportOptions, service: str, instance: str
     ) -> None:
-        """Raises ValueError or OSError if an exporter cannot be set up so."""
+        """Start to export.
+
+        Raises:
+            ValueError: the exporter does not accept the configuration.
+            OSError: a file of certificates cannot be read.
+        """
         attributes = {
             "service.name": f"nereid-{service}",
             "service.namespace": "nereid",
@@ -74,6 +79,7 @@ class OtlpTracer:
         )
 
     def record(self, *spans: Span) -> None:
+        """Queue finished spans for export; never blocks and never raises."""
         try:
             for span in spans:
                 self._processor.on_end(self._readable(span))
@@ -82,15 +88,16 @@ class OtlpTracer:
             _log.exception("a span could not be recorded; its trace lacks it")
 
     def close(self) -> None:
+        """Send the remaining spans, and return after 2 s at the latest."""
         ending = threading.Thread(target=self._processor.shutdown, daemon=True)
         ending.start()
         ending.join(_CLOSE_S)
         if ending.is_alive():
-            # Ends an export that waits for its next retry.
+            # This ends an export that waits for its next retry.
             self._exporter.shutdown()
 
     def _readable(self, span: Span) -> ReadableSpan:
-        # Servers' parents are of other processes.
+        # The parent of a server's span belongs to another process.
         serves = span.kind is SpanKind.SERVER
         return ReadableSpan(
             _short(span.name),
@@ -135,13 +142,14 @@ def _exporter(config: TraceConfig, options: ExportOptions) -> SpanExporter:
 
 
 class _RateLimitedHandler(logging.Handler):
-    """Logs OpenTelemetry's warnings without tracebacks, at most one a minute."""
+    """Handler that logs OpenTelemetry's warnings without tracebacks, at most one a minute."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._next_s = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Log a warning, unless there was one in the last minute."""
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + _LOG_INTERVAL_S
@@ -152,7 +160,7 @@ _handler: Final = _RateLimitedHandler()
 
 
 def _limit_opentelemetrys_log() -> None:
-    """OpenTelemetry logs each attempt of an export, some with a traceback."""
+    """Limit OpenTelemetry's log, which has each attempt of an export, some with a traceback."""
     logger = logging.getLogger("opentelemetry")
     logger.propagate = False
     if _handler not in logger.handlers:

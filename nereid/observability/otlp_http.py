@@ -1,4 +1,4 @@
-"""Sends spans by OTLP over HTTP, as protobuf. Runs in the thread of the batch processor."""
+"""The exporter of spans by OTLP over HTTP, as protobuf; it runs in the batch processor's thread."""
 
 from __future__ import annotations
 
@@ -27,27 +27,34 @@ if TYPE_CHECKING:
 
     from nereid.observability.otel_variables import ExportOptions
 
-# A child of the logger whose lines nereid.observability.otlp limits.
+# The logger is a child of the one whose lines nereid.observability.otlp limits.
 _log = logging.getLogger("opentelemetry.nereid")
 
-# After which the same spans may be sent again.
+# Statuses after which the same spans may be sent again.
 _RETRYABLE: Final = frozenset((429, 502, 503, 504))
 _FIRST_PAUSE_S: Final = 1.0
 _MAX_RESPONSE: Final = 65_536
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect is an error: a POST must not become a GET, nor headers go to another host."""
+    """Handler for which a redirect is an error.
+
+    A POST must not become a GET, and headers must not go to another host.
+    """
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 class HttpSpanExporter(SpanExporter):
-    """Posts spans to a URL such as http://localhost:4318/v1/traces."""
+    """Exporter that posts spans to a URL such as http://localhost:4318/v1/traces."""
 
     def __init__(self, url: str, options: ExportOptions) -> None:
-        """Raises OSError or ssl.SSLError for certificates that cannot be read."""
+        """Prepare TLS for the URL.
+
+        Raises:
+            OSError: the certificates cannot be read; ssl.SSLError is such an error.
+        """
         self._url = url
         self._options = options
         self._headers = {**dict(options.headers), "content-type": "application/x-protobuf"}
@@ -63,7 +70,7 @@ class HttpSpanExporter(SpanExporter):
         self._closed = threading.Event()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send spans, within the time limit also again where the receiver asks for it."""
+        """Send spans; retry within the time limit after failures that may pass."""
         body = encode_spans(spans).SerializeToString()
         if self._options.gzip:
             body = gzip.compress(body)
@@ -82,14 +89,17 @@ class HttpSpanExporter(SpanExporter):
         return SpanExportResult.FAILURE
 
     def shutdown(self) -> None:
+        """End a wait for the next attempt; no further attempt is made."""
         self._closed.set()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002 - of SpanExporter
+        """Return True: nothing is buffered here."""
         return True
 
     def _post(self, body: bytes, timeout_s: float) -> tuple[str, float | None]:
-        """Why it failed, empty if it did not; and the pause before the next attempt, 0 of our own
-        choice, None: there is to be none.
+        """Return the failure, empty if there was none, and the pause before the next attempt.
+
+        A pause of 0 means that the caller chooses one; `None` means that there is no next attempt.
         """
         request = urllib.request.Request(self._url, body, self._headers, method="POST")  # noqa: S310 (the URL is http or https)
         try:
@@ -106,7 +116,7 @@ class HttpSpanExporter(SpanExporter):
 
 
 def _log_rejected(body: bytes) -> None:
-    """Log what a receiver says of spans that it did not take."""
+    """Log the spans that a receiver rejected, with its reason."""
     try:
         partial = ExportTraceServiceResponse.FromString(body).partial_success
     except DecodeError:

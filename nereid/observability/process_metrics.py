@@ -1,7 +1,7 @@
-"""What every service shows of its own process: prometheus_client's collectors.
+"""Metrics of a service's own process, from prometheus_client's collectors.
 
-Importing that library takes some 40 ms, which no start waits for: load_collectors() does it in a
-thread before the first page is written.
+The import of that library takes some 40 ms, and no start waits for it: load_collectors() imports it
+in a thread before the first page is written.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ if TYPE_CHECKING:
 
 
 async def load_collectors() -> None:
-    """To be awaited before write_process, by code that runs in an event loop."""
+    """Load the collectors in a thread; await this before write_process() in an event loop."""
     if not _collectors.cache_info().currsize:
         await asyncio.to_thread(_collectors)
 
 
 def write_process(page: Page) -> None:
-    """Add this process's use of CPU, memory and descriptors, its garbage collections, and its
-    Python.
-    """
+    """Add metrics of this process: CPU, memory, descriptors, garbage collections and Python."""
     for family, metric in _metrics():
         for sample in metric.samples:
             page.add_value(family, sample.value, sample.labels)
 
 
 def process_families() -> list[Family]:
-    """What write_process adds."""
+    """Return the families that write_process() adds."""
     return [family for family, _ in _metrics()]
 
 
 def _metrics() -> Iterator[tuple[Family, Metric]]:
-    """Each has series of one name, which a counter's own name lacks the end of."""
+    """Yield each metric with its family, which has the name of the metric's series.
+
+    A counter's own name lacks the _total of its series.
+    """
     for collector in _collectors():
         for metric in collector.collect():
             if metric.samples:

@@ -1,4 +1,4 @@
-"""Log lines about refused peers: one for each peer, kind and interval, however often it tries."""
+"""Log lines about refused peers: one per peer, kind and interval, however often the peer tries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_PEERS: Final = 1024
 
 
 class RefusalLog:
-    """Logs warnings. Bounded: once there are too many peers, the next ones share a line."""
+    """Log of warnings about refusals; if there are too many peers, further ones share lines."""
 
     def __init__(
         self,
@@ -29,11 +29,14 @@ class RefusalLog:
         self._interval_s = interval_s
         self._max_peers = max_peers
         self._clock = clock
-        # By peer and kind: when it was logged last, and how often it happened since. Oldest first.
+        # Time of the last line, and number of refusals since, by peer and kind; oldest line first.
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
 
     def report(self, peer: str, kind: str, event: str, *details: object) -> None:
-        """kind: of refusal; each has lines of its own. event: a format for peer and details."""
+        """Log a refusal, unless the last line for this peer and kind is too recent.
+
+        kind: the kind of refusal. event: the format of the line, for the peer and the details.
+        """
         now = self._clock()
         logged = self._logged
         while logged and next(iter(logged.values()))[0] <= now - 2 * self._interval_s:

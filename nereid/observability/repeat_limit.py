@@ -1,7 +1,7 @@
-"""Of log lines that say the same of different requests, so many at once and then a few a second.
+"""Limit of log lines of one kind: a burst of them, and then a few per second.
 
-What a client does wrong is logged, and a client may do it a million times. Lines are the same if
-their logger and their format are.
+A client's errors are logged, and a client may make a million of them. Lines are of one kind if they
+have the same logger and the same format.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
 
-# An operator who starts a mesh with some hundred broken models wants to see each of them.
+# Lines of one kind at once: an operator who starts a mesh with some hundred broken models wants to
+# see each of them.
 _BURST: Final = 200
 _PER_S: Final = 2.0
 _MAX_EVENTS: Final = 1024
-# Of one message, in characters: it may quote what a client sent.
+# Characters of one message, which may quote what a client sent.
 _MAX_LENGTH: Final = 4096
 _OTHERS: Final = ("", "")
 
 
 class _Event:
-    """One kind of line. left: how many more may come now."""
+    """One kind of line. left is the number of lines that may be logged now."""
 
     __slots__ = ("at_s", "left", "omitted")
 
@@ -35,7 +36,7 @@ class _Event:
 
 
 class RepeatLimit:
-    """Bounds warnings and errors; other records pass. For one thread at a time."""
+    """Limit of warnings and errors; other records pass. It is for one thread at a time."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class RepeatLimit:
         per_s: float = _PER_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """level: from which on records are counted."""
+        """Make a limit for records of this level and above."""
         self._level = level
         self._burst = burst
         self._per_s = per_s
@@ -52,7 +53,10 @@ class RepeatLimit:
         self._events: dict[tuple[str, str], _Event] = {}
 
     def admit(self, record: logging.LogRecord) -> logging.LogRecord | None:
-        """The record, which says how many before it were left out; None: this one is."""
+        """Return a record to log, or `None` to leave it out.
+
+        The record's message says how many such lines before it were left out.
+        """
         if record.levelno < self._level:
             return record
         event = self._event_of(record)

@@ -1,4 +1,4 @@
-"""Reads a metrics page: the samples by name and labels. Pure."""
+"""A reader of metrics pages: samples by name and labels. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ _LABEL: Final = re.compile(r'(?P<name>\w+)="(?P<value>(?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
 
 
-# A metric's name, and labels.
+# Name and labels of a metric's series.
 Series = tuple[str, dict[str, str]]
 
 
 class Samples:
-    """Those of one page."""
+    """Samples of a page, or of a part of one."""
 
     def __init__(
         self, page: bytes, prefix: str = "", known: dict[bytes, Series] | None = None
     ) -> None:
-        """Lines that are no samples of metrics with this prefix are ignored. known: names and
-        labels by the text of a line before its value. They are remembered there, so that the same
-        lines of the next page need not be parsed.
+        """Read a page; lines that are no samples of metrics with this prefix are ignored.
+
+        known: a cache of names and labels, by the text of a line before its value. It is filled
+        here, so that the same lines of the next page need not be parsed.
         """
         self._samples: dict[str, list[tuple[dict[str, str], float]]] = {}
         start = prefix.encode()
@@ -36,74 +37,79 @@ class Samples:
             if not line.startswith(start):
                 continue
             series, _, text = line.rpartition(b" ")
-            found = None if known is None else known.get(series)
-            if found is None:
+            parsed = None if known is None else known.get(series)
+            if parsed is None:
                 match = _SAMPLE.fullmatch(line.decode("utf-8", "replace"))
                 if match is None:
                     continue
-                found = match["name"], _labels(match["labels"] or "")
+                parsed = match["name"], _labels(match["labels"] or "")
                 # A line with a time behind the value is parsed each time.
                 if known is not None and match["value"].encode() == text:
-                    known[series] = found
+                    known[series] = parsed
                 text = match["value"].encode()
             with suppress(ValueError):
-                sample = found[1], float(text)
-                self._samples.setdefault(found[0], []).append(sample)
+                sample = parsed[1], float(text)
+                self._samples.setdefault(parsed[0], []).append(sample)
 
     def samples(self, name: str, **labels: str) -> Iterator[tuple[Mapping[str, str], float]]:
-        """The samples of a metric that have these labels."""
-        for found, value in self._samples.get(name, ()):
-            if labels.items() <= found.items():
-                yield found, value
+        """Yield labels and values of a metric's samples that have these labels."""
+        for own_labels, value in self._samples.get(name, ()):
+            if labels.items() <= own_labels.items():
+                yield own_labels, value
 
     def total(self, name: str, **labels: str) -> float | None:
-        """Their sum; None: there is none."""
+        """Return the sum of a metric's samples with these labels; `None` if there are none."""
         values = [value for _, value in self.samples(name, **labels)]
         return sum(values) if values else None
 
     def by_label(self, name: str, label: str, **labels: str) -> dict[str, float]:
-        """Their sums by the value of one more label."""
+        """Return the sums of a metric's samples with these labels, by the values of one more."""
         sums: dict[str, float] = {}
-        for found, value in self.samples(name, **labels):
-            if label in found:
-                sums[found[label]] = sums.get(found[label], 0.0) + value
+        for own_labels, value in self.samples(name, **labels):
+            if label in own_labels:
+                sums[own_labels[label]] = sums.get(own_labels[label], 0.0) + value
         return sums
 
     def split(self, *labels: str) -> dict[tuple[str, ...], Samples]:
-        """Apart by the values of these labels; those that lack one of them: ()."""
+        """Return the samples by the values of these labels.
+
+        Samples that lack one of the labels are under ().
+        """
         parts: dict[tuple[str, ...], Samples] = {}
         for name, samples in self._samples.items():
-            for each in samples:
-                found = each[0]
+            for sample in samples:
+                own_labels = sample[0]
                 key: tuple[str, ...] = ()
-                if all(label in found for label in labels):
-                    key = tuple(found[label] for label in labels)
+                if all(label in own_labels for label in labels):
+                    key = tuple(own_labels[label] for label in labels)
                 part = parts.get(key)
                 if part is None:
                     part = parts[key] = Samples(b"")
-                part._samples.setdefault(name, []).append(each)
+                part._samples.setdefault(name, []).append(sample)
         return parts
 
     def extend(self, other: Samples) -> None:
-        """Add those of another page, or of another part of it."""
+        """Add the samples of another page, or of another part of this one."""
         for name, samples in other._samples.items():
             self._samples.setdefault(name, []).extend(samples)
 
     @classmethod
     def joined(cls, *parts: Samples) -> Samples:
-        """Those of all of them."""
+        """Return the samples of all parts."""
         joined = cls(b"")
         for part in parts:
             joined.extend(part)
         return joined
 
     def same_as(self, other: Samples) -> bool:
-        """Whether both have the same values."""
+        """Return whether both have the same samples with the same values."""
         return self._samples == other._samples
 
 
 def _labels(text: str) -> dict[str, str]:
-    return {each["name"]: _ESCAPED.sub(_unescaped, each["value"]) for each in _LABEL.finditer(text)}
+    return {
+        label["name"]: _ESCAPED.sub(_unescaped, label["value"]) for label in _LABEL.finditer(text)
+    }
 
 
 def _unescaped(match: re.Match[str]) -> str:

@@ -22,26 +22,26 @@ FILE_MODE: Final = "triton"
 SPAN_MODE: Final = "opentelemetry"
 _LARGEST_RATE: Final = (1 << 32) - 1
 _TRACES_PATH: Final = "/v1/traces"
-# Receivers' usual one for OTLP over HTTP.
+# Receivers' usual port for OTLP over HTTP.
 _HTTP_PORT: Final = ":4318"
 
 
 @dataclass(frozen=True, slots=True)
 class TraceConfig:
-    """What --trace-config says. count and rate apply to requests that arrive unsampled."""
+    """Settings of --trace-config. count and rate apply to requests that arrive unsampled."""
 
     rate: int = 1000
-    # Some of LEVELS, in that order; none: off.
+    # Some of LEVELS, in that order; empty: traces are off.
     levels: tuple[str, ...] = ()
     count: int = -1
-    # None: not given.
+    # Mode, or `None` if it is not given.
     mode: str | None = None
-    # Where traces are written, and how many to one file; 0: all.
+    # File that traces are written to, and the number of traces in one file; 0: all.
     file: str = ""
     log_frequency: int = 0
-    # With a path: by OTLP over HTTP; else over gRPC.
+    # URL of the receiver: with a path for OTLP over HTTP, without one for OTLP over gRPC.
     url: str | None = None
-    # Requests whose parents are not sampled are not traced, whatever the rate.
+    # True if requests whose parents are not sampled are never traced, whatever the rate.
     parent_based: bool = False
     resource: tuple[tuple[str, str], ...] = ()
     max_queue_size: int = 2048
@@ -50,34 +50,34 @@ class TraceConfig:
 
     @property
     def over_http(self) -> bool:
-        """Whether spans are sent by OTLP over HTTP rather than gRPC."""
+        """True if spans are sent by OTLP over HTTP rather than gRPC."""
         return self.url is not None and "/" in self.url.partition("://")[2]
 
     @property
     def to_file(self) -> bool:
-        """Whether traces are written to files."""
+        """True if traces are written to files."""
         return bool(self.file) and self.mode in (None, FILE_MODE)
 
     @property
     def to_spans(self) -> bool:
-        """Whether spans are exported; without a level, only for requests that arrive sampled."""
+        """True if spans are exported; without a level, only for requests that arrive sampled."""
         if self.to_file or self.mode == FILE_MODE:
             return False
         return bool(self.levels) or self.mode == SPAN_MODE
 
     @property
     def on(self) -> bool:
-        """Whether any request may be traced."""
+        """True if any request may be traced."""
         return self.to_file or self.to_spans
 
     @property
     def rule(self) -> TraceRule:
-        """Which requests are traced that arrive unsampled."""
+        """Rule for tracing requests that arrive unsampled."""
         return trace_rule(self.levels, self.rate, self.count, self.log_frequency)
 
 
 def trace_rule(levels: Sequence[str], rate: int, count: int, log_frequency: int) -> TraceRule:
-    """The rule that settings describe; without levels, nothing is traced."""
+    """Return the rule that settings describe; without levels, nothing is traced."""
     tensors = TENSORS in levels
     times = TIMESTAMPS in levels or not tensors
     return TraceRule(bool(levels), rate, count, log_frequency, times, tensors)
@@ -97,7 +97,10 @@ def _mode(text: str) -> str:
 
 
 def _url(text: str) -> str:
-    """host:port, http://host:port or https://host:port, for HTTP with a path."""
+    """Parse host:port, http://host:port or https://host:port, with a path for OTLP over HTTP.
+
+    The usual path is added to the usual port for HTTP.
+    """
     scheme, colon, rest = text.partition("://")
     if not colon:
         scheme, rest = "http", text
@@ -140,7 +143,7 @@ _EXPORT: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """The field of TraceConfig that one --trace-config sets, and its value."""
+    """Return the field of TraceConfig that one --trace-config sets, and its value."""
     key, equals, value = text.partition("=")
     mode, comma, option = (part.strip() for part in key.partition(","))
     if not equals:
@@ -160,7 +163,10 @@ def _checked_setting(text: str) -> str:
 
 
 def parse_trace_config(texts: Sequence[str]) -> TraceConfig:
-    """All --trace-config flags together; the last of each setting counts, resources add up."""
+    """Return all --trace-config flags together.
+
+    The last value of a setting counts; resources and levels add up.
+    """
     values: dict[str, Any] = {}
     resource: dict[str, str] = {}
     for text in texts:
@@ -168,7 +174,7 @@ def parse_trace_config(texts: Sequence[str]) -> TraceConfig:
         if name == "resource":
             resource[value[0]] = value[1]
         elif name == "levels":
-            # Each flag adds one level.
+            # A flag adds one level; OFF removes all.
             given = {*values.get(name, ()), value} if value != _OFF else ()
             values[name] = tuple(level for level in LEVELS if level in given)
         else:

@@ -1,4 +1,4 @@
-"""Opens what a service's spans go to."""
+"""The opening of a service's tracer, which exports its spans."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ def open_tracer(
     instance: str = "",
     environ: Mapping[str, str] = os.environ,
 ) -> Tracer | None:
-    """A service's tracer; instance names one of several alike. None: spans are off, or an exporter
-    cannot be set up so, which is logged.
+    """Return a service's tracer; `None` if spans are off, or no exporter can be set up.
+
+    An exporter that cannot be set up is logged. instance: a name that tells apart processes of one
+    service.
     """
     config = parse_trace_config(settings.trace_config)
     if not config.to_spans:
         return None
-    # OpenTelemetry takes time and memory to load: only where it is used.
+    # OpenTelemetry takes time and memory to load, so that it is imported only where it is used.
     from nereid.observability.otlp import OtlpTracer  # noqa: PLC0415
 
     options, ignored = export_options(environ)

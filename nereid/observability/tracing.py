@@ -2,9 +2,9 @@
 
 A trace context is 26 bytes (version, trace id (16), span id (8), flags) and the client's
 tracestate. It travels with every request, traced or not. Spans are made after the fact, from times
-taken anyway, and only for sampled requests; nereid.observability.tracers opens what exports them.
-With trace files (mode triton) there are no spans: gateways write the files, from the times that
-come with the responses. Knows no service.
+that are taken anyway, and only for sampled requests; nereid.observability.tracers opens their
+exporter. With trace files (mode triton) there are no spans: gateways write the files, from the
+times that come with the responses. Knows no service.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 MAX_TRACED_TENSOR_BYTES: Final = 1 << 20
 _VERSION: Final = b"\x00"
 _SAMPLED: Final = b"\x01"
-# Among the flags, and from gateway to scheduler only: the trace shows tensors.
+# Flag from gateway to scheduler only: the trace shows tensors.
 _WITH_TENSORS: Final = 0x80
-# Among the flags, and within the scheduler only: the span is an ensemble's, above its steps'.
+# Flag within the scheduler only: the span is an ensemble's, above its steps' spans.
 _OF_ENSEMBLE: Final = 0x40
-# Two clocks were read at the same time if the readings are this close.
+# Two clocks count as read at the same time if the readings are this close.
 _CLOCK_ERROR_NS: Final = 20_000
 _CLOCK_TRIES: Final = 5
 
@@ -48,12 +48,12 @@ _CLOCK_TRIES: Final = 5
 
 
 def is_sampled(context: bytes) -> bool:
-    """Whether the request with this context is traced; an empty context is not."""
+    """Return whether the request with this context is traced; with an empty one it is not."""
     return len(context) >= CONTEXT_BYTES and bool(context[25] & 1)
 
 
 def child_context(context: bytes) -> bytes:
-    """The context of a new sampled span below this one; without one, of a new trace's root."""
+    """Return the context of a new sampled span below this one, or of a new trace's root."""
     if len(context) < CONTEXT_BYTES:
         return _VERSION + secrets.token_bytes(24) + _SAMPLED
     span_id = secrets.token_bytes(8)
@@ -61,27 +61,30 @@ def child_context(context: bytes) -> bytes:
 
 
 def with_tensors(context: bytes) -> bytes:
-    """The context of a request whose trace shows tensors; internal, not for clients."""
+    """Return the context of a request whose trace shows tensors; internal, not for clients."""
     return with_flags(context, context[25] | _WITH_TENSORS)
 
 
 def shows_tensors(context: bytes) -> bool:
-    """Whether the context is one of with_tensors()."""
+    """Return whether the context is one of with_tensors()."""
     return len(context) >= CONTEXT_BYTES and bool(context[25] & _WITH_TENSORS)
 
 
 def above_steps(context: bytes) -> bytes:
-    """An ensemble's context as its steps get it; internal to the scheduler."""
+    """Return an ensemble's context as its steps get it; internal to the scheduler."""
     return with_flags(context, context[25] | _OF_ENSEMBLE)
 
 
 def is_above_steps(context: bytes) -> bool:
-    """Whether the context is one of above_steps()."""
+    """Return whether the context is one of above_steps()."""
     return len(context) >= CONTEXT_BYTES and bool(context[25] & _OF_ENSEMBLE)
 
 
 def monotonic_to_unix_ns() -> int:
-    """Monotonic time to Unix time. Read anew for each trace, because clocks get adjusted."""
+    """Return the number to add to monotonic nanoseconds to get Unix time.
+
+    Each trace reads it anew, because clocks get adjusted.
+    """
     offset_ns = 0
     for _ in range(_CLOCK_TRIES):
         before_ns = time.monotonic_ns()
@@ -100,7 +103,7 @@ Attribute = bool | int | float | str
 
 
 class SpanKind(Enum):
-    """OpenTelemetry's kinds of spans, as far as they occur."""
+    """OpenTelemetry's kinds of spans, as far as they occur here."""
 
     INTERNAL = "internal"
     SERVER = "server"
@@ -118,29 +121,29 @@ class Span:
     end_ns: int
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     links: Sequence[bytes] = ()
-    # Name and time.
+    # Name and time of each event.
     events: Sequence[tuple[str, int]] = ()
-    # None: it succeeded.
+    # Error text; `None` if the span's work succeeded.
     error: str | None = None
-    # CLIENT: it waits for another process, whose span below it is a SERVER.
+    # CLIENT: the span waits for another process, whose span below it is a SERVER.
     kind: SpanKind = SpanKind.INTERNAL
 
 
 class Tracer(Protocol):
-    """Receives a service's spans; never blocks, never raises."""
+    """Receiver of a service's spans, which never blocks and never raises."""
 
     def record(self, *spans: Span) -> None:
         """Export finished spans."""
 
     def close(self) -> None:
-        """Send what is left, within a bounded time; call it outside the event loop."""
+        """Send the remaining spans within a bounded time; call it outside the event loop."""
 
 
 # ---- tensors
 
 
 def traced_inputs(head: bytes, data: Iterable[bytes | None]) -> Iterable[TracedTensor]:
-    """A request's inputs, from its head and their bytes; None: leave the data out."""
+    """Return a request's inputs, from its head and their bytes; `None` leaves the data out."""
     try:
         inputs = kserve_pb2.ModelInferRequest.FromString(head).inputs
     except DecodeError:
@@ -149,7 +152,7 @@ def traced_inputs(head: bytes, data: Iterable[bytes | None]) -> Iterable[TracedT
 
 
 def traced_outputs(head: bytes, data: Iterable[bytes | None]) -> Iterable[TracedTensor]:
-    """As inputs_shown, for a response's outputs."""
+    """Return a response's outputs, from its head and their bytes; `None` leaves the data out."""
     try:
         outputs = kserve_pb2.ModelInferResponse.FromString(head).outputs
     except DecodeError:
@@ -161,8 +164,8 @@ def _shown(
     activity: str, tensors: _TensorMetadata, data: Iterable[bytes | None]
 ) -> Iterable[TracedTensor]:
     return (
-        TracedTensor(activity, tensor.name, tensor.datatype, tuple(tensor.shape), each)
-        for tensor, each in zip(tensors, data, strict=False)
+        TracedTensor(activity, tensor.name, tensor.datatype, tuple(tensor.shape), payload)
+        for tensor, payload in zip(tensors, data, strict=False)
     )
 
 
@@ -170,12 +173,16 @@ def _shown(
 
 
 class Sampler:
-    """Which requests a gateway traces: those that arrive sampled, and every rate-th of the others
-    up to a limit, as Triton does.
+    """Choice of the requests that a gateway traces, by Triton's rule.
+
+    It traces those that arrive sampled, and every rate-th of the others up to a limit.
     """
 
     def __init__(self, rule: TraceRule, *, parent_based: bool = False) -> None:
-        """parent_based: requests with a parent that is not sampled are not traced."""
+        """Start to count.
+
+        parent_based: requests with a parent that is not sampled are not traced.
+        """
         self.rule = rule
         self._parent_based = parent_based
         self._left = rule.limit if rule.on and rule.rate else 0
@@ -183,7 +190,7 @@ class Sampler:
         self._seen = 0
 
     def wants(self, context: bytes) -> bool:
-        """Decide on one request with this incoming context."""
+        """Return whether to trace one request with this incoming context."""
         if context:
             if is_sampled(context):
                 return True
@@ -192,7 +199,7 @@ class Sampler:
         return self.takes_next()
 
     def takes_next(self) -> bool:
-        """Decide on one request, sampled or not."""
+        """Return whether to trace one request, of those that the rate applies to."""
         if not self._left:
             return False
         self._seen += 1

@@ -1,11 +1,11 @@
-"""What services remember of their last seconds: who did what, and when.
+"""Timelines: records of the last seconds of all services.
 
-records.py is what a timeline is made of, on every service and wherever it is read.
+records.py has the records, as services make them and as readers get them.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# Where a gateway serves its mesh's timeline over HTTP: GET, with ?last=<seconds>.
+# HTTP path of a mesh's timeline at a gateway: GET, with ?last=<seconds>.
 PATH: Final = "/v2/nereid/timeline"

@@ -1,7 +1,7 @@
-"""How a timeline is gathered: the stream of one service's frames, and what those of others become.
+"""Collection of timelines: the stream of a service's own frames, and the frames of other services.
 
 A service makes its frames in small pieces with pauses, so that requests go on meanwhile, and for
-one caller at a time. Knows no service; gateway and scheduler say whom they ask.
+one caller at a time. This module knows no service; gateways and schedulers choose whom they ask.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     Collect = Callable[[pb.TimelineRequest], AsyncGenerator[bytes]]
 
-# Of an event loop's time, that frames are made in.
+# Share of an event loop's time in which frames are made.
 _SHARE: Final = 0.2
-# Others that wait while a service makes its frames for one.
+# Callers that may wait while a service makes its frames for another one.
 _MAX_WAITING: Final = 8
 _TOO_MANY: Final = "too many ask for the timeline at a time; try again"
 OFF: Final = "it records nothing (--timeline-seconds=0)"
-# Frames of another service that wait to be passed on.
+# Bytes of another service's frames that may wait to be passed on.
 _MAX_BUFFERED_BYTES: Final = 4 << 20
 
 
@@ -48,10 +48,10 @@ class OwnFrames:
         self._max_waiting = max_waiting
 
     async def collect(self, last_ns: int) -> AsyncGenerator[bytes]:
-        """The frames, in pieces of a fraction of a millisecond.
+        """Yield the frames of the last last_ns; each takes a fraction of a millisecond to make.
 
         Raises:
-            Unavailable: too many wait for theirs.
+            Unavailable: too many callers wait.
         """
         if self._waiting >= self._max_waiting:
             raise Unavailable(_TOO_MANY, retry_after_ms=DEFAULT_MS)
@@ -75,14 +75,14 @@ class OwnFrames:
 
 
 class TimelineStreams:
-    """The server's side: serves each call with what `collect` gives."""
+    """The server's side of timelines: it serves each call with the frames of `collect`."""
 
     def __init__(self, collect: Collect) -> None:
         self._collect = collect
         self._tasks: set[asyncio.Task[None]] = set()
 
     def accept(self, call: Call) -> None:
-        """A StreamHandler."""
+        """Serve a call; this method is a StreamHandler."""
 
         def on_message(message: bytes) -> None:
             call.on_message = None
@@ -118,11 +118,12 @@ def _cancel(task: asyncio.Task[None]) -> None:
 
 
 class Alignment:
-    """Of the clocks of another service, and of those behind it, with this one's."""
+    """Alignment of the clocks of a service, and of the services behind it, with this one's."""
 
     def __init__(self, clock: str) -> None:
-        """For a service with this clock (TimelineService.clock). Create it as the request is
-        sent.
+        """Begin to measure; create the alignment when the request is sent.
+
+        clock: this service's clock (TimelineService.clock).
         """
         self._clock = clock
         self._asked_ns = monotonic_ns()
@@ -130,8 +131,9 @@ class Alignment:
         self._offset_ns = self._error_ns = 0
 
     def aligned(self, frame: bytes) -> bytes:
-        """A frame of the other service's, with times as they are here. Call it for the first as it
-        arrives.
+        """Return a frame of the other service, with the offset of its times from this clock's.
+
+        Call this for the first frame when it arrives: that moment is part of the measurement.
         """
         if not self._replied_ns:
             self._replied_ns = monotonic_ns()
@@ -140,7 +142,7 @@ class Alignment:
             return frame
         service = message.service
         if service.now_ns:
-            # It is the service that was asked: it has read its clock about halfway.
+            # Only the service that was asked has now_ns; it read its clock about halfway.
             self._offset_ns = (self._asked_ns + self._replied_ns) // 2 - service.now_ns
             self._error_ns = (self._replied_ns - self._asked_ns) // 2
             service.now_ns = 0
@@ -153,12 +155,16 @@ class Alignment:
 
 
 class RemoteFrames:
-    """The frames of another service, asked for as this is created; close() ends it."""
+    """The frames of another service, requested when this is created; close() ends the call."""
 
     def __init__(
         self, channel: Channel, request: pb.TimelineRequest, clock: str, *, silence_limit_s: float
     ) -> None:
-        """For a service with this clock. silence_limit_s: how long the next frame may take."""
+        """Ask for the frames.
+
+        clock: this service's clock (TimelineService.clock). silence_limit_s: seconds within which
+        each next frame must arrive.
+        """
         self._silence_limit_s = silence_limit_s
         self._frames: deque[bytes] = deque()
         self._buffered_bytes = 0
@@ -192,10 +198,10 @@ class RemoteFrames:
         self._changed.set()
 
     async def read(self) -> AsyncGenerator[bytes]:
-        """The frames, with times as they are here.
+        """Yield the frames, with the offsets of their times from this clock's.
 
         Raises:
-            RpcError: it fails, or is silent for too long.
+            RpcError: the call fails, or the service is silent for too long.
         """
         while True:
             while self._frames:
@@ -218,15 +224,16 @@ class RemoteFrames:
                 raise RpcError(Status.DEADLINE_EXCEEDED, text) from None
 
     def close(self) -> None:
-        """Want no more of them."""
+        """Cancel the call; read() ends."""
         self._ended = True
         self._changed.set()
         self._stream.cancel()
 
 
 async def read_all(sources: Iterable[tuple[str, RemoteFrames]]) -> AsyncGenerator[bytes]:
-    """The frames of services by their names, one service after the other; in place of those that
-    fail, that they are missing.
+    """Yield the frames of one named service after the other, and close them.
+
+    A service that fails gets a frame that says that it is missing.
     """
     for name, source in sources:
         try:

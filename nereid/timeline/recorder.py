@@ -1,4 +1,4 @@
-"""What one service records: its rings, and what they have of the last seconds."""
+"""The recorder of one service: its rings, and frames of their records of the last seconds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from nereid.timeline.ring import AnyRing
 
 _MAX_EVENTS: Final = 10_000
-# Rings that nothing will be added to.
+# Number of kept rings that get no more records.
 _MAX_ENDED: Final = 1_000
 
 
 def clock_identity() -> str:
-    """Equal for processes whose monotonic clocks are one: the same boot of one kernel, and the same
-    time namespace. Empty: unknown.
+    """Return an identity that is equal for processes with the same monotonic clock.
+
+    The clock is the same for one boot of one kernel and one time namespace. Empty: it is not known.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -37,9 +38,13 @@ def clock_identity() -> str:
 
 
 class RecordEvent(Protocol):
-    """Records an event, as records.Event says; from_ns 0: it has no duration, else it ends now."""
+    """Function that records a `records.Event`.
 
-    def __call__(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None: ...
+    With from_ns 0 the event has no duration; else it began then and ends now.
+    """
+
+    def __call__(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
+        """Record an event; the parameters are fields of `records.Event`."""
 
 
 class Recorder:
@@ -53,8 +58,10 @@ class Recorder:
         clock: str | None = None,
         max_records: int = MAX_RECORDS,
     ) -> None:
-        """For a service as ServiceTimeline names it. seconds: what is older is shown to nobody.
-        clock: in place of this process's clock_identity().
+        """Make the recorder of a service; kind and name are those of `ServiceTimeline`.
+
+        seconds: the age from which records are not shown. clock: replaces this process's
+        clock_identity(). max_records: the bound of each ring.
         """
         self.kind = kind
         self.name = name
@@ -71,7 +78,7 @@ class Recorder:
     def add_ring(
         self, record: type[Any], read: Callable[[Any], Any], max_records: int | None = None
     ) -> Ring:
-        """The ring of a kind of records; parameters as of Ring."""
+        """Return a new ring for a kind of records, made with the parameters of `Ring`."""
         ring = Ring(read, max_records or self._max_records)
         self._rings[record].append(ring)
         return ring
@@ -81,14 +88,15 @@ class Recorder:
         record: type[Any],
         read: Callable[[bytes, list[Any]], Iterable[tuple[int, Any]]],
     ) -> PackedRing:
-        """As add_ring(), a packed one. A kind of records may have one for each thread."""
+        """Return a new packed ring; a kind of records may have one for each thread."""
         ring = PackedRing(read, self._last_ns)
         self._rings[record].append(ring)
         return ring
 
     def remove_ring(self, record: type[Any], ring: PackedRing) -> None:
-        """Nothing will be added to a ring any more; what it has is kept as long as if there were.
-        From any thread.
+        """Keep a ring that gets no more records until its records are too old, then forget it.
+
+        May be called from any thread.
         """
         oldest_ns = monotonic_ns() - self._last_ns
         with self._lock:
@@ -99,23 +107,25 @@ class Recorder:
                 self._rings[kind].remove(forgotten)
 
     def add_unfinished(self, record: type[Any], find: Callable[[], Iterable[Any]]) -> None:
-        """find: gives records of what has begun and not ended."""
+        """Register a function that returns records of what has begun and has not ended."""
         self._unfinished[record] = find
 
     def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
-        """A RecordEvent."""
+        """Record an event, as `RecordEvent` says."""
         now_ns = monotonic_ns()
         to_ns = now_ns if from_ns else 0
         self._events.append((now_ns, Event(what, subject, from_ns or now_ns, to_ns, detail)))
 
     def frames(self, last_ns: int) -> Iterator[bytes]:
-        """The service, and its records of so much time before now. The rings are looked at by the
-        time that the first frame is there, and each further one is made as it is asked for.
+        """Yield a frame about the service, then frames of its records of the last last_ns.
+
+        The rings are read before the first frame is yielded; each further frame is made when it is
+        asked for.
         """
         now_ns = monotonic_ns()
         from_ns = max(self._started_ns, now_ns - min(last_ns, self._last_ns))
-        rings = [(kind, each) for kind, some in self._rings.items() for each in list(some)]
-        found = [(kind, ring.since(from_ns)) for kind, ring in rings]
+        rings = [(kind, ring) for kind, some in self._rings.items() for ring in list(some)]
+        recent = [(kind, ring.since(from_ns)) for kind, ring in rings]
         unfinished = [(kind, list(find())) for kind, find in self._unfinished.items()]
         complete_from_ns = max(from_ns, *(ring.lost_until_ns for _, ring in rings))
         service = pb.TimelineService(
@@ -126,7 +136,7 @@ class Recorder:
             clock=self.clock,
             now_ns=now_ns,
         )
-        records = (wire.records_frames(kind, ended) for kind, ended in found)
+        records = (wire.records_frames(kind, ended) for kind, ended in recent)
         begun = (wire.records_frames(kind, some) for kind, some in unfinished if some)
         frames = chain.from_iterable(chain(begun, records))
         return chain((wire.service_frame(service),), frames)

@@ -1,9 +1,9 @@
-"""What a timeline is made of: what each service recorded, and what it says of its own clock.
+"""Records of timelines: those of each service, and what is known of the service's clock.
 
-All times are nanoseconds of the recording service's monotonic clock; 0: it did not happen, or is
-not known. Records are found by ids: a request by its number, which is its own in the whole mesh, a
-batch by its instance, executor and number. Knows no service, and no form that a timeline is written
-in.
+All times are nanoseconds of the recording service's monotonic clock; 0 means that an event did not
+happen, or that its time is not known. Records of different services belong together by ids: a
+request's number is unique in the mesh, and a batch has its instance, executor and number. This
+module knows no service and no format in which a timeline is written.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-# Why requests waited while an instance was idle: Wait.reason.
-DELAY: Final = "delay"  # the batch was to be filled
+# Values of Wait.reason: why requests waited while an instance was idle.
+DELAY: Final = "delay"  # the batch waited for more requests
 RATE_LIMITER: Final = "rate limiter"
 MEMORY: Final = "memory"
 LOADING: Final = "loading"  # no instance was loaded yet
@@ -21,18 +21,18 @@ LOADING: Final = "loading"  # no instance was loaded yet
 class GatewayRequest(NamedTuple):
     """One request at a gateway."""
 
-    # As in the records of schedulers.
+    # The same number as in the records of schedulers.
     number: int
     model: str
     version: str
-    # "http", "grpc" or "stream".
+    # Protocol: "http", "grpc" or "stream".
     protocol: str
-    # The client's.
+    # The client's id.
     request_id: str
-    # In hexadecimal; empty: it was not sampled.
+    # Trace id in hexadecimal; empty: the request was not sampled.
     trace_id: str
     received_ns: int
-    # The gateway has written the response.
+    # Time at which the gateway had written the response.
     ended_ns: int
     # A gRPC status code.
     status: int
@@ -41,44 +41,47 @@ class GatewayRequest(NamedTuple):
 class Member(NamedTuple):
     """A request of a batch."""
 
-    # 0: the scheduler made it, for a slot without a request, or for a step of a decoupled ensemble.
+    # Number in the mesh; 0: the scheduler made the request, for a slot without one, or for a step
+    # of a decoupled ensemble.
     number: int
     received_ns: int
     enqueued_ns: int
-    # How often it was executed before.
+    # Number of earlier executions of the request.
     retries: int
 
 
 class BatchRecord(NamedTuple):
-    """A batch that an instance has executed, executes, or was lost with, at the scheduler."""
+    """A batch at the scheduler: an instance has executed it, executes it, or was lost with it."""
 
     model: str
     version: str
-    # Its name, and its executor's.
+    # Names of the instance and of its executor.
     instance: str
     executor: str
-    # Of the batch on the instance's stream.
+    # Number of the batch on the instance's stream.
     number: int
     size: int
     members: tuple[Member, ...]
-    # Since when the instance had had no batch; as sent_ns: it had one until then.
+    # Time since which the instance had no batch; equal to sent_ns if it had one until then.
     idle_since_ns: int
     sent_ns: int
-    # The instance began it: later than sent_ns if it waited behind another one.
+    # Start of the execution, later than sent_ns if the batch waited behind another one.
     started_ns: int
-    # Its reply arrived; 0: it executes.
+    # Arrival of the reply; 0: the batch is still executed.
     finished_ns: int
-    # What the instance reports.
+    # Durations that the instance reports.
     input_ns: int
     infer_ns: int
     output_ns: int
-    # The instance was lost, or the batch failed: why.
+    # Reason for which the instance was lost, or the batch failed.
     error: str = ""
 
 
 class EndedRequest(NamedTuple):
-    """A request that ended at the scheduler without an execution of its own: from the cache,
-    refused in the queue, cancelled, timed out; or an ensemble's, whose steps have executions.
+    """A request that ended at the scheduler without an execution of its own.
+
+    Its response came from the cache, or it was refused in the queue, cancelled or timed out, or it
+    is an ensemble's, whose steps have the executions.
     """
 
     number: int
@@ -93,17 +96,18 @@ class EndedRequest(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Requests of a model waited at the scheduler: in the queue although an instance was idle, or
-    before it, until their model was loaded.
+    """A time in which requests of a model waited at the scheduler.
+
+    They waited in the queue although an instance was idle, or, before it, for their model's load.
     """
 
     model: str
-    # Empty: any of them.
+    # Version; empty: any version.
     version: str
     reason: str
     from_ns: int
     to_ns: int
-    # How many there were at its end.
+    # Number of requests at the end of the wait.
     requests: int
 
 
@@ -114,28 +118,28 @@ class ExecutionRecord(NamedTuple):
     version: str
     instance: str
     number: int
-    # How many requests it has.
+    # Number of requests.
     size: int
-    # The frame was read whole.
+    # Time at which the frame had been read whole.
     received_ns: int
-    # Inputs are views, joined, or copied to the device; the model has run; outputs are split and
-    # copied; the reply is written.
+    # Ends of the phases: inputs are views, joined, or copied to the device; the model has run;
+    # outputs are split and copied; the reply is written.
     input_ns: int
     infer_ns: int
     output_ns: int
     written_ns: int
-    # Of the frames in and out: without what is passed by reference. 0: not known.
+    # Sizes of the frames in and out, without tensors passed by reference. 0: not known.
     bytes_in: int = 0
     bytes_out: int = 0
 
 
 class Event(NamedTuple):
-    """Something that is not part of a request: a load, an unload, a member that came or was lost.
+    """An event that is not part of a request, such as a load or a member that came or was lost.
 
-    to_ns 0: it has no duration.
+    to_ns is 0 for an event without a duration.
     """
 
-    # "load", "unload", "load failed", "executor joined", "executor lost", "instance lost",
+    # Kind: "load", "unload", "load failed", "executor joined", "executor lost", "instance lost",
     # "scheduler takeover", "link lost".
     what: str
     subject: str
@@ -149,16 +153,16 @@ Record = GatewayRequest | BatchRecord | EndedRequest | Wait | ExecutionRecord | 
 
 @dataclass(slots=True)
 class ServiceTimeline:
-    """What one service recorded."""
+    """Records of one service."""
 
-    # "gateway", "scheduler" or "executor"; its name in the mesh.
+    # Kind ("gateway", "scheduler" or "executor") and name in the mesh.
     kind: str
     name: str
-    # To be added to its times, for those of the service that was asked; and how far that may be
-    # off. Both 0 on one host.
+    # Offset to add to this service's times to get those of the service that was asked, and the
+    # largest error of that offset. Both are 0 on one host.
     offset_ns: int = 0
     error_ns: int = 0
-    # Records are complete from the first to the second.
+    # Times between which the records are complete.
     from_ns: int = 0
     to_ns: int = 0
     records: list[Record] = field(default_factory=list)
@@ -166,10 +170,10 @@ class ServiceTimeline:
 
 @dataclass(slots=True)
 class Timeline:
-    """What all services of a mesh recorded.
+    """Records of all services of a mesh.
 
-    epoch_ns: what the clock of the service that was asked has to be added for UNIX time. missing:
-    services that did not answer, and why.
+    epoch_ns: the number to add to the times of the service that was asked to get UNIX time.
+    missing: services that did not respond, each with the reason.
     """
 
     epoch_ns: int = 0

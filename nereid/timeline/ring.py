@@ -1,8 +1,8 @@
-"""The last records of one kind, in memory: bounded, and cheap to add to.
+"""Rings of the last records of one kind, in memory: bounded, and cheap to add to.
 
-What hot paths record are numbers, written one behind the other, so that a record costs no object:
-objects have to be freed one by one, long after they have left the processor's caches, and the
-garbage collector visits them.
+Hot paths record numbers, written one behind the other, so that a record costs no object: objects
+have to be freed one by one, long after they have left the processor's caches, and the garbage
+collector visits them.
 """
 
 from __future__ import annotations
@@ -18,32 +18,36 @@ from librt.strings import BytesWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-# Of a Ring. One takes about 300 bytes.
+# Records of a Ring. A record takes about 300 bytes.
 MAX_RECORDS: Final = 100_000
-# Of a PackedRing. A request at a gateway takes 38, a batch 88, and each of its members 28.
+# Bytes of a PackedRing. A request at a gateway takes 38, a batch 88, and each of its members 28.
 _MAX_BYTES: Final = 16 << 20
 _PIECE_BYTES: Final = 1 << 16
 _ATTEMPTS: Final = 8
 
 
 class AnyRing(Protocol):
-    """How rings are read."""
+    """A ring, as its readers see it."""
 
     @property
     def lost_until_ns(self) -> int:
-        """When the last one ended that may have had to make way; 0: none has."""
+        """Latest end of the records that may have been dropped for newer ones; 0: none was."""
 
     def since(self, from_ns: int) -> Iterator[Any]:
-        """The records of what ended at this time or later, the oldest first: those that there are
-        now, each made as it is asked for.
+        """Return the present records that ended at this time or later, the oldest first.
+
+        Each record is made when it is asked for.
         """
 
 
 class Ring:
-    """Of tuples whose first item is when the record ended; several threads may append some."""
+    """Ring of tuples, to which several threads may append.
+
+    The first item of a tuple is the time at which the record ended.
+    """
 
     def __init__(self, read: Callable[[Any], Any], max_records: int = MAX_RECORDS) -> None:
-        """read: makes a record of a tuple."""
+        """Make an empty ring; read makes a record of a tuple."""
         self._read = read
         self._added: deque[Any] = deque(maxlen=max_records)
         self.append: Callable[[Any], None] = self._added.append
@@ -57,7 +61,8 @@ class Ring:
     def since(self, from_ns: int) -> Iterator[Any]:
         """See AnyRing."""
         added = self._copy()
-        # Several threads, and events with a duration, come in almost this order.
+        # Tuples are almost in the order of their ends: several threads append, and some events have
+        # a duration.
         return map(self._read, added[bisect_left(added, from_ns, key=itemgetter(0)) :])
 
     def _copy(self) -> list[Any]:
@@ -65,26 +70,26 @@ class Ring:
             try:
                 return list(self._added)
             except RuntimeError:
-                # Another thread has appended one meanwhile.
+                # Another thread appended a tuple during the copy.
                 continue
         return []
 
 
 class Piece(NamedTuple):
-    """Some records of a PackedRing, whole ones."""
+    """Some whole records of a PackedRing."""
 
     data: bytes
     objects: list[Any]
-    # When the last one ended.
+    # Time at which the last of them ended.
     ended_ns: int
 
 
 class PackedRing:
-    """Of records that one thread writes to `piece`, then what is no number to `objects`; another
-    thread may read them. end() ends each.
+    """Ring of records of numbers, which one thread writes and another one may read.
 
-    Objects must be shared by many records, and small. Writing a number that has too many bits
-    raises ValueError: drop() what is there of the record.
+    For each record, the thread writes its numbers to `piece`, appends what is no number to
+    `objects`, and calls end(). Objects must be small, and shared by many records. Writing a number
+    with too many bits raises ValueError; drop() then removes what was written of the record.
     """
 
     def __init__(
@@ -94,8 +99,10 @@ class PackedRing:
         max_bytes: int = _MAX_BYTES,
         piece_bytes: int = _PIECE_BYTES,
     ) -> None:
-        """read: the records that were written, each with when it ended. kept_ns: how long after its
-        end a record may make way although there is room.
+        """Make an empty ring.
+
+        read: returns the written records, each with the time at which it ended. kept_ns: the age
+        from which a record may be dropped although there is room.
         """
         self.piece = BytesWriter()
         self.objects: list[Any] = []
@@ -104,11 +111,11 @@ class PackedRing:
         self._piece_bytes = piece_bytes
         self._max_pieces = max(1, max_bytes // piece_bytes)
         self._pieces: deque[Piece] = deque()
-        # Of `piece`: the bytes of whole records, and when the last one ended.
+        # Bytes of whole records in `piece`, and the time at which the last of them ended.
         self._whole_bytes = 0
         self._ended_ns = 0
         self._lost_until_ns = 0
-        # A piece ends while nobody reads.
+        # The lock keeps a piece from ending while it is read.
         self._lock = threading.Lock()
 
     @property
@@ -118,25 +125,25 @@ class PackedRing:
 
     @property
     def last_ended_ns(self) -> int:
-        """When the last record ended; 0: there was none."""
+        """Time at which the last record ended; 0: there was none."""
         return self._ended_ns
 
     def end(self, ended_ns: int) -> None:
-        """What was written since the last call is a record, of what ended at this time."""
+        """End a record, which was written since the last call, at this time."""
         self._ended_ns = ended_ns
         self._whole_bytes = len(self.piece)
         if self._whole_bytes >= self._piece_bytes:
             self._end_piece()
 
     def drop(self) -> None:
-        """What was written since the last end() is no record."""
+        """Remove what was written since the last end()."""
         self.piece.truncate(self._whole_bytes)
 
     def _end_piece(self) -> None:
         with self._lock:
             pieces = self._pieces
             pieces.append(Piece(self.piece.getvalue(), self.objects, self._ended_ns))
-            # Emptied, it keeps its memory.
+            # The emptied writer keeps its memory.
             self.piece.truncate(0)
             self.objects, self._whole_bytes = [], 0
             kept_from_ns = self._ended_ns - self._kept_ns
@@ -146,7 +153,7 @@ class PackedRing:
     def since(self, from_ns: int) -> Iterator[Any]:
         """See AnyRing."""
         with self._lock:
-            pieces = [each for each in self._pieces if each.ended_ns >= from_ns]
+            pieces = [piece for piece in self._pieces if piece.ended_ns >= from_ns]
             whole_bytes, ended_ns = self._whole_bytes, self._ended_ns
             # The thread that writes may be in the middle of a record.
             data = self.piece.getvalue()[:whole_bytes]

@@ -1,4 +1,4 @@
-"""The flag of what is recorded for timelines; the settings of each service that records have it."""
+"""The flag of timelines, which the settings of each service that records have."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nereid.config.flags import Topic, flag, seconds
 
 @dataclass(frozen=True, kw_only=True)
 class TimelineSettings:
-    """See the module."""
+    """The flag --timeline-seconds."""
 
     TOPIC: ClassVar = Topic.TRACING
 

@@ -1,7 +1,7 @@
-"""Timelines as bytes: what services send each other, what a gateway responds, and what a file has.
+"""Timelines as bytes: between services, in a gateway's response, and in a file.
 
 A file is a serialised TimelineFile (protos/nereid.proto). Reading is bounded: by the file's size,
-and by the number of its records. Knows no service and no clock.
+and by the number of its records. This module knows no service and no clock.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "application/vnd.nereid.timeline"
 
-# Of one frame, members included: it is written and read in about a millisecond.
+# Records of one frame, members included: it is written and read in about a millisecond.
 PIECE_RECORDS: Final = 512
-# What read_timeline() accepts.
+# Bounds of read_timeline().
 MAX_BYTES: Final = 1 << 30
 MAX_RECORDS: Final = 20_000_000
 
@@ -42,27 +42,27 @@ _TOO_LARGE: Final = "the timeline has more than {} {}: ask for fewer seconds"
 
 
 class TimelineError(ValueError):
-    """The bytes are no timeline, or too much of one."""
+    """Error for bytes that are no timeline, or a timeline beyond the bounds."""
 
 
 class _Layout(NamedTuple):
     """The columns of a kind of records."""
 
     record: type[Any]
-    # Whether each of them has texts.
+    # True for each column that has texts.
     texts: tuple[bool, ...]
-    # The one that says how many members a record has; -1: there is none.
+    # Index of the column with the number of members of each record; -1: there is none.
     members: int
 
 
 def _layout_of(record: type[Any]) -> _Layout:
     hints = get_type_hints(record)
     fields: tuple[str, ...] = record._fields
-    texts = tuple(hints[each] is str for each in fields)
+    texts = tuple(hints[name] is str for name in fields)
     return _Layout(record, texts, fields.index(_MEMBERS) if _MEMBERS in fields else -1)
 
 
-# By TimelineRecords.kind. Never renumbered.
+# Layouts by TimelineRecords.kind. Kinds are never renumbered.
 _LAYOUTS: Final = {
     kind: _layout_of(record)
     for kind, record in enumerate(
@@ -77,36 +77,37 @@ _MEMBER: Final = _layout_of(Member)
 
 
 def file_part(frame: bytes) -> bytes:
-    """A frame as a part of a file, which is its parts, joined."""
-    # As a field of TimelineFile, without parsing the frame: its tag and its length.
+    """Return a frame as a part of a file; joined parts are a file."""
+    # A part is a field of TimelineFile: tag, length and the frame, which is not parsed.
     return b"\n" + encode_varint(len(frame)) + frame
 
 
 def epoch_frame(epoch_ns: int) -> bytes:
-    """What is to be added to the asked service's times, for UNIX time."""
+    """Return a frame with the number to add to the asked service's times to get UNIX time."""
     return pb.TimelineFrame(epoch_ns=epoch_ns).SerializeToString()
 
 
 def service_frame(service: pb.TimelineService) -> bytes:
-    """Whose the records are that follow."""
+    """Return a frame that names the service of the records that follow."""
     return pb.TimelineFrame(service=service).SerializeToString()
 
 
 def missing_frame(why: str) -> bytes:
-    """A service that did not answer, and why."""
+    """Return a frame that names a service that did not respond, and the reason."""
     return pb.TimelineFrame(missing=why).SerializeToString()
 
 
 def records_frames(record: type[Any], records: Iterable[Any]) -> Iterator[bytes]:
-    """Frames of records of one kind, in their order: each of PIECE_RECORDS or few more, and made as
-    it is asked for.
+    """Yield frames of records of one kind, in their order.
+
+    Each frame has PIECE_RECORDS or a few more, and is made when it is asked for.
     """
     members = _LAYOUTS[_KINDS[record]].members
     piece: list[Any] = []
     size = 0
-    for each in records:
-        piece.append(each)
-        size += 1 if members < 0 else 1 + len(each[members])
+    for entry in records:
+        piece.append(entry)
+        size += 1 if members < 0 else 1 + len(entry[members])
         if size >= PIECE_RECORDS:
             yield _records_frame(record, piece)
             piece, size = [], 0
@@ -122,9 +123,9 @@ def _records_frame(record: type[Any], records: Sequence[Any]) -> bytes:
     columns: list[Any] = list(zip(*records, strict=True))
     if layout.members >= 0:
         members = columns[layout.members]
-        # In place of the members: how many each record has.
+        # The column gets the number of each record's members in their place.
         columns[layout.members] = list(map(len, members))
-        every = [each for some in members for each in some]
+        every = [member for some in members for member in some]
         _write_columns(message.member_columns, zip(*every, strict=True), _MEMBER.texts, strings)
     _write_columns(message.columns, columns, layout.texts, strings)
     message.strings.extend(strings)
@@ -146,11 +147,16 @@ def _write_columns(
 
 @dataclass(slots=True)
 class _Budget:
-    """How many records, members included, may still be read."""
+    """Number of records, members included, that may still be read."""
 
     left: int
 
     def spend(self, count: int) -> None:
+        """Count records that are about to be read.
+
+        Raises:
+            TimelineError: they are too many.
+        """
         self.left -= count
         if self.left < 0:
             raise TimelineError(_TOO_LARGE.format(MAX_RECORDS, "records"))
@@ -159,10 +165,10 @@ class _Budget:
 def read_timeline(
     data: bytes, *, max_bytes: int = MAX_BYTES, max_records: int = MAX_RECORDS
 ) -> Timeline:
-    """The timeline of a file.
+    """Return the timeline of a file.
 
     Raises:
-        TimelineError: it is none, or has more than these.
+        TimelineError: data is no timeline, or exceeds a bound.
     """
     if len(data) > max_bytes:
         raise TimelineError(_TOO_LARGE.format(max_bytes, "bytes"))
@@ -207,7 +213,7 @@ def _read_records(data: bytes, budget: _Budget) -> list[Record]:
     if layout is None:
         return []
     count, strings = message.count, message.strings
-    # Before anything is made for them: a column takes bytes, a count none.
+    # This comes before any allocation: a count takes no bytes of the file, but a column does.
     if not message.columns or count != len(message.columns[0].values):
         raise TimelineError(f"{count} records of the timeline have columns of other lengths")
     budget.spend(count)
@@ -241,7 +247,10 @@ def _read_columns(
     texts: Sequence[bool],
     strings: Sequence[str],
 ) -> list[Any]:
-    """Columns that are missing come from an older release, further ones from a newer one."""
+    """Return the columns; missing ones are empty texts or 0.
+
+    A column is missing in files of older releases. Further columns, of newer releases, are ignored.
+    """
     table = list(strings)
     read: list[Any] = []
     for place, is_text in enumerate(texts):

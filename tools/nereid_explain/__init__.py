@@ -1,4 +1,5 @@
 """`nereid explain`: why a model of a running mesh is not ready, or does not batch.
 
-server.py asks what any client may ask over HTTP; nereid.facts, pure, says what the figures mean.
+server.py asks a gateway over HTTP what any client may ask; nereid.facts, which is pure, makes
+statements of the figures.
 """

@@ -33,7 +33,7 @@ _WIDTH: Final = 100
 
 
 def main(argv: Sequence[str]) -> int:
-    """Ask, print, and return the exit code."""
+    """Ask the mesh, print statements, and return the exit code."""
     parser = _parser()
     given = parser.parse_args(argv)
     server = server_of(parser, given, given.metrics_url)
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         print_error(_PROGRAM, error)
         return 2
     statements = explain(facts)
-    problems = any(each.problem for each in statements)
+    problems = any(statement.problem for statement in statements)
     if given.json:
         print(json.dumps(explanation(facts, statements, given.seconds), indent=1))
     else:
@@ -56,15 +56,15 @@ def main(argv: Sequence[str]) -> int:
 
 def _lines(statements: Sequence[Statement]) -> Iterator[str]:
     version = ""
-    for each in statements:
-        if each.version != version:
-            version = each.version
+    for statement in statements:
+        if statement.version != version:
+            version = statement.version
             yield f"version {version}:"
-        yield f"  {'problem: ' if each.problem else ''}{each.text} [{each.code}]"
-        if each.advice:
+        yield f"  {'problem: ' if statement.problem else ''}{statement.text} [{statement.code}]"
+        if statement.advice:
             indent = " " * 6
             yield from textwrap.wrap(
-                each.advice,
+                statement.advice,
                 _WIDTH,
                 initial_indent=indent,
                 subsequent_indent=indent,

@@ -1,4 +1,4 @@
-"""Asks a mesh over HTTP what any client may ask, and the flags that say how. Blocks."""
+"""Questions to a mesh over HTTP that any client may ask, and their flags. The calls block."""
 
 from __future__ import annotations
 
@@ -25,30 +25,35 @@ _OK: Final = 200
 
 
 class CannotAskError(Exception):
-    """The mesh did not say; the text says why."""
+    """Error for a mesh that did not respond as needed; the text has the reason."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A gateway. url: http://host:port; metrics_url: of its metrics page, whole."""
+    """A gateway.
+
+    url is http://host:port; metrics_url is the whole URL of its metrics page.
+    """
 
     url: str
     metrics_url: str
     headers: Mapping[str, str]
     timeout_s: float
-    # Of a private certification authority; empty: the system's.
+    # Certificates of a private certification authority; empty: the system's.
     ca_file: str
 
     def look(self, model: str, earlier: MeshFacts | None = None) -> MeshFacts:
-        """What it says of a model.
+        """Return the facts that the gateway tells of a model.
+
+        earlier: the facts of a first look, from which counters count.
 
         Raises:
-            CannotAskError: it cannot be reached, or does not let us ask.
+            CannotAskError: the gateway cannot be reached, or refuses.
         """
         entries = self._json("POST", "/v2/repository/index")
         ready, _ = self._fetch("GET", f"{self.url}/v2/health/ready")
         versions = tuple(
-            self._version(model, each) for each in entries if each.get("name") == model
+            self._version(model, entry) for entry in entries if entry.get("name") == model
         )
         metrics, error = None, ""
         try:
@@ -60,14 +65,15 @@ class Server:
                 metrics = Samples(body)
             else:
                 error = f"{self.metrics_url} responds with {status}"
-        names = tuple(sorted({str(each.get("name", "")) for each in entries}))
+        names = tuple(sorted({str(entry.get("name", "")) for entry in entries}))
         return MeshFacts(model, ready == _OK, versions, names, metrics, error, earlier)
 
     def read(self, path: str, max_bytes: int = _MOST_BYTES) -> bytes:
-        """What is at a path.
+        """Return the body at a path.
 
         Raises:
-            CannotAskError: it cannot be reached, or responds with an error, or with more than that.
+            CannotAskError: the gateway cannot be reached, or responds with an error, or with more
+                than max_bytes.
         """
         url = self.url + path
         status, body = self._fetch("GET", url, max_bytes + 1)
@@ -86,18 +92,18 @@ class Server:
         ready, _ = self._fetch("GET", f"{path}/ready")
         facts = VersionFacts(number, state, reason, ready == _OK)
         if not facts.in_memory:
-            # To ask for its configuration may load it.
+            # A request for its configuration may load it.
             return facts
         config, statistics = self._document(f"{path}/config"), self._document(f"{path}/stats")
-        each = None if statistics is None else statistics.get("model_stats") or None
+        stats = None if statistics is None else statistics.get("model_stats") or None
         return replace(
             facts,
             config=None if config is None else ConfigFacts.of_document(config),
-            statistics=None if each is None else each[0],
+            statistics=None if stats is None else stats[0],
         )
 
     def _document(self, url: str) -> dict[str, Any] | None:
-        """None: it has none, such as for a version that is not ready."""
+        """Return a document; `None` if there is none, such as for a version that is not ready."""
         status, body = self._fetch("GET", url, MAX_BYTES + 1)
         if status in _REFUSED:
             raise CannotAskError(f"{url} responds with {status}: {error_text(body)}")
@@ -112,7 +118,7 @@ class Server:
         if status != _OK:
             raise CannotAskError(f"{url} responds with {status}: {error_text(body)}")
         entries: list[dict[str, Any]] = _parsed(url, body, list)
-        if not all(isinstance(each, dict) for each in entries):
+        if not all(isinstance(entry, dict) for entry in entries):
             raise CannotAskError(f"{url} responds with a list of something else than objects")
         return entries
 
@@ -138,7 +144,7 @@ class Server:
 
 
 def add_server_arguments(parser: argparse.ArgumentParser, timeout_s: float) -> None:
-    """The flags of which server is asked, and how. timeout_s: the default."""
+    """Add the flags about the server to ask. timeout_s is the default of --timeout."""
     add = parser.add_argument
     add(
         "--url", default="localhost:8000", metavar="HOST:PORT",
@@ -158,8 +164,10 @@ def add_server_arguments(parser: argparse.ArgumentParser, timeout_s: float) -> N
 def server_of(
     parser: argparse.ArgumentParser, given: argparse.Namespace, metrics_url: str = ""
 ) -> Server:
-    """The server that these arguments name; where they name none, the program ends with its usage.
-    metrics_url empty: port 8002 there.
+    """Return the server that the arguments name.
+
+    The program ends with its usage if they are not valid. An empty metrics_url means port 8002 of
+    the same host.
     """
     try:
         base, headers = _base(given.url), _headers_of(given.header)
@@ -191,7 +199,7 @@ def _headers_of(texts: Sequence[str]) -> dict[str, str]:
 def _base(url: str) -> str:
     base = (url if "://" in url else f"http://{url}").rstrip("/")
     parts = urlsplit(base)
-    # Reading the port raises ValueError for one that is none.
+    # Reading the port raises ValueError if it is not a valid one.
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError(f"'{url}': expected host:port, or an http or https URL")
     return base

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument
 from nereid.core.tensors.datatypes import NAME_OF_CONFIG_NUMBER, SIZE_BYTES
+from nereid.model_config.batching_fields import DynamicBatching
+from nereid.model_config.config_field import message_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,41 +22,44 @@ if TYPE_CHECKING:
     from nereid.model_config.padding import Padding
     from nereid.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-# Instances of all groups on one executor: each has a stream, and most a session of their runtime.
+# Instances of all groups on one executor. Each instance has a stream, and most have a session of
+# their runtime.
 MAX_INSTANCES: Final = 256
 # Instances of all versions on one executor.
 MAX_VERSION_INSTANCES: Final = 1024
-# Sessions of a runtime, of all instances on one executor: one for each set of outputs as well.
+# Sessions of a runtime, of all instances on one executor. An instance may have one session for each
+# set of outputs.
 MAX_SESSIONS: Final = 512
-# Graphs that are captured, of all instances on one executor.
+# Captured CUDA graphs of all instances on one executor.
 MAX_GRAPHS: Final = 4096
-# Steps of an ensemble, and requests that one request makes where its steps are ensembles as well.
+# Steps of an ensemble, and requests of steps that one request causes where steps are ensembles too.
 MAX_STEPS: Final = 1024
 MAX_STEP_REQUESTS: Final = 4096
-# Requests of a warm-up sample, which form one batch, and how often that is executed.
+# Requests of a warm-up sample, which form one batch, and executions of that batch.
 MAX_WARMUP_BATCH: Final = 8192
 MAX_WARMUP_COUNT: Final = 10_000
-# Executions of all samples of a model's instances on one executor: each takes 20 us to begin with.
+# Executions of all samples of a model's instances on one executor; each takes at least 20 us.
 MAX_WARMUP_EXECUTIONS: Final = 1 << 16
-# Tensors in all samples of these instances, of which each instance makes its own.
+# Tensors in all samples of these instances; each instance makes its own tensors.
 MAX_WARMUP_TENSORS: Final = 1 << 17
-# Size of all tensors of a warm-up batch, which is executed as one.
+# Bytes of all tensors of a warm-up batch, which is executed at once.
 MAX_WARMUP_BYTES: Final = 1 << 27
-# What the samples of a model's instances, which are warmed up at a time, may take on one executor.
+# Bytes that samples take on one executor while a model's instances are all warmed up at a time.
 MAX_WARMUP_HELD_BYTES: Final = 1 << 30
-# What all executions of all samples of these instances may be given, each request counting as so
-# many bytes at least.
+# Bytes that all executions of all samples of these instances get; each request counts as at least
+# _REQUEST_BYTES.
 MAX_WARMUP_TOTAL_BYTES: Final = 1 << 35
 _REQUEST_BYTES: Final = 4096
-# Size of a sequence's initial states, and of a request's tensor with its padding.
+# Bytes of a sequence's initial states, and of a request's tensor with its padding.
 MAX_TENSOR_BYTES: Final = 1 << 30
-# Size of the initial states that all instances on one executor hold.
+# Bytes of the initial states that all instances on one executor hold.
 MAX_STATES_BYTES: Final = 1 << 33
-# Dimensions of what is made before a request comes: numpy has no more, and one is the batch's.
+# Dimensions of a tensor that is made before a request comes: numpy allows 64, and one is the
+# batch's.
 MAX_RANK: Final = 63
-# Length of lists that are scanned for each batch, or written to each metrics page.
+# Length of a list that is scanned for each batch, or written to each metrics page.
 MAX_LIST: Final = 256
-# What an element of type BYTES takes as an object.
+# Bytes that an element of type BYTES takes as a Python object.
 _BYTES_ELEMENT: Final = 64
 
 
@@ -62,17 +67,16 @@ def validate_costs(config: ModelConfig, padding: Padding | None) -> None:
     """Check all numbers of a configuration that is valid otherwise.
 
     Raises:
-        InvalidArgument: one asks for too much; the text has the field and the bound.
+        InvalidArgument: a number is too large; the text has the field and the bound.
     """
     instances = _check_instances(config)
     _check_products(config, instances)
     if padding is not None:
         _check_padding(config, padding)
-    batching = config.dynamic_batching
-    _check_list(config.name, "preferred_batch_size", batching.preferred_batch_size)
-    _check_list(
-        config.name, "preferred_batch_size", config.sequence_batching.oldest.preferred_batch_size
-    )
+    for message in (config.dynamic_batching, config.sequence_batching.oldest):
+        for _, row in message_rows(DynamicBatching, message):
+            if row.is_scanned:
+                _check_list(config.name, row.name, getattr(message, row.name))
     _check_list(config.name, "metric_control", config.model_metrics.metric_control)
     for control in config.model_metrics.metric_control:
         _check_list(config.name, "buckets", control.histogram_options.buckets)
@@ -83,13 +87,13 @@ def validate_costs(config: ModelConfig, padding: Padding | None) -> None:
 
 
 def check_version_costs(config: ModelConfig, versions: int) -> None:
-    """Check what so many versions of a model cost together.
+    """Check the costs of a number of versions of a model together.
 
     Raises:
-        InvalidArgument: they are too many for the numbers of their configuration.
+        InvalidArgument: the versions are too many for the numbers of their configuration.
     """
     if versions <= 1:
-        # Its own bounds have clearer texts.
+        # The bounds for a single version have clearer texts.
         return
     instances = versions * _instances_of(config.instance_group)
     unit = f"instances of {versions} versions"
@@ -98,19 +102,21 @@ def check_version_costs(config: ModelConfig, versions: int) -> None:
 
 
 def check_group_costs(model: str, groups: Iterable[ModelInstanceGroup]) -> None:
-    """Check instance groups as an executor hosts them, on each of its GPUs where none is named.
+    """Check instance groups as an executor hosts them.
+
+    A group that names no GPU has instances on each GPU of the executor.
 
     Raises:
-        InvalidArgument: they have too many instances.
+        InvalidArgument: the groups have too many instances.
     """
     _check(model, "instance_group", _instances_of(groups), MAX_INSTANCES, "instances")
 
 
 def check_session_costs(config: ModelConfig, sessions: int, field: str) -> None:
-    """Check the sessions that each instance has.
+    """Check the number of sessions that each instance has.
 
     Raises:
-        InvalidArgument: with all instances they are too many; the text has the field.
+        InvalidArgument: all instances together have too many sessions; the text has the field.
     """
     instances = _instances_of(config.instance_group)
     unit = f"sessions for {instances} instances"
@@ -118,7 +124,7 @@ def check_session_costs(config: ModelConfig, sessions: int, field: str) -> None:
 
 
 def check_step_requests(model: str, requests: int) -> None:
-    """Check how many requests one of an ensemble makes, through the ensembles among its steps.
+    """Check how many requests of steps, nested ensembles included, one request causes.
 
     Raises:
         InvalidArgument: they are too many.
@@ -128,16 +134,16 @@ def check_step_requests(model: str, requests: int) -> None:
 
 
 def check_warmup_size(model: str, sample: str, size: int) -> None:
-    """Check the bytes of a sample's batch.
+    """Check the number of bytes in a sample's batch.
 
     Raises:
-        InvalidArgument: they are too many.
+        InvalidArgument: the batch is too large.
     """
     _check(model, f"model_warmup '{sample}'", size, MAX_WARMUP_BYTES, "bytes in a batch")
 
 
 def _check_instances(config: ModelConfig) -> int:
-    """Return how many instances there are on one executor, if it is known; else 1."""
+    """Return the number of instances on one executor, or 1 where that is not known yet."""
     instances = _instances_of(config.instance_group)
     _check(config.name, "instance_group", instances, MAX_INSTANCES, "instances")
     return instances
@@ -148,7 +154,7 @@ def _instances_of(groups: Iterable[ModelInstanceGroup]) -> int:
 
 
 def _check_products(config: ModelConfig, instances: int) -> None:
-    """Check what grows with the instances on one executor."""
+    """Check all costs that grow with the number of instances on one executor."""
     _check_warmup(config, instances)
     _check_states(config, instances)
     graphs = len(config.optimization.cuda.graph_spec) * instances
@@ -157,7 +163,7 @@ def _check_products(config: ModelConfig, instances: int) -> None:
 
 
 def _check_warmup(config: ModelConfig, instances: int) -> None:
-    """Check each sample, and what all of them come to: the bounds of one by one may multiply."""
+    """Check each sample, and all samples together: many within bounds may be too much."""
     model = config.name
     samples = [sample for sample in config.model_warmup if sample.batch_size]
     tensors = sum(len(sample.inputs) for sample in samples) * instances
@@ -170,7 +176,7 @@ def _check_warmup(config: ModelConfig, instances: int) -> None:
         _check(model, f"{field} count", sample.count, MAX_WARMUP_COUNT)
         for name, tensor in sample.inputs.items():
             _check_rank(model, f"{field} input '{name}'", tensor.dims)
-        size = sum(_size(each.data_type, each.dims) for each in sample.inputs.values())
+        size = sum(_size(tensor.data_type, tensor.dims) for tensor in sample.inputs.values())
         check_warmup_size(model, sample.name, size * sample.batch_size)
         count = max(1, sample.count)
         executions += count
@@ -189,15 +195,15 @@ def _check_warmup(config: ModelConfig, instances: int) -> None:
 def _check_states(config: ModelConfig, instances: int) -> None:
     model, batching = config.name, config.sequence_batching
     _check_list(model, "sequence_batching state", batching.state)
-    controls = [control for each in batching.control_input for control in each.control]
+    controls = [control for tensor in batching.control_input for control in tensor.control]
     _check_list(model, "sequence_batching control", controls)
     size = 0
     for state in batching.state:
         size += _size(state.data_type, state.dims)
         _check_rank(model, f"state '{state.input_name}'", state.dims)
-        for each in state.initial_state:
-            size += _size(each.data_type, each.dims)
-            _check_rank(model, f"initial_state of state '{state.input_name}'", each.dims)
+        for initial in state.initial_state:
+            size += _size(initial.data_type, initial.dims)
+            _check_rank(model, f"initial_state of state '{state.input_name}'", initial.dims)
     field = "sequence_batching state"
     _check(model, field, size, MAX_TENSOR_BYTES, "bytes for a sequence")
     unit = f"bytes for {instances} instances"
@@ -206,9 +212,9 @@ def _check_states(config: ModelConfig, instances: int) -> None:
 
 def _check_padding(config: ModelConfig, padding: Padding) -> None:
     largest = {
-        (tensor.name, tensor.dim): each.buckets[-1]
-        for each in padding.sizes
-        for tensor in each.inputs
+        (tensor.name, tensor.dim): size.buckets[-1]
+        for size in padding.sizes
+        for tensor in size.inputs
     }
     for tensor in config.input:
         dims = [largest.get((tensor.name, i), dim) for i, dim in enumerate(tensor.dims)]
@@ -227,7 +233,7 @@ def _check_list(model: str, field: str, values: Sequence[object]) -> None:
 
 
 def _size(data_type: int, dims: Iterable[int]) -> int:
-    """In memory; a variable dimension counts as 1."""
+    """Return the bytes of a tensor in memory; a variable dimension counts as 1."""
     name = NAME_OF_CONFIG_NUMBER.get(data_type, "")
     return SIZE_BYTES.get(name, _BYTES_ELEMENT) * prod(dim if dim >= 0 else 1 for dim in dims)
 

@@ -1,4 +1,4 @@
-"""Rules for an ensemble's steps that need this configuration only; texts as Triton's core.
+"""Rules for an ensemble's steps that need this configuration only; errors have Triton's texts.
 
 Rules that involve the steps' models are checked where their configurations are known.
 """
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class _Tensor:
-    """An ensemble's tensor. ready: the client or a step that can run provides it."""
+    """An ensemble's tensor.
+
+    ready: the client provides the tensor, or a step that can run does. sources are the inputs of
+    the step that writes the tensor, users the outputs of the steps that read it.
+    """
 
     name: str
     is_output: bool = False
@@ -85,7 +89,7 @@ def _link_tensors(name: str, index: int, step: ModelEnsembling.Step, graph: _Gra
 
 
 def _tensor_names(mapping: Mapping[str, str]) -> list[str]:
-    """A map field's values, ordered by key so that error texts are deterministic."""
+    """Return a map field's values, ordered by key so that error texts are deterministic."""
     return [value for _, value in sorted(mapping.items())]
 
 
@@ -122,7 +126,7 @@ def _check_outputs(config: ModelConfig, graph: _Graph) -> None:
 
 
 def _unconnected(tensor: _Tensor) -> _Tensor:
-    """The furthest upstream tensor that keeps this one from being written."""
+    """Return the furthest upstream tensor that keeps this one from being written."""
     seen: set[str] = set()
     while True:
         waiting = (s for s in tensor.sources if not s.ready and s.name not in seen)

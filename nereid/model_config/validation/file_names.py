@@ -1,6 +1,6 @@
-"""Whether the files that a configuration names are in the model's own folder.
+"""Rule that the files which a configuration names are in the model's own folder.
 
-By the names alone: a link that the repository's owner has made may lead anywhere.
+Only names are checked: a link that the repository's owner has made may lead anywhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 def validate_file_names(config: ModelConfig) -> None:
-    """Raise InvalidArgument for the first name that leads out of the model's folder."""
+    """Check the names of files.
+
+    Raises:
+        InvalidArgument: a name leads out of the model's folder; the text has the first one.
+    """
     for field, name in _file_names(config):
         if not is_inside(name):
             raise InvalidArgument(
@@ -26,7 +30,7 @@ def validate_file_names(config: ModelConfig) -> None:
 
 
 def is_inside(name: str) -> bool:
-    """Whether a path relative to a folder stays in it, as far as the path alone says."""
+    """Return whether a path relative to a folder stays in it, links aside."""
     return not ("\0" in name or name.startswith("/") or ".." in PurePosixPath(name).parts)
 
 

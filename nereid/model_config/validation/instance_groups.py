@@ -1,4 +1,4 @@
-"""Rules for instance groups that hold on any executor; texts as Triton's core words them."""
+"""Rules for instance groups that hold on any executor; errors have Triton's texts."""
 
 from __future__ import annotations
 
@@ -28,12 +28,16 @@ def validate_instance_groups(config: ModelConfig) -> None:
 
 
 def group_name(config: ModelConfig, index: int, group: ModelInstanceGroup) -> str:
-    """The group's own name or, by Triton's rule, the model's with the group's number."""
+    """Return the group's own name or, by Triton's rule, the model's with the group's number."""
     return group.name or f"{config.name}_{index}"
 
 
 def check_group(config: ModelConfig, group: ModelInstanceGroup, name: str) -> None:
-    """Check one group under the name that it has or will have."""
+    """Check one group under the name that it has or will have.
+
+    Raises:
+        InvalidArgument: the first error.
+    """
     subject = f"instance group {name} of model {config.name}"
     if group.gpus and group.kind in _WITHOUT_GPUS:
         raise InvalidArgument(

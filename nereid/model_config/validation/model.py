@@ -1,4 +1,4 @@
-"""Whether a complete configuration is valid in itself; texts as Triton's core words them.
+"""Rules for a complete configuration by itself; errors have Triton's texts.
 
 Rules that involve the model file, an executor's devices or an ensemble's models are checked where
 those are known.
@@ -6,28 +6,22 @@ those are known.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nereid.core.errors import InvalidArgument
 from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS
 from nereid.core.tensors.datatypes import NAME_OF_CONFIG_NUMBER
+from nereid.model_config.batching_fields import DynamicBatching, ModelParameters
+from nereid.model_config.config_field import Scope, check_message, parameter_values
 from nereid.model_config.padding import read_padding
 from nereid.model_config.validation.costs import validate_costs
 from nereid.model_config.validation.ensemble import validate_ensemble
-from nereid.model_config.validation.execution import (
-    admission_target_ms,
-    runs_at_most_once,
-    target_p99_us,
-)
 from nereid.model_config.validation.instance_groups import validate_instance_groups
 from nereid.model_config.validation.sequence import validate_sequence
 from nereid.model_config.validation.tensors import validate_tensors
-from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
-    from nereid.pb.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
-
-_DELAY: Final = model_config_pb2.ModelQueuePolicy.DELAY
+    from nereid.pb.model_config_pb2 import ModelConfig
 
 
 def validate_config(config: ModelConfig) -> None:
@@ -48,6 +42,9 @@ def validate_scheduling(config: ModelConfig, *, batch_size_open: bool = False) -
     """Check what Triton checks while it reads the repository: all but tensors and instances.
 
     batch_size_open: max_batch_size has yet to be completed.
+
+    Raises:
+        InvalidArgument: the first error, in Triton's words.
     """
     if not config.name:
         raise InvalidArgument("model configuration must specify 'name'")
@@ -57,7 +54,8 @@ def validate_scheduling(config: ModelConfig, *, batch_size_open: bool = False) -
     if config.version_policy.WhichOneof("policy_choice") is None:
         raise InvalidArgument(f"must specify 'version policy' for {config.name}")
     if config.HasField("dynamic_batching"):
-        _check_dynamic_batching(config, config.dynamic_batching, batch_size_open=batch_size_open)
+        scope = Scope(config, config.dynamic_batching, batch_size_open)
+        check_message(DynamicBatching, scope)
     if config.HasField("sequence_batching"):
         validate_sequence(config, batch_size_open=batch_size_open)
     if config.HasField("ensemble_scheduling"):
@@ -73,9 +71,7 @@ def validate_scheduling(config: ModelConfig, *, batch_size_open: bool = False) -
             "transaction policy. Please disable the response cache."
         )
     _check_metrics(config)
-    runs_at_most_once(config)
-    admission_target_ms(config)
-    target_p99_us(config)
+    parameter_values(ModelParameters, config)
 
 
 def _check_platform(config: ModelConfig) -> None:
@@ -100,50 +96,6 @@ def _check_platform(config: ModelConfig) -> None:
         )
 
 
-def _check_dynamic_batching(
-    config: ModelConfig, batching: ModelDynamicBatching, *, batch_size_open: bool
-) -> None:
-    for size in batching.preferred_batch_size:
-        if size <= 0:
-            raise InvalidArgument(
-                f"dynamic batching preferred size must be positive for {config.name}"
-            )
-        if size > config.max_batch_size and not batch_size_open:
-            raise InvalidArgument(
-                f"dynamic batching preferred size must be <= max batch size for {config.name}"
-            )
-    levels = batching.priority_levels
-    if levels:
-        if not 1 <= batching.default_priority_level <= levels:
-            raise InvalidArgument(
-                f"default priority level must be in range [1, {levels}] for {config.name}"
-            )
-        if not all(1 <= level <= levels for level in batching.priority_queue_policy):
-            raise InvalidArgument(
-                f"priority queue policy must have priority level in range [1, {levels}] for "
-                f"{config.name}"
-            )
-    if batching.preserve_ordering:
-        _check_preserved_ordering(config, batching)
-
-
-def _check_preserved_ordering(config: ModelConfig, batching: ModelDynamicBatching) -> None:
-    if batching.priority_levels > 1:
-        raise InvalidArgument(
-            f"Only one priority level is allowed when 'preserve_ordering' is true for {config.name}"
-        )
-    policies = (batching.default_queue_policy, *batching.priority_queue_policy.values())
-    if any(map(_delays, policies)):
-        raise InvalidArgument(
-            "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true "
-            f"for {config.name}"
-        )
-
-
-def _delays(policy: ModelQueuePolicy) -> bool:
-    return policy.default_timeout_microseconds != 0 and policy.timeout_action == _DELAY
-
-
 def _check_metrics(config: ModelConfig) -> None:
     for control in config.model_metrics.metric_control:
         if not control.HasField("metric_identifier"):
@@ -159,7 +111,7 @@ def _check_metrics(config: ModelConfig) -> None:
 def _check_warmup(config: ModelConfig) -> None:
     for sample in config.model_warmup:
         if not sample.batch_size:
-            # The sample is skipped.
+            # A sample without a batch size is skipped.
             continue
         for name, tensor in sorted(sample.inputs.items()):
             if tensor.data_type not in NAME_OF_CONFIG_NUMBER:

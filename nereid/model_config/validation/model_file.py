@@ -1,8 +1,8 @@
-"""Whether a configuration and the model file agree; worded as Triton's onnxruntime backend does.
+"""Comparison of a configuration with the model file; errors as of Triton's onnxruntime backend.
 
-Compared twice: when the scheduler completes a configuration, and when a backend loads the model,
-with the configuration that resulted. More lenient than Triton in one point: an output's dimension
-that either side leaves variable fits, since clients get the shapes that it makes.
+They are compared twice: when the scheduler completes a configuration, and when a backend loads the
+model with the completed configuration. One rule is more lenient than Triton's: an output's
+dimension that either side leaves variable fits, since clients get the shape that the model made.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BATCHED_SHAPE: Final = (
     "an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, "
     "making complete shape"
 )
-# Where the configuration batches and the model file has no variable first dimension.
+# Texts for a configuration with batches and a model file without a variable first dimension.
 _NO_BATCH_DIMENSION_IN_COMPLETION: Final = (
     "for the model to support batching the shape should have at least 1 dimension and the first "
     "dimension must be -1; but shape expected by the model is {found}"
@@ -98,7 +98,7 @@ def check_model_file(config: model_config_pb2.ModelConfig, description: ModelDes
 
 
 def config_type_name(datatype: str) -> str:
-    """A datatype as configurations write it."""
+    """Return a datatype's name in configurations."""
     return "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
 
 
@@ -159,8 +159,8 @@ def _find_tensor(
 
 
 def _scattered_outputs(config: model_config_pb2.ModelConfig) -> frozenset[str]:
-    """The outputs that are split by the requests' shapes: the model may give them any shape."""
-    return frozenset(name for each in config.batch_output for name in each.target_name)
+    """Return the outputs that are split by the requests' shapes: they may have any shape."""
+    return frozenset(name for output in config.batch_output for name in output.target_name)
 
 
 def _check_batch_input(
@@ -215,7 +215,11 @@ def _check_dims(
     description: TensorDescription,
     no_batch_dimension: str,
 ) -> None:
-    """no_batch_dimension: the text for a model file that does not batch as the configuration."""
+    """Compare a tensor's shape with that in the model file.
+
+    no_batch_dimension: the text for a model file that has no variable first dimension although the
+    configuration has batches.
+    """
     found = description.dims
     if found is None:
         return
@@ -232,7 +236,7 @@ def _check_dims(
     shape = (VARIABLE, *dims) if batching else dims
     if batching and found[:1] != (VARIABLE,):
         text = no_batch_dimension
-    # A variable input in the configuration would break a model file that fixes it.
+    # An output may vary in the configuration alone; an input that the model file fixes may not.
     elif shape_fits(shape, found) or (
         isinstance(tensor, model_config_pb2.ModelOutput) and _outputs_fit(shape, found)
     ):

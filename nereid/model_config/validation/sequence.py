@@ -1,4 +1,4 @@
-"""Rules for a configuration's sequence batching; texts as Triton's core words them."""
+"""Rules for a configuration's sequence batching; errors have Triton's texts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument
 from nereid.core.tensors.datatypes import NAME_OF_CONFIG_NUMBER
+from nereid.model_config.batching_fields import DynamicBatching, SequenceBatching
+from nereid.model_config.config_field import Scope, check_message, parameter_values
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
@@ -17,8 +19,6 @@ _BOOLEAN_KINDS: Final = (
     _Control.CONTROL_SEQUENCE_END,
     _Control.CONTROL_SEQUENCE_READY,
 )
-SNAPSHOT_INTERVAL: Final = "sequence_snapshot_interval"
-_MAX_DIGITS: Final = 10
 _PAIRS: Final = ("int32_false_true", "fp32_false_true", "bool_false_true")
 _CORRELATION_TYPES: Final = (
     model_config_pb2.TYPE_UINT64,
@@ -41,12 +41,12 @@ def validate_sequence(config: ModelConfig, *, batch_size_open: bool = False) -> 
             "batching scheduler. Please disable the response cache."
         )
     batching = config.sequence_batching
-    snapshot_interval(config)
+    parameter_values(SequenceBatching, config)
     _check_control_names(config.name, batching)
     for kind in (*_BOOLEAN_KINDS, _Control.CONTROL_SEQUENCE_CORRID):
         _check_kind(config.name, batching, kind)
     for state in batching.state:
-        types = [state.data_type, *(each.data_type for each in state.initial_state)]
+        types = [state.data_type, *(initial.data_type for initial in state.initial_state)]
         for data_type in types:
             if data_type not in NAME_OF_CONFIG_NUMBER:
                 raise InvalidArgument(
@@ -54,39 +54,8 @@ def validate_sequence(config: ModelConfig, *, batch_size_open: bool = False) -> 
                     f" {config.name}"
                 )
     if batching.HasField("oldest"):
-        _check_preferred(config, batch_size_open=batch_size_open)
-    utilization = batching.direct.minimum_slot_utilization
-    # Written so that NaN fails.
-    if not 0.0 <= utilization <= 1.0:
-        raise InvalidArgument(
-            "sequence batching minimum slot utilization must be in range (0.0, 1.0] for "
-            f"{config.name}"
-        )
-
-
-def snapshot_interval(config: ModelConfig) -> int:
-    """After how many requests of a sequence its implicit state is saved; 0: never.
-
-    Raises:
-        InvalidArgument: the parameter is no such number, or the model has no implicit state.
-    """
-    if SNAPSHOT_INTERVAL not in config.parameters:
-        return 0
-    text = config.parameters[SNAPSHOT_INTERVAL].string_value
-    if not (text.isascii() and text.isdigit() and len(text) < _MAX_DIGITS):
-        raise InvalidArgument(
-            f"parameter '{SNAPSHOT_INTERVAL}' of model '{config.name}': expected a number of"
-            f" requests but got '{text}'"
-        )
-    batching = config.sequence_batching
-    # Of others a state may change with any response.
-    moves = not (config.model_transaction_policy.decoupled or batching.iterative_sequence)
-    if int(text) and not (batching.state and moves):
-        raise InvalidArgument(
-            f"parameter '{SNAPSHOT_INTERVAL}' of model '{config.name}' needs a state in"
-            " sequence_batching, and a model that is neither decoupled nor iterative"
-        )
-    return int(text)
+        check_message(DynamicBatching, Scope(config, batching.oldest, batch_size_open))
+    check_message(SequenceBatching, Scope(config, batching))
 
 
 def _check_control_names(model: str, batching: ModelSequenceBatching) -> None:
@@ -148,16 +117,3 @@ def _check_correlation(control: _Control, model: str) -> None:
             f"unexpected data type for control CONTROL_SEQUENCE_CORRID for {model}. Allowed data "
             "types are TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 and TYPE_STRING"
         )
-
-
-def _check_preferred(config: ModelConfig, *, batch_size_open: bool) -> None:
-    for size in config.sequence_batching.oldest.preferred_batch_size:
-        if size <= 0:
-            raise InvalidArgument(
-                f"sequence batching preferred batch size must be positive for {config.name}"
-            )
-        if size > config.max_batch_size and not batch_size_open:
-            raise InvalidArgument(
-                "sequence batching preferred batch size must be <= max batch size for "
-                f"{config.name}"
-            )

@@ -1,6 +1,6 @@
 """Rules for a configuration's inputs, outputs, batch inputs and batch outputs.
 
-Texts as Triton's core words them; a name used twice is refused beyond Triton.
+Errors have Triton's texts. A name that is used twice is refused here, but not by Triton.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _is_dimension(dim: int) -> bool:
 
 
 def _check_reshape(subject: str, dims: Sequence[int], reshape: Sequence[int]) -> None:
-    """Element counts between variable dimensions must be equal in dims and reshape."""
+    """Check that element counts between variable dimensions are equal in dims and reshape."""
     in_dims, in_reshape = _counts_between_wildcards(dims), _counts_between_wildcards(reshape)
     both_vary = len(in_dims) > 1 and len(in_reshape) > 1
     if both_vary and len(in_dims) != len(in_reshape):

@@ -1,7 +1,7 @@
-"""What to remove from a host's cache when something else needs the space. Pure.
+"""The plan of what to remove from a host's cache when space is needed. Pure.
 
-A tree is the directory of a model version, whose files are links to objects: removing it frees
-those that no other tree has.
+A tree is the directory of a model version, whose files are links to objects: its removal frees the
+objects that no other tree has.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class CachedObject(NamedTuple):
-    """One file. last_used: a time of any clock."""
+    """One file. last_used is a time of any clock; all times have the same one."""
 
     size: int
     last_used: int
 
 
 class CachedTree(NamedTuple):
-    """One version's directory. objects: their names."""
+    """One version's directory. objects has the names of its objects."""
 
     objects: frozenset[str]
     last_used: int
@@ -31,19 +31,19 @@ class CachedTree(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CacheContent:
-    """All that a cache has."""
+    """All objects and trees of a cache, by their names."""
 
     objects: Mapping[str, CachedObject] = field(default_factory=dict)
     trees: Mapping[str, CachedTree] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        """In bytes."""
-        return sum(each.size for each in self.objects.values())
+        """Size of all objects, in bytes."""
+        return sum(stored.size for stored in self.objects.values())
 
 
 class Eviction(NamedTuple):
-    """What to remove, and how many bytes that frees."""
+    """Trees and objects to remove, and the number of bytes that this frees."""
 
     trees: tuple[str, ...] = ()
     objects: tuple[str, ...] = ()
@@ -53,16 +53,18 @@ class Eviction(NamedTuple):
 def plan_eviction(
     content: CacheContent, bytes_to_free: int, keep: Collection[str] = ()
 ) -> Eviction | None:
-    """The least recently used first. keep: objects that are about to be used. None: what is not in
-    use has fewer bytes than that.
+    """Return what to remove, the least recently used first.
+
+    keep: names of objects that are about to be used. `None` means that all that is not in use has
+    fewer bytes.
     """
     users = Counter(name for tree in content.trees.values() for name in tree.objects)
     candidates = [
         (tree.last_used, name, True) for name, tree in content.trees.items() if not tree.in_use
     ]
     candidates += [
-        (each.last_used, name, False)
-        for name, each in content.objects.items()
+        (stored.last_used, name, False)
+        for name, stored in content.objects.items()
         if not users[name] and name not in keep
     ]
     trees: list[str] = []
@@ -77,10 +79,10 @@ def plan_eviction(
             users.subtract(content.trees[name].objects)
             members = sorted(content.trees[name].objects)
             removable = [
-                each
-                for each in members
-                if not users[each] and each not in keep and each in content.objects
+                member
+                for member in members
+                if not users[member] and member not in keep and member in content.objects
             ]
         objects += removable
-        freed += sum(content.objects[each].size for each in removable)
+        freed += sum(content.objects[removed].size for removed in removable)
     return Eviction(tuple(trees), tuple(objects), freed) if freed >= bytes_to_free else None

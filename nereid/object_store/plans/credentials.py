@@ -1,8 +1,9 @@
-"""Which credentials a repository in an object store is read with, as on Triton.
+"""Credentials for repositories in object stores, as on Triton.
 
-TRITON_CLOUD_CREDENTIAL_PATH names a JSON file with the sections s3, gs and as, each by prefixes of
-URLs, of which the longest counts. Without that variable the environment counts, and what the
-stores' own libraries find: profiles, instance roles, metadata servers.
+TRITON_CLOUD_CREDENTIAL_PATH names a JSON file with the sections s3, gs and as. A section has
+entries by prefixes of URLs; the longest matching prefix counts. Without that variable, the
+environment counts, and whatever the stores' own libraries find: profiles, instance roles, metadata
+servers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _AZURE_ACCOUNT: Final = "AZURE_STORAGE_ACCOUNT"
 _AZURE_KEY: Final = "AZURE_STORAGE_KEY"
 _AZURE_AUTH_TYPE: Final = "AZURE_STORAGE_AUTH_TYPE"
 _AZURE_CLIENT: Final = "AZURE_STORAGE_CLIENT_ID"
-# All that is read of the environment; the stores' libraries read more.
+# All variables that are read here; the stores' libraries read more.
 VARIABLES: Final = (
     CREDENTIAL_FILE,
     *MOUNT_DIRECTORIES.values(),
@@ -43,14 +44,15 @@ _AUTH_TYPES: Final = ("", "default", _MANAGED_IDENTITY)
 
 
 class CredentialError(Exception):
-    """The credentials are not usable; the text says why, without them."""
+    """Error for credentials that are not usable; the text has the reason, but no secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
-    """How to open a store: arguments of its fsspec file system.
+    """Arguments for a store's fsspec file system.
 
-    managed_identity: Azure's, with its client's id or an empty text; None: none is asked for.
+    managed_identity is the client id of an Azure managed identity, or empty for the default one;
+    `None` means that none is asked for.
     """
 
     arguments: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -58,10 +60,10 @@ class StoreAccess:
 
 
 def read_credentials(environ: Mapping[str, str]) -> Mapping[str, Any] | None:
-    """The document that TRITON_CLOUD_CREDENTIAL_PATH names; None: it is not set.
+    """Return the document that TRITON_CLOUD_CREDENTIAL_PATH names; `None` if it is not set.
 
     Raises:
-        CredentialError: it cannot be read, or is not as it should be.
+        CredentialError: the document cannot be read, or is no JSON object.
     """
     path = environ.get(CREDENTIAL_FILE, "")
     if not path:
@@ -71,7 +73,7 @@ def read_credentials(environ: Mapping[str, str]) -> Mapping[str, Any] | None:
     except OSError as error:
         raise CredentialError(f"{CREDENTIAL_FILE}: '{path}': {error.strerror}") from error
     except ValueError as error:
-        # Without the error's text, which may quote what is secret.
+        # The error's text is left out: it may quote a secret.
         raise CredentialError(f"{CREDENTIAL_FILE}: '{path}' is not JSON") from error
     if not isinstance(document, dict):
         raise CredentialError(f"{CREDENTIAL_FILE}: '{path}' is not a JSON object")
@@ -79,7 +81,11 @@ def read_credentials(environ: Mapping[str, str]) -> Mapping[str, Any] | None:
 
 
 def select_credential(url: StoreUrl, document: Mapping[str, Any]) -> object:
-    """The entry with the longest name that the URL begins with; None: there is none."""
+    """Return the entry with the longest name that the URL begins with; `None` if there is none.
+
+    Raises:
+        CredentialError: the section of the URL's scheme is no JSON object.
+    """
     section = document.get(url.scheme, {})
     if not isinstance(section, dict):
         raise CredentialError(f"{CREDENTIAL_FILE}: '{url.scheme}' is not a JSON object")
@@ -88,10 +94,10 @@ def select_credential(url: StoreUrl, document: Mapping[str, Any]) -> object:
 
 
 def access_to(url: StoreUrl, environ: Mapping[str, str]) -> StoreAccess:
-    """How to open the store that this URL is in. Reads the file of credentials, if there is one.
+    """Return how to open the store of this URL; reads the file of credentials if there is one.
 
     Raises:
-        CredentialError: the credentials are wrong in form.
+        CredentialError: the credentials are malformed.
     """
     document = read_credentials(environ)
     credential = None if document is None else select_credential(url, document)
@@ -102,11 +108,11 @@ def access_to(url: StoreUrl, environ: Mapping[str, str]) -> StoreAccess:
 
 
 def _texts(credential: object, url: StoreUrl) -> dict[str, str]:
-    """An entry's fields, without those that are empty."""
+    """Return an entry's fields, without empty ones."""
     if credential is None:
         return {}
     if not isinstance(credential, dict) or not all(
-        isinstance(each, str) for each in credential.values()
+        isinstance(text, str) for text in credential.values()
     ):
         raise CredentialError(f"{CREDENTIAL_FILE}: the entry for {url} is no object of texts")
     return {name: text for name, text in credential.items() if text}
@@ -122,7 +128,7 @@ def _s3_access(url: StoreUrl, texts: Mapping[str, str]) -> StoreAccess:
     if "region" in texts:
         arguments["client_kwargs"] = {"region_name": texts["region"]}
     if url.endpoint:
-        # Such stores seldom have a host name for each bucket.
+        # Stores that are not Amazon's seldom have a host name for each bucket.
         arguments["endpoint_url"] = url.endpoint
         arguments["config_kwargs"] = {"s3": {"addressing_style": "path"}}
     return StoreAccess(arguments)

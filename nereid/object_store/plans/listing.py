@@ -1,6 +1,6 @@
-"""What a listing says of a model in an object store: its versions, and digests of their files.
+"""Listings of models in object stores: their versions, and digests of the versions' files. Pure.
 
-Pure. A model is the same while its objects' names, sizes and entity tags are.
+A model is unchanged as long as the names, sizes and entity tags of its objects are.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _DIGEST_BYTES: Final = 16
 class StoredObject(NamedTuple):
     """An object as it was listed.
 
-    tag: changes with its content (ETag, generation; else MD5 or date). md5: of its content in
-    hexadecimal digits, as far as the store says; empty: unknown.
+    tag changes with the content (ETag or generation, else MD5 or date). md5 is the content's, in
+    hexadecimal digits; empty if the store does not give it.
     """
 
     size: int
@@ -36,7 +36,10 @@ class ModelListing:
     __slots__ = ("files", "folders")
 
     def __init__(self, files: Mapping[str, StoredObject], folders: Iterable[str] = ()) -> None:
-        """folders: those that have an object of their own, which may be empty."""
+        """Make a listing.
+
+        folders: folders that have an object of their own, which may be empty.
+        """
         self.files = dict(files)
         self.folders = frozenset(folders)
 
@@ -48,12 +51,12 @@ class ModelListing:
     __hash__ = None  # type: ignore[assignment]
 
     def subfolders(self) -> set[str]:
-        """The names of the folders in the model's directory."""
+        """Return the names of the folders in the model's directory."""
         names = {path.partition("/")[0] for path in self.files if "/" in path}
         return names | {path.partition("/")[0] for path in self.folders}
 
     def names_in(self, folder: str) -> list[str]:
-        """What is in one of those folders, sorted."""
+        """Return the names of the files and folders in one of the subfolders, sorted."""
         prefix = f"{folder}/"
         below = [
             path.removeprefix(prefix)
@@ -63,11 +66,14 @@ class ModelListing:
         return sorted({path.partition("/")[0] for path in below})
 
     def version_files(self, version: str) -> dict[str, StoredObject]:
-        """The files of a version, and those that all versions share: labels, environments."""
+        """Return the files of a version and those that all versions share: labels, environments."""
         return {path: stored for path, stored in self.files.items() if _belongs_to(path, version)}
 
     def digest(self, version: str) -> bytes:
-        """16 bytes for those files. Configurations do not count: they are compared as such."""
+        """Return a digest of 16 bytes of the version_files().
+
+        config.pbtxt does not count: configurations are compared as such.
+        """
         digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         for path, stored in sorted(self.version_files(version).items()):
             if path != _CONFIG_FILE:
@@ -86,7 +92,10 @@ def _belongs_to(path: str, version: str) -> bool:
 def split_into_models(
     files: Mapping[str, StoredObject], folders: Iterable[str] = ()
 ) -> dict[str, ModelListing]:
-    """The models of a repository by their names, from its objects by their keys below it."""
+    """Return the models of a repository by their names.
+
+    files and folders are the repository's objects, by their keys below it.
+    """
     by_model: dict[str, dict[str, StoredObject]] = {}
     folders_of: dict[str, list[str]] = {}
     for name, path, key in _split(files):
@@ -100,7 +109,7 @@ def split_into_models(
 
 
 def _split(keys: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Model, path and key of those that are in a model's directory."""
+    """Yield model, path and key of each object that is in a model's directory."""
     for key in keys:
         name, slash, path = key.partition("/")
         if slash and may_be_model(name):
@@ -110,10 +119,10 @@ def _split(keys: Iterable[str]) -> Iterator[tuple[str, str, str]]:
 def changed_models(
     before: Mapping[str, ModelListing], after: Mapping[str, ModelListing]
 ) -> set[str]:
-    """Models that are new, were deleted, or have other objects."""
+    """Return the names of models that are new, were deleted, or have other objects."""
     return {name for name in before.keys() | after if before.get(name) != after.get(name)}
 
 
 def is_plain_key(key: str) -> bool:
-    """Whether a key can be a path below a directory, which no object may lead out of."""
+    """Return whether a key can be a path below a directory, and does not lead out of it."""
     return "\0" not in key and not {"", ".", ".."}.intersection(key.split("/"))

@@ -22,8 +22,8 @@ _HOST_AND_PORT: Final = re.compile(r"(?:[0-9A-Za-z.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]
 class StoreUrl:
     """A place in an object store.
 
-    text: the URL without a slash at its end. path: bucket or container, and prefix of the keys.
-    endpoint: http(s)://host:port of an S3 store that is not Amazon's; account: Azure's.
+    text is the URL without a slash at its end, path the bucket or container and the prefix of the
+    keys. endpoint is http(s)://host:port of an S3 store that is not Amazon's; account is Azure's.
     """
 
     text: str
@@ -34,15 +34,15 @@ class StoreUrl:
 
     @property
     def name(self) -> str:
-        """The last component."""
+        """Last component of the path."""
         return self.path.rpartition("/")[2]
 
     def child(self, name: str) -> StoreUrl:
-        """A place below this one."""
+        """Return a place below this one."""
         return replace(self, text=f"{self.text}/{name}", path=f"{self.path}/{name}")
 
     def parent(self) -> StoreUrl:
-        """The place that this one is in; not to be called of a bucket."""
+        """Return the place that this one is in; do not call this for a bucket."""
         text, path = self.text.rpartition("/")[0], self.path.rpartition("/")[0]
         return replace(self, text=text, path=path)
 
@@ -51,13 +51,17 @@ class StoreUrl:
 
 
 def is_store_url(text: str) -> bool:
-    """Whether this is meant to be such a URL, and no path."""
+    """Return whether a text is meant to be the URL of an object store, and not a path."""
     scheme, colon, _ = text.partition("://")
     return bool(colon) and scheme in _SCHEMES
 
 
 def parse_store_url(text: str) -> StoreUrl:
-    """Raises ValueError: no bucket or container is named."""
+    """Return the place that a URL names.
+
+    Raises:
+        ValueError: the URL names no bucket or container, or has an empty component or a dot.
+    """
     scheme, _, rest = text.partition("://")
     text = text.rstrip("/")
     endpoint = account = ""
@@ -73,7 +77,7 @@ def parse_store_url(text: str) -> StoreUrl:
 
 
 def _s3_endpoint(path: str) -> tuple[str, str]:
-    """Endpoint and path; without a protocol it is http, as on Triton."""
+    """Return endpoint and path; an endpoint without a protocol is http, as on Triton."""
     for protocol in ("https://", "http://"):
         if path.startswith(protocol):
             host, _, path = path.removeprefix(protocol).partition("/")

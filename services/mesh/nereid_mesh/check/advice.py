@@ -1,7 +1,7 @@
-"""What a configuration that loads does otherwise than its author may think: batching above all
-(nereid.facts.batching).
+"""Findings about configurations that load and may not do what their authors think.
 
-Pure: a completed configuration, and what its model file says, in; findings out.
+Findings about batching are `nereid.facts.batching`'s. Pure: a completed configuration and the model
+file's description in, findings out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def advise(config: ModelConfig, description: ModelDescription | None) -> list[Finding]:
-    """What to know about a model that loads. description: None where its file says nothing."""
+    """Return findings about a model that loads.
+
+    description is the model file's; `None` if the file has none.
+    """
     return [*advise_batching(config, description), *_traps(config)]
 
 
@@ -37,7 +40,7 @@ def _traps(config: ModelConfig) -> Iterator[Finding]:
     if (
         config.max_batch_size > 0
         and tensors
-        and all(len(each.dims) > 1 and each.dims[0] == VARIABLE for each in tensors)
+        and all(len(tensor.dims) > 1 and tensor.dims[0] == VARIABLE for tensor in tensors)
     ):
         shape = format_shape((VARIABLE, *tensors[0].dims))
         yield Finding(

@@ -1,7 +1,7 @@
-"""`nereid check PATH`: what a mesh would make of a model repository, without starting one.
+"""`nereid check PATH`: a check of a model repository without starting a mesh.
 
-Exit codes: 0 nothing is wrong, 1 there are errors (with --strict: or warnings), 2 it could not be
-checked.
+Exit codes: 0 nothing is wrong, 1 there are errors (with --strict also: warnings), 2 the repository
+could not be checked.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ checked. With --json the output is one document, which docs/model-authors/check.
 
 
 def main(argv: Sequence[str]) -> int:
-    """Check, print, and return the exit code."""
+    """Check the repositories, print the report, and return the exit code."""
     parser = _parser()
     given = parser.parse_args(argv)
     paths = [*given.path, *given.model_repository]
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
         if not Path(path).is_dir():
             parser.error(f"'{path}': there is no such directory")
     prepare_environment()
-    shared = {each.field.name: getattr(given, each.field.name) for each in _shared_flags()}
+    shared = {flag.field.name: getattr(given, flag.field.name) for flag in _shared_flags()}
     settings = SchedulerSettings(model_repository=tuple(paths), **shared)
     rules = RehearsalRules(
         CompletionRules(settings.disable_auto_complete_config, settings.backend_settings),
@@ -85,11 +85,11 @@ def main(argv: Sequence[str]) -> int:
         BackendRegistry(directory), given.assume_backend, run_code=given.run_models
     )
     repositories = Repositories(paths, settings.model_config_name, settings.model_namespacing)
-    # What it logs is in the findings.
+    # The scheduler's code logs the same that the findings say.
     logging.disable(logging.NOTSET if given.verbose else logging.CRITICAL)
     try:
         models = asyncio.run(rehearse(repositories, reader, rules, given.model))
-        of_repositories = [each for path in paths for each in repository_findings(Path(path))]
+        of_repositories = [finding for path in paths for finding in repository_findings(Path(path))]
         for model in models:
             _add_findings(model, repositories, reader)
     except OSError as error:
@@ -97,9 +97,9 @@ def main(argv: Sequence[str]) -> int:
         return 2
     finally:
         logging.disable(logging.NOTSET)
-    findings = [*of_repositories, *(each for model in models for each in model.findings)]
+    findings = [*of_repositories, *(finding for model in models for finding in model.findings)]
     failing = {Severity.ERROR, Severity.WARNING} if given.strict else {Severity.ERROR}
-    problems = any(each.severity in failing for each in findings)
+    problems = any(finding.severity in failing for finding in findings)
     if given.json:
         print(json_report(models, of_repositories, problems=problems))
     else:
@@ -118,22 +118,24 @@ def _add_findings(model: CheckedModel, repositories: Repositories, reader: Model
         return
     (path,) = paths
     model.path = str(path)
-    config = next((each.config for each in model.versions if each.config is not None), None)
+    config = next(
+        (version.config for version in model.versions if version.config is not None), None
+    )
     written = config if config is not None else _read_written(path)
-    served = [each.number for each in model.versions]
+    served = [version.number for version in model.versions]
     model.findings += model_findings(path, written, served, reader.offered)
-    found: dict[Finding, None] = {}
+    findings: dict[Finding, None] = {}
     export = find_export(LocalFolder(path))
     for version in model.versions:
         version_path = str(path.absolute() / (export or str(version.number)))
-        found.update(dict.fromkeys(_unread(reader, version_path)))
+        findings.update(dict.fromkeys(_unread(reader, version_path)))
         if version.config is not None and version.state == "READY":
-            found.update(dict.fromkeys(advise(version.config, reader.description(version_path))))
-    model.findings += found
+            findings.update(dict.fromkeys(advise(version.config, reader.description(version_path))))
+    model.findings += findings
 
 
 def _read_written(path: Path) -> ModelConfig | None:
-    """A configuration that cannot be completed; None: it cannot be read."""
+    """Return a configuration as it is written; `None` if it cannot be read."""
     try:
         return parse_config(read_regular_file(path / CONFIG_FILE).decode(), model_name=path.name)
     except (OSError, UnicodeDecodeError, InvalidArgument):
@@ -154,15 +156,18 @@ def _unread(reader: ModelReader, version_path: str) -> Iterable[Finding]:
 
 
 def _gpus(text: str) -> tuple[int, ...]:
-    """Numbers are taken as they are, so that other machines' placement can be seen."""
+    """Return the numbers of GPUs.
+
+    A list is taken as it is, so that the placement on other machines can be seen.
+    """
     if text == "none":
         return ()
     if text != "all":
         return tuple(sorted({int(part) for part in text.split(",")}))
-    # They load NumPy and more.
+    # The import loads NumPy and more.
     from nereid_executor.service import offered_gpus  # noqa: PLC0415
 
-    return tuple(each.id for each in offered_gpus(ExecutorSettings(), BackendRegistry()))
+    return tuple(gpu.id for gpu in offered_gpus(ExecutorSettings(), BackendRegistry()))
 
 
 def _gpu_list(text: str) -> str:
@@ -227,11 +232,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _shared_flags() -> list[DeclaredFlag]:
-    return [each for each in declared_flags(SchedulerSettings) if each.field.name in _SHARED]
+    return [flag for flag in declared_flags(SchedulerSettings) if flag.field.name in _SHARED]
 
 
 def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A flag's parser as argparse wants it: with its reason in the error."""
+    """Return a flag's parser for argparse, which shows the reason of an ArgumentTypeError."""
 
     def parse_argument(text: str) -> Any:
         try:

@@ -1,6 +1,6 @@
-"""What is odd about the files of a model: names that are nearly right, versions that nobody serves.
+"""Findings about the files of a model: names that are nearly right, versions that nobody serves.
 
-Reads names, and the source of Python models; knows no configuration but the completed one.
+This module reads names, and the source of Python models. The configuration is given.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from nereid.pb.model_config_pb2 import ModelConfig
 
-# v1, version-1, 01: not a version, but probably meant to be one.
+# Names such as v1, version-1 and 01 are no versions, but probably meant to be.
 _NEARLY_VERSION: Final = re.compile(r"(?:v|ver|version)?[-_.]?0*(\d+)", re.IGNORECASE)
 _FILE_NAMES: Final = {known.backend: known.filename for known in KNOWN_BACKENDS}
 _ALL_FILE_NAMES: Final = frozenset(known.filename for known in KNOWN_BACKENDS)
@@ -39,8 +39,8 @@ _CONFIG_SIMILARITY: Final = 0.75
 
 
 def repository_findings(repository: Path) -> Iterator[Finding]:
-    """What is odd about a repository as a whole."""
-    names = sorted(each.name for each in repository.iterdir())
+    """Yield findings about a repository as a whole."""
+    names = sorted(entry.name for entry in repository.iterdir())
     is_export = bool(find_export(LocalFolder(repository)))
     if is_export or CONFIG_FILE in names or any(_is_version(name) for name in names):
         yield Finding(
@@ -64,7 +64,7 @@ def repository_findings(repository: Path) -> Iterator[Finding]:
                 "file-system-folder",
                 f"{repository / name} is the file system's own folder, and no model",
             )
-    if not any(each.is_dir() and may_be_model(each.name) for each in repository.iterdir()):
+    if not any(entry.is_dir() and may_be_model(entry.name) for entry in repository.iterdir()):
         yield Finding(
             Severity.WARNING,
             "empty-repository",
@@ -75,18 +75,19 @@ def repository_findings(repository: Path) -> Iterator[Finding]:
 def model_findings(
     path: Path, config: ModelConfig | None, served: Sequence[int], offered: Collection[str]
 ) -> Iterator[Finding]:
-    """What is odd about a model's folder.
+    """Yield findings about a model's folder.
 
-    config: as completed, or as written where that is not possible; None: it cannot be read. served:
-    the versions that are loaded, or fail to be. offered: the backends that executors have.
+    config: the completed configuration, or as it is written where it cannot be completed; `None` if
+    it cannot be read. served: the versions that are loaded, or fail to be. offered: the backends
+    that executors have.
     """
     try:
         entries = sorted(path.iterdir())
     except OSError:
         # The load reports it.
         return
-    files = [each.name for each in entries if each.is_file()]
-    folders = [each.name for each in entries if each.is_dir()]
+    files = [entry.name for entry in entries if entry.is_file()]
+    folders = [entry.name for entry in entries if entry.is_dir()]
     export = find_export(LocalFolder(path))
     if export:
         yield Finding(
@@ -161,7 +162,7 @@ def _unserved(
 ) -> Iterator[Finding]:
     available = sorted(map(int, versions))
     policy = config.version_policy
-    missing = [each for each in policy.specific.versions if each not in available]
+    missing = [number for number in policy.specific.versions if number not in available]
     if missing:
         yield Finding(
             Severity.WARNING,
@@ -169,7 +170,7 @@ def _unserved(
             f"version_policy names versions that are not there: {_numbers(missing)}",
             f"there are {_numbers(available)}" if available else "",
         )
-    unserved = [each for each in available if each not in served]
+    unserved = [number for number in available if number not in served]
     if unserved:
         choice = policy.WhichOneof("policy_choice") or "latest"
         yield Finding(
@@ -210,7 +211,7 @@ def _backend_name(config: ModelConfig, offered: Collection[str]) -> Iterator[Fin
 
 def _model_file(version: Path, config: ModelConfig | None) -> Iterator[Finding]:
     try:
-        names = sorted(each.name for each in version.iterdir())
+        names = sorted(entry.name for entry in version.iterdir())
     except OSError:
         # The load reports it.
         return
@@ -220,7 +221,7 @@ def _model_file(version: Path, config: ModelConfig | None) -> Iterator[Finding]:
     elif config is not None and config.backend in _FILE_NAMES:
         expected = {_FILE_NAMES[config.backend]}
     elif config is not None and (config.backend or config.platform):
-        # Of a backend that Nereid does not know, or an ensemble, which has no file.
+        # Nereid does not know the backend's file names, and an ensemble has no file.
         return
     if not expected.isdisjoint(names):
         if config is not None and config.backend == PYTHON:
@@ -231,7 +232,7 @@ def _model_file(version: Path, config: ModelConfig | None) -> Iterator[Finding]:
         near = [name for name in names if Path(name).suffix == Path(wanted).suffix]
         near = near or get_close_matches(wanted, names, n=1)
     else:
-        suffixes = {Path(each).suffix: each for each in _ALL_FILE_NAMES}
+        suffixes = {Path(name).suffix: name for name in _ALL_FILE_NAMES}
         near = [name for name in names if Path(name).suffix in suffixes]
         wanted = suffixes[Path(near[0]).suffix] if near else ""
     if near:
@@ -244,7 +245,7 @@ def _model_file(version: Path, config: ModelConfig | None) -> Iterator[Finding]:
 
 
 def _python_source(path: Path, config: ModelConfig) -> Iterator[Finding]:
-    """What a worker would find out as it imports the file; nothing is run here."""
+    """Yield the errors that a worker would find as it imports the file; nothing is run here."""
     try:
         tree = ast.parse(read_regular_file(path), filename=str(path))
     except (SyntaxError, ValueError) as error:
@@ -256,26 +257,29 @@ def _python_source(path: Path, config: ModelConfig) -> Iterator[Finding]:
         return
     except OSError:
         return
-    names = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
-    names |= {each.name for each in ast.walk(tree) if isinstance(each, ast.ClassDef | ast.alias)}
-    names |= {each.asname for each in ast.walk(tree) if isinstance(each, ast.alias) and each.asname}
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names |= {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.alias)}
+    names |= {node.asname for node in ast.walk(tree) if isinstance(node, ast.alias) and node.asname}
     if "TritonPythonModel" not in names and "*" not in names:
         yield Finding(
             Severity.ERROR,
             "python-source",
             f"AttributeError: Python model file '{path}' has no class TritonPythonModel",
         )
-    # The packages of a packed environment are not looked at.
+    # A packed environment has packages of its own.
     if ENVIRONMENT_KEY not in config.parameters:
         yield from _missing_packages(tree, path)
 
 
 def _missing_packages(tree: ast.Module, path: Path) -> Iterator[Finding]:
-    """Of what is imported whenever the file is; what is tried or imported later may be missing."""
+    """Yield findings about packages that every import of the file needs.
+
+    Imports in functions, `try` and `if` are not looked at: their packages may be missing.
+    """
     imported: set[str] = set()
     for statement in tree.body:
         if isinstance(statement, ast.Import):
-            imported |= {each.name.partition(".")[0] for each in statement.names}
+            imported |= {alias.name.partition(".")[0] for alias in statement.names}
         elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
             imported.add(statement.module.partition(".")[0])
     for name in sorted(imported - _OF_THE_WORKER):

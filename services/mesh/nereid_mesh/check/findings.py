@@ -1,4 +1,4 @@
-"""What `nereid check` finds, and of which models."""
+"""Results of `nereid check`: models, their versions and the findings about them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlacedCount:
-    """Equal instances on one device. device: cpu, or gpu and its number."""
+    """Equal instances on one device. device is "cpu", or "gpu" and its number."""
 
     name: str
     device: str
@@ -24,8 +24,8 @@ class PlacedCount:
 class CheckedVersion:
     """One version as it would be served.
 
-    state: READY, UNAVAILABLE, or UNKNOWN where this machine cannot say. config: the completed one;
-    None: there is none.
+    state: READY, UNAVAILABLE, or UNKNOWN where this machine cannot say. config: the completed
+    configuration; `None` if it could not be completed.
     """
 
     number: int
@@ -37,9 +37,9 @@ class CheckedVersion:
 
 @dataclass(slots=True)
 class CheckedModel:
-    """A model of the repository, or one that was asked for and is in none.
+    """A model of a repository, or one that was asked for and is in no repository.
 
-    path: its directory; empty: there is none, or there are several.
+    path: its directory; empty if there is none, or several.
     """
 
     name: str
@@ -49,5 +49,5 @@ class CheckedModel:
     findings: list[Finding] = field(default_factory=list)
 
     def count(self, severity: Severity) -> int:
-        """How many findings have this severity."""
-        return sum(each.severity is severity for each in self.findings)
+        """Return the number of findings with this severity."""
+        return sum(finding.severity is severity for finding in self.findings)

@@ -1,6 +1,6 @@
-"""What an executor reads in model files before it loads them, by the backends themselves.
+"""The part of an executor that reads model files before a load, by the backends themselves.
 
-Loads no model onto a device, and runs none of its code unless that is asked for.
+It loads no model onto a device, and runs no model's code unless that is asked for.
 """
 
 from __future__ import annotations
@@ -30,21 +30,23 @@ NOT_RUN = "its auto_complete_config was not run"
 
 
 class ModelReader:
-    """Reads each version's model file once."""
+    """Reader of model files. It reads each version's file once."""
 
     def __init__(
         self, backends: BackendRegistry, assumed: Collection[str] = (), *, run_code: bool = False
     ) -> None:
-        """assumed: backends that executors have and this machine has not. run_code: have Python
-        models complete their configurations.
+        """Make a reader that has read nothing yet.
+
+        assumed: backends that executors have and this machine has not. run_code: have Python models
+        complete their configurations.
         """
         self._backends = backends
         self._assumed = frozenset(assumed).difference(backends.available_backends())
         self._run_code = run_code
         self._described: dict[tuple[str, ...], pb.Described] = {}
-        # By the version's directory: why its model file was not read.
+        # The reason why a model file was not read, by the version's directory.
         self.unread: dict[str, str] = {}
-        # Those of them that could not be completed without it.
+        # Directories of the versions whose configuration could not be completed without the file.
         self.incomplete: set[str] = set()
 
     @property
@@ -53,14 +55,14 @@ class ModelReader:
         return sorted({*self._backends.available_backends(), *self._assumed})
 
     def description(self, version_path: str) -> ModelDescription | None:
-        """What the model file says of its tensors; None: nothing, or it was not read."""
+        """Return the model file's description; `None` if it has none, or was not read."""
         for key, described in self._described.items():
             if key[-1] == version_path and (described.inputs or described.outputs):
                 return read_description(described)
         return None
 
     def describe(self, command: pb.Describe) -> pb.Described:
-        """An executor's response."""
+        """Return the response that an executor would give."""
         described = pb.Described()
         try:
             described = self._describe(command.config, Path(command.version_path))
@@ -75,7 +77,11 @@ class ModelReader:
         return described
 
     def check_load(self, command: pb.LoadInstance) -> None:
-        """Raise the NereidError that loading an instance would, as far as files show it."""
+        """Check whether an instance could be loaded, as far as files show it.
+
+        Raises:
+            NereidError: the error that the load would give.
+        """
         config, path = command.config, Path(command.version_path)
         described = self._describe(config, path)
         if described.HasField("error"):
@@ -89,7 +95,7 @@ class ModelReader:
             pass
 
     def _describe(self, config: model_config_pb2.ModelConfig, path: Path) -> pb.Described:
-        """Empty, with a reason in unread, where that is not possible here."""
+        """Return the description, or an empty one, with a reason in `unread`, if it is not read."""
         key: tuple[str, ...] = (config.backend, config.default_model_filename, str(path))
         if key not in self._described:
             described = pb.Described()

@@ -1,6 +1,6 @@
 """The parameters of a configuration that Nereid and its backends know, to notice typing errors.
 
-Others are the model's own, or unknown: as on Triton, nothing refuses them.
+Other parameters are the model's own, or unknown: nothing refuses them, as on Triton.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
+from nereid.model_config.batching_fields import PARAMETERS
+from nereid.model_config.padding import PADDING
 from nereid_executor.backends.python.supervisor.worker_settings import ENVIRONMENT_KEY
 
 if TYPE_CHECKING:
@@ -15,14 +17,8 @@ if TYPE_CHECKING:
 
     from nereid.pb import model_config_pb2
 
-_OF_ALL: Final = (
-    "admission_target_ms",
-    "at_most_once",
-    "lazy_loading",
-    "padding",
-    "sequence_snapshot_interval",
-    "target_p99_us",
-)
+# Padding is checked with the tensors; lazy_loading is the scheduler's, which refuses no value.
+_OF_ALL: Final = (*PARAMETERS, PADDING, "lazy_loading")
 KNOWN_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "onnxruntime": (
         "device_input_cache_bytes",
@@ -67,9 +63,9 @@ _SIMILARITY: Final = 0.86
 
 
 def misspelled(config: model_config_pb2.ModelConfig) -> Iterator[tuple[str, str]]:
-    """Parameters that are nearly, but not, a known one; with the known one."""
+    """Yield each parameter whose name is nearly a known one's, with the known name."""
     known = (*_OF_ALL, *KNOWN_PARAMETERS.get(config.backend, ()))
-    by_plain = {_plain(each): each for each in known}
+    by_plain = {_plain(name): name for name in known}
     for name in sorted(config.parameters):
         if name in known:
             continue

@@ -1,7 +1,7 @@
-"""Has the scheduler's own code load a repository on an executor that loads nothing.
+"""A rehearsal: the scheduler's own code loads a repository on an executor that loads nothing.
 
-So configurations are completed, placed and refused by the code that serves them, ensembles
-included, with the texts of the repository index.
+The code that serves models completes, places and refuses their configurations, ensembles included,
+with the texts of the repository index.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.models.config_completion import CompletionRules
 
 _EXECUTOR: Final = "check"
-# What this machine cannot say is neither an error nor served.
+# The state of a version of which this machine cannot say whether it would be served.
 _UNKNOWN: Final = "UNKNOWN"
 
 
 @dataclass(frozen=True)
 class RehearsalRules:
-    """What the mesh will have. gpus: their numbers, on each executor."""
+    """Properties of the mesh. gpus are the numbers of the GPUs of each executor."""
 
     completion: CompletionRules
     backends: AllowedBackends
@@ -55,7 +55,7 @@ class RehearsalRules:
 
 
 class RehearsalExecutor:
-    """The stream of commands to an executor, which describes models and loads none."""
+    """The stream of commands to an executor that describes models and loads none."""
 
     def __init__(self, loader: Loader, reader: ModelReader, gpus: Iterable[int]) -> None:
         self._loader = loader
@@ -68,18 +68,20 @@ class RehearsalExecutor:
         self.session = Session(hello, self)
 
     def send(self, message: bytes) -> None:
+        """Handle a command in the next turn of the event loop."""
         command = pb.ExecutorCommand.FromString(message)
-        # The loader sends in the middle of its own work.
+        # The loader calls this in the middle of its own work, so the command is handled afterwards.
         asyncio.get_running_loop().call_soon(self._on_command, command)
 
     def send_now(self, message: bytes) -> None:
+        """Handle a command like `send()`."""
         self.send(message)
 
     def finish(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no stream to end."""
 
     def fail(self, status: Status, message: str) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no stream to end."""
 
     def _on_command(self, command: pb.ExecutorCommand) -> None:
         session, loader = self.session, self._loader
@@ -97,7 +99,7 @@ class RehearsalExecutor:
             case "unload":
                 loader.streams.instance_unloaded(session, command.unload.instance)
             case _:
-                # Of readiness, tracing and logging.
+                # Commands about readiness, tracing and logging need nothing here.
                 pass
 
 
@@ -107,9 +109,9 @@ async def rehearse(
     rules: RehearsalRules,
     names: Sequence[str] = (),
 ) -> list[CheckedModel]:
-    """The models of the repositories as they would be served, by name, without advice.
+    """Return the models of the repositories as they would be served, by name, without advice.
 
-    names: the only ones to look at, with those that they are ensembles of; empty: all. A name that
+    names: the models to look at, along with the models of their steps; empty means all. A name that
     is in no repository has neither path nor versions, and an error.
 
     Raises:
@@ -155,8 +157,8 @@ def _checked(model: ServedModel, gpus: Sequence[int], *, is_unread: bool) -> Che
         checked.versions.append(version)
         if version.state == VersionState.UNAVAILABLE.value:
             reason = version.reason
-            # Of a configuration that cannot be read each version says the same.
-            if all(each.message != reason for each in checked.findings):
+            # All versions have the same error if the configuration cannot be read.
+            if all(finding.message != reason for finding in checked.findings):
                 checked.findings.append(_load_error(reason))
     return checked
 
@@ -185,12 +187,12 @@ def _checked_version(
 
 
 def _unread_models(models: Iterable[ServedModel], incomplete: Collection[str]) -> set[str]:
-    """Those that depend on files that were not read: by their own, or by their steps' models."""
+    """Return the models that depend on unread files: their own, or those of their steps' models."""
     models = list(models)
     unread = {
         model.name
         for model in models
-        if any(each.path in incomplete for each in model.versions.values())
+        if any(version.path in incomplete for version in model.versions.values())
     }
     # An ensemble may have ensembles among its steps.
     for _ in models:
@@ -205,9 +207,9 @@ def _unread_models(models: Iterable[ServedModel], incomplete: Collection[str]) -
 def _add_unserved(
     checked: dict[str, CheckedModel], repositories: Repositories, names: Sequence[str]
 ) -> None:
-    """Names that several repositories have, and names that none has."""
-    found = repositories.names()
-    for name, entry in found.items():
+    """Add the names that several repositories have, and names that none has."""
+    entries = repositories.names()
+    for name, entry in entries.items():
         if entry.reason and (not names or entry.plain_name in names):
             model = checked.setdefault(name, CheckedModel(name))
             model.findings.append(
@@ -218,7 +220,7 @@ def _add_unserved(
                     "rename one of them, or serve with --model-namespacing=true",
                 )
             )
-    plain_names = {entry.plain_name for entry in found.values()}
+    plain_names = {entry.plain_name for entry in entries.values()}
     for name in names:
         if name not in plain_names:
             near = get_close_matches(name, sorted(plain_names), n=1)

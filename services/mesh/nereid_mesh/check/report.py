@@ -1,4 +1,4 @@
-"""What `nereid check` prints: text for people, or one JSON document for programs."""
+"""The report of `nereid check`: text for people, or one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nereid.facts.findings import Finding
     from nereid_mesh.check.findings import CheckedModel, CheckedVersion
 
-# Fields are only ever added to it.
+# New versions may add fields to the document, but never change or remove one.
 FORMAT: Final = "nereid.check/1"
 _WIDTH: Final = 100
 _INDENT: Final = "    "
@@ -26,7 +26,10 @@ _INDENT: Final = "    "
 def json_report(
     models: Sequence[CheckedModel], repositories: Sequence[Finding], *, problems: bool
 ) -> str:
-    """repositories: what was found about them as a whole. problems: what the exit code says."""
+    """Return the report as a JSON document.
+
+    repositories: findings about repositories as a whole. problems: whether the exit code is 1.
+    """
     document = {
         "format": FORMAT,
         "problems": problems,
@@ -55,14 +58,14 @@ def _version(version: CheckedVersion) -> dict[str, Any]:
         "batching": None if config is None else batching_of(config),
         "instances": [
             {
-                "group": each.name,
-                "device": each.device,
-                "count": each.count,
-                "passive": each.passive,
+                "group": group.name,
+                "device": group.device,
+                "count": group.count,
+                "passive": group.passive,
             }
-            for each in version.instances
+            for group in version.instances
         ],
-        # As GET /v2/models/{model}/config has it.
+        # The document that GET /v2/models/{model}/config would respond with.
         "config": None if config is None else json.loads(config_json(config)),
     }
 
@@ -77,16 +80,16 @@ def _finding(finding: Finding) -> dict[str, str]:
 
 
 def text_report(models: Sequence[CheckedModel], repositories: Sequence[Finding]) -> str:
-    """A paragraph for each model, and a last line that counts."""
+    """Return the report as text: a paragraph for each model, and a last line with counts."""
     lines = [line for finding in repositories for line in _finding_lines(finding, "")]
     for model in models:
         lines.append(escape_controls(model.name))
-        lines += [f"  version {each.number}: {_summary(each)}" for each in model.versions]
+        lines += [f"  version {version.number}: {_summary(version)}" for version in model.versions]
         for finding in model.findings:
             lines += _finding_lines(finding, "  ")
-    findings = [*repositories, *(each for model in models for each in model.findings)]
+    findings = [*repositories, *(finding for model in models for finding in model.findings)]
     counts = [
-        _count(sum(each.severity is severity for each in findings), severity.value)
+        _count(sum(finding.severity is severity for finding in findings), severity.value)
         for severity in Severity
     ]
     lines.append(f"{_count(len(models), 'model')}: {', '.join(counts)}")
@@ -108,7 +111,7 @@ def _summary(version: CheckedVersion) -> str:
 
 def _finding_lines(finding: Finding, indent: str) -> Iterator[str]:
     start = f"{indent}{finding.severity.value}: "
-    # Texts of loading stand as they are, so that they can be searched for.
+    # The texts of errors are not wrapped, so that they can be searched for.
     yield f"{start}{finding.message.rstrip()} [{finding.code}]"
     if finding.hint:
         yield from textwrap.wrap(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.c_integers import parse_c_integer
 from nereid.core.errors import InvalidArgument, NereidError, NotFound, Unavailable
-from nereid.model_config.validation.execution import runs_at_most_once
+from nereid.model_config.batching_fields import runs_at_most_once
 from nereid.object_store.plans.urls import is_store_url
 from nereid.pb import kserve_pb2
 from nereid_scheduler.core.models.dependencies import (
