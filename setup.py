@@ -30,7 +30,8 @@ METADATA_COMMANDS = {"dist_info", "egg_info", "sdist"}
 # Contributors change what they have installed.
 PURE_COMMANDS = {*METADATA_COMMANDS, "develop", "editable_wheel"}
 ASKED = os.environ.get("NEREID_COMPILE", "")
-MARKS = re.compile(r"^# layout: (.+)$", re.MULTILINE)
+MARKS = re.compile(r"^# layout: ([a-z, ]+)$", re.MULTILINE)
+OPTED_OUT = re.compile(r"^# layout: not (\w+), (.+)$", re.MULTILINE)
 # What decides how C is made and compiled.
 BUILT_BY = ("setup.py", "requirements/build.txt")
 # Types come from this repository alone, so that the same is compiled whatever else is installed.
@@ -50,9 +51,10 @@ def source_directories(root: Path) -> list[str]:
 
 
 def marked_modules(mark: str, root: Path) -> dict[str, Path]:
-    """Return the modules of all folders that have the mark: names and paths, without `__init__`.
+    """Return the modules that a mark holds for: names and paths.
 
-    An image has the folders of its own service only.
+    Those of all folders that have it, without `__init__` and without modules that opt out. An image
+    has the folders of its own service only.
     """
     found = {}
     for directory in source_directories(root):
@@ -61,7 +63,8 @@ def marked_modules(mark: str, root: Path) -> dict[str, Path]:
             marks = MARKS.search((folder / "__init__.py").read_text())
             if marks and mark in marks[1].split(", "):
                 for path in sorted(folder.glob("*.py")):
-                    if path.name != "__init__.py":
+                    left_out = {name for name, _ in OPTED_OUT.findall(path.read_text())}
+                    if path.name != "__init__.py" and mark not in left_out:
                         found[f"{package}.{path.stem}"] = path.relative_to(root)
     return found
 

@@ -11,7 +11,7 @@ from nereid.core.wire.codecs import RequestCodec, ResponseCodec
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nereid.mesh_routing.route import OpenLink, SchedulerLink
+    from nereid.mesh_routing.router.route import OpenLink, SchedulerLink
 
 
 class OneScheduler:

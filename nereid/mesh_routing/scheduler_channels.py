@@ -14,7 +14,7 @@ from nereid.rpc.net.scheduler_addresses import watch_addresses
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from nereid.mesh_routing.route import OpenLink
+    from nereid.mesh_routing.router.route import OpenLink
     from nereid.rpc import Channel
     from nereid.rpc.net.scheduler_addresses import AddressSpec
 

@@ -16,8 +16,8 @@ from nereid.backends import Response
 from nereid.core.wire.codecs import RequestCodec, ResponseCodec
 from nereid.core.wire.messages import CachedModels, FlowControl, InferRequest, InferResponse
 from nereid.mesh_routing.access import OneScheduler
-from nereid.mesh_routing.mesh_router import MeshRouter
-from nereid.mesh_routing.pending_requests import PendingRequests
+from nereid.mesh_routing.router.mesh_router import MeshRouter
+from nereid.mesh_routing.router.pending_requests import PendingRequests
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Handlers, LocalChannel, Status

@@ -20,7 +20,7 @@ import pytest
 from nereid.core.errors import Aborted
 from nereid.core.wire.codecs import RequestCodec, ResponseCodec
 from nereid.core.wire.messages import CachedModels, InferRequest, InferResponse, Ownership
-from nereid.mesh_routing.mesh_router import MeshRouter
+from nereid.mesh_routing.router.mesh_router import MeshRouter
 from nereid.model_config import parse_config
 from nereid.pb import nereid_pb2 as pb
 from nereid.version import is_compiled

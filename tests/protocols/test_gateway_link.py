@@ -30,9 +30,9 @@ from nereid.core.wire.messages import (
     moved_response,
 )
 from nereid.mesh_routing.access import dial_scheduler
-from nereid.mesh_routing.mesh_router import MeshRouter
-from nereid.mesh_routing.pending_requests import PendingRequests
-from nereid.mesh_routing.route import Route
+from nereid.mesh_routing.router.mesh_router import MeshRouter
+from nereid.mesh_routing.router.pending_requests import PendingRequests
+from nereid.mesh_routing.router.route import Route
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.shm.mappings import SegmentLostError

@@ -18,8 +18,8 @@ from nereid.core.errors import Unavailable
 from nereid.core.wire.codecs import RequestCodec, ResponseCodec
 from nereid.core.wire.messages import CachedModels, InferRequest, InferResponse
 from nereid.mesh_routing.access import OneScheduler
-from nereid.mesh_routing.mesh_router import MeshRouter
-from nereid.mesh_routing.pending_requests import PendingRequests
+from nereid.mesh_routing.router.mesh_router import MeshRouter
+from nereid.mesh_routing.router.pending_requests import PendingRequests
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Handlers, LocalChannel

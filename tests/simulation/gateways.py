@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.wire.messages import InferRequest, InferResponse
-    from nereid.mesh_routing.route import MeshAccess
+    from nereid.mesh_routing.router.route import MeshAccess
     from nereid.rpc import Channel
     from nereid_gateway.core.infer_step import RequestHandle
     from tests.simulation.surroundings import Surroundings

@@ -2,3 +2,5 @@
 
 Knows neither streams nor models.
 """
+
+# layout: compiled

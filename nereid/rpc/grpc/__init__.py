@@ -2,3 +2,5 @@
 
 Handlers and messages are bytes here; nothing knows what they mean.
 """
+
+# layout: compiled

@@ -1,5 +1,7 @@
 """A server's table of handlers, and how coroutines among them are run. Shared by both engines."""
 
+# layout: not compiled, coroutines, in control calls alone
+
 from __future__ import annotations
 
 import asyncio

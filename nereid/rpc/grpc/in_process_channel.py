@@ -4,6 +4,8 @@ Messages are handed over as they are, one turn of the loop later, so that a hand
 inside its caller.
 """
 
+# layout: not compiled, coroutines, in control calls alone
+
 from __future__ import annotations
 
 import asyncio

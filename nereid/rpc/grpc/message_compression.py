@@ -2,6 +2,8 @@
 to their connections.
 """
 
+# layout: not compiled, coroutines, in control calls alone
+
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,7 @@
 """The asyncio gRPC server on our own engine."""
 
+# layout: not compiled, coroutines, in control calls alone
+
 from __future__ import annotations
 
 import asyncio

@@ -3,3 +3,5 @@
 Without I/O and without a clock but for protocol.py, which runs it on asyncio. Nothing here knows
 gRPC.
 """
+
+# layout: compiled

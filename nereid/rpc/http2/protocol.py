@@ -2,6 +2,8 @@
 goes out. Knows nothing of calls.
 """
 
+# layout: not compiled, extends asyncio.Protocol
+
 from __future__ import annotations
 
 import asyncio

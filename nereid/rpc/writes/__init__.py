@@ -1,1 +1,3 @@
 """Writes to sockets."""
+
+# layout: compiled

@@ -27,7 +27,7 @@ from nereid_gateway import settings as gateway_settings
 from nereid_gateway.service import GatewayService
 
 if TYPE_CHECKING:
-    from nereid.mesh_routing.route import MeshAccess
+    from nereid.mesh_routing.router.route import MeshAccess
     from nereid.process.gateway_group import GatewayGroup
     from nereid.process.service_process import Shutdown
     from nereid.rpc.net.shared_ports import InheritedPorts

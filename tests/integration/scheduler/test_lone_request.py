@@ -8,7 +8,7 @@ from typing import Any
 from nereid import rpc
 from nereid.core.wire.messages import CachedModels, FromScheduler, InferResponse, ToScheduler
 from nereid.mesh_routing.access import OneScheduler
-from nereid.mesh_routing.mesh_router import MeshRouter
+from nereid.mesh_routing.router.mesh_router import MeshRouter
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Status
 from nereid_gateway.service import joined

@@ -11,7 +11,7 @@ from tests.support.mesh.fake_link import FakeLink
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.mesh_routing.route import OpenLink
+    from nereid.mesh_routing.router.route import OpenLink
 
 
 class FakeTimer:

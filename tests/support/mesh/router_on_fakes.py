@@ -12,14 +12,14 @@ from nereid.core.wire.messages import (
     Ownership,
     moved_response,
 )
-from nereid.mesh_routing.mesh_router import MeshRouter
+from nereid.mesh_routing.router.mesh_router import MeshRouter
 from nereid.pb import kserve_pb2
 from tests.support.mesh.fake_link import UnsharedTensors
 from tests.support.mesh.fake_schedulers import FakeClock, FakeSchedulers
 
 if TYPE_CHECKING:
     from nereid.core.wire.messages import FromScheduler, Notice
-    from nereid.mesh_routing.pending_requests import PendingRequest, TensorSharing
+    from nereid.mesh_routing.router.pending_requests import PendingRequest, TensorSharing
 
 LIMIT_S = 30.0
 

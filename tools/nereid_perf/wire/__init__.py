@@ -2,3 +2,5 @@
 
 Each request costs plain callbacks: no task, no future. Nothing here decides when something is sent.
 """
+
+# layout: compiled

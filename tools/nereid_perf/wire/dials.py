@@ -1,5 +1,7 @@
 """Connections that are dialled for requests which wait for one. Knows no protocol."""
 
+# layout: not compiled, coroutines, in control calls alone
+
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,7 @@
 """gRPC streams (ModelStreamInfer): each connection has one, which its requests share."""
 
+# layout: not compiled, coroutines, in control calls alone
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -3,6 +3,8 @@
 `python -c` with a descriptor of the parent's pipe; not for users.
 """
 
+# layout: not compiled, extends asyncio.Protocol
+
 from __future__ import annotations
 
 import asyncio

@@ -6,6 +6,8 @@ that sequences that end without a word leave nothing behind. One table for model
 arrays and for those that execute requests: only their tensors differ.
 """
 
+# layout: not compiled, generic
+
 from __future__ import annotations
 
 import logging

@@ -4,6 +4,8 @@ Instances' threads record; replies are made on the event loop. Batches of models
 serve their streams themselves are not seen here: their times come with their responses.
 """
 
+# layout: not compiled, coroutines, in control calls alone
+
 from __future__ import annotations
 
 import asyncio

@@ -18,7 +18,7 @@ from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable
 from nereid.core.wire.messages import InferResponse, error_status_of
 from nereid.mesh_routing.access import OneScheduler, dial_scheduler
 from nereid.mesh_routing.control_calls import call_any, call_scheduler
-from nereid.mesh_routing.mesh_router import MeshRouter
+from nereid.mesh_routing.router.mesh_router import MeshRouter
 from nereid.shm.mappings import SegmentLostError, exists, read
 from nereid.shm.reference import SharedMemory
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from nereid import rpc
     from nereid.backends import RequestControl
     from nereid.core.wire.messages import InferRequest, Notice
-    from nereid.mesh_routing.pending_requests import PendingRequest, PendingRequests
-    from nereid.mesh_routing.route import MeshAccess
+    from nereid.mesh_routing.router.pending_requests import PendingRequest, PendingRequests
+    from nereid.mesh_routing.router.route import MeshAccess
 
     OnResponse = Callable[[InferResponse], None]
     OnReply = Callable[[bytes | NereidError], None]

@@ -1,1 +1,3 @@
 """Nouns of the gateway: a request's head, tensors, timings, and who sends it."""
+
+# layout: compiled

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable
 
     from nereid.core.wire.messages import InferRequest
-    from nereid.mesh_routing.pending_requests import PendingRequest
+    from nereid.mesh_routing.router.pending_requests import PendingRequest
 
 _SHARE: Final = 8
 # Counts may be wrong by this part of the limit, which bounds the cost of censuses per request.

@@ -16,7 +16,7 @@ from nereid_gateway.core.request_head import HeadReader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nereid.mesh_routing.pending_requests import PendingRequest
+    from nereid.mesh_routing.router.pending_requests import PendingRequest
     from nereid.timeline.recorder import Recorder
     from nereid.timeline.ring import PackedRing
 

@@ -1,1 +1,3 @@
 """The data plane: the one chain from both fronts to the schedulers."""
+
+# layout: compiled

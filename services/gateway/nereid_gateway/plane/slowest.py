@@ -1,5 +1,7 @@
 """The slowest things of the last minute, in bounded memory. Pure: `now` in."""
 
+# layout: not compiled, generic
+
 from __future__ import annotations
 
 from heapq import heappush, heapreplace

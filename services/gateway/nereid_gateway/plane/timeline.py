@@ -5,6 +5,8 @@ schedulers and their executors. All are requested at once, so that they cover th
 received parts are passed on in the form that the client reads. The module knows no HTTP.
 """
 
+# layout: not compiled, coroutines, in control calls alone
+
 from __future__ import annotations
 
 import socket
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from nereid.mesh_routing.route import MeshAccess
+    from nereid.mesh_routing.router.route import MeshAccess
     from nereid.process.gateway_group import GatewayGroup
 
 # Time for which another service may send nothing before it counts as missing.

@@ -15,7 +15,7 @@ from nereid.core.errors import STOPPING_MESSAGE, InvalidArgument, NereidError, U
 from nereid.core.retry_after import DEFAULT_MS, DrainEstimate
 from nereid.core.sequence_owners import SEQUENCE_ID
 from nereid.core.wire.messages import CachedModels, payload_bytes
-from nereid.mesh_routing.mesh_router import MeshRouter
+from nereid.mesh_routing.router.mesh_router import MeshRouter
 from nereid.rpc.net.limits.budget import OverBudgetError, account_of
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 from nereid_gateway.core.access.sequence_owners import sequence_owner
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.wire.messages import InferRequest, Notice
-    from nereid.mesh_routing.route import MeshAccess
+    from nereid.mesh_routing.router.route import MeshAccess
     from nereid.rpc.net.limits.budget import ByteBudget
     from nereid_gateway.core.infer_step import OnResponse, RequestHandle
     from nereid_gateway.core.tensors.tensor_memory import TensorMemory

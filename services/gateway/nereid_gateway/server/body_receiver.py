@@ -4,6 +4,8 @@ A connection would be handed bytes objects that it has to copy. The receiver is 
 protocol from the time that such a body begins to arrive until it is complete.
 """
 
+# layout: not compiled, extends asyncio.BufferedProtocol
+
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,7 @@
 """Tasks of HTTP calls that cannot be responded to at once."""
 
+# layout: not compiled, closures, in control calls alone
+
 from __future__ import annotations
 
 import asyncio

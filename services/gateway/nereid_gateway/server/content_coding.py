@@ -3,6 +3,8 @@
 The readable part of a damaged stream is used; bytes that are no stream at all yield nothing.
 """
 
+# layout: not compiled, coroutines, in control calls alone
+
 from __future__ import annotations
 
 import re

@@ -1,5 +1,7 @@
 """HTTP port that accepts connections, keeps the set of them, closes silent ones, and drains."""
 
+# layout: not compiled, coroutines, in control calls alone
+
 from __future__ import annotations
 
 import asyncio

@@ -1,1 +1,3 @@
 """Links of gateways: a request's way from its frame to a queue."""
+
+# layout: compiled

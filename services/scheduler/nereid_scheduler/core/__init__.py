@@ -1,1 +1,3 @@
 """Nouns of the scheduler: requests, instances, measurements, models. Decide little, do no I/O."""
+
+# layout: compiled

@@ -2,3 +2,5 @@
 
 A version owns a queue and the batches of its instances. Knows neither executors nor the catalogue.
 """
+
+# layout: compiled

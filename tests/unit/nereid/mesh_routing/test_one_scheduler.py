@@ -16,7 +16,7 @@ from nereid.core.wire.messages import (
     moved_response,
 )
 from nereid.mesh_routing.access import OneScheduler
-from nereid.mesh_routing.mesh_router import MeshRouter
+from nereid.mesh_routing.router.mesh_router import MeshRouter
 from nereid.rpc import Handlers, LocalChannel
 from tests.support.mesh.fake_link import FakeLink, UnsharedTensors
 from tests.support.mesh.fake_schedulers import FakeClock

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from nereid.core.wire.messages import InferRequest
-from nereid.mesh_routing.pending_requests import PendingRequest
+from nereid.mesh_routing.router.pending_requests import PendingRequest
 from nereid.rpc.net.limits.budget import BudgetLimits, ByteBudget
 from nereid_gateway.core.pending_shares import PendingShares
 

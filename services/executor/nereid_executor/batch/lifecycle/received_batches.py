@@ -28,6 +28,8 @@ States of sequences are asked for while no batch executes, and given when none i
 Everything else breaks the protocol, and the stream ends for it.
 """
 
+# layout: not compiled, generic
+
 from __future__ import annotations
 
 import threading

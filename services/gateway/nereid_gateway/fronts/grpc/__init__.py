@@ -2,3 +2,5 @@
 
 Both gRPC engines serve the handlers declared here; HTTP/2 itself is `nereid.rpc`.
 """
+
+# layout: compiled

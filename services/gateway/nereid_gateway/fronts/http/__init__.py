@@ -12,3 +12,5 @@ The path of one request:
 
 `server` is HTTP/1.1 itself and knows no route; `json` reads and writes Triton's documents.
 """
+
+# layout: compiled

@@ -23,7 +23,7 @@ from nereid_gateway.plane.control.group_counts import GroupCounts
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from nereid.mesh_routing.route import MeshAccess
+    from nereid.mesh_routing.router.route import MeshAccess
     from nereid.process.gateway_group import GatewayGroup
 
 # Interval of reads. The counts of a scheduler since the last read are lost if it is killed.

@@ -1,1 +1,3 @@
 """Times and counts of executions and requests."""
+
+# layout: compiled

@@ -1,1 +1,3 @@
 """A request in the scheduler: its entry, sequence, trace, and frame."""
+
+# layout: compiled

@@ -3,6 +3,8 @@
 Knows no model version: admission decides when a request may leave.
 """
 
+# layout: not compiled, coroutines, in control calls alone
+
 from __future__ import annotations
 
 import asyncio

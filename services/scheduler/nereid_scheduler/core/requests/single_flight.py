@@ -5,6 +5,8 @@ Pure. A flight is in the table from its first member until it lands. A member th
 other: when the leader leaves, the follower that has waited longest leads.
 """
 
+# layout: not compiled, generic
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field

@@ -1,1 +1,3 @@
 """Loads, updates and unloads of model versions on executors, and their streams."""
+
+# layout: compiled

@@ -3,6 +3,8 @@
 Knows no executor: it asks a callback whether a load is finished, each time a version has changed.
 """
 
+# layout: not compiled, coroutines, in control calls alone
+
 from __future__ import annotations
 
 import asyncio

@@ -1,1 +1,3 @@
 """Validation of requests and of warm-up requests against a model's configuration."""
+
+# layout: compiled

@@ -6,6 +6,8 @@ module or package called `nereid` finds this one instead, and needs an environme
 (EXECUTION_ENV_PATH) for that.
 """
 
+# layout: not compiled, a program
+
 import os
 import sys
 

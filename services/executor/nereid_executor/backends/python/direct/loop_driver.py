@@ -5,6 +5,8 @@ between the socket and the caller. What nobody waits for in this way is left to 
 driver's own, which also looks after the loop now and then while nothing is pending.
 """
 
+# layout: not compiled, extends asyncio.SelectorEventLoop
+
 from __future__ import annotations
 
 import asyncio

@@ -1,1 +1,3 @@
 """The HTTP server of the managed endpoints' ports."""
+
+# layout: compiled

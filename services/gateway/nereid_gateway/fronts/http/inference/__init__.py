@@ -1,1 +1,3 @@
 """The endpoint `infer`: its request, run and response."""
+
+# layout: compiled

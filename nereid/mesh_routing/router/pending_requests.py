@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from nereid.core.errors import NereidError
     from nereid.core.wire.messages import InferRequest, Notice
-    from nereid.mesh_routing.route import Route
+    from nereid.mesh_routing.router.route import Route
 
     OnResponse = Callable[[InferResponse], None]
     # A request, and its gRPC status code.

@@ -20,8 +20,8 @@ from nereid.core.retry_after import DEFAULT_MS
 from nereid.core.wire.messages import CachedModels, Ownership
 from nereid.mesh_routing.control_calls import UNREACHABLE, unreachable
 from nereid.mesh_routing.notice_merge import NoticeMerge
-from nereid.mesh_routing.pending_requests import PendingRequests
-from nereid.mesh_routing.route import Route
+from nereid.mesh_routing.router.pending_requests import PendingRequests
+from nereid.mesh_routing.router.route import Route
 from nereid.mesh_routing.routing_table import RoutingTable
 from nereid.pb import kserve_pb2
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from nereid.core.errors import NereidError
     from nereid.core.wire.messages import InferRequest, Notice
-    from nereid.mesh_routing.pending_requests import OnEnd, PendingRequest, TensorSharing
-    from nereid.mesh_routing.route import Clock, Schedulers, Timer
+    from nereid.mesh_routing.router.pending_requests import OnEnd, PendingRequest, TensorSharing
+    from nereid.mesh_routing.router.route import Clock, Schedulers, Timer
 
 _log = logging.getLogger(__name__)
 

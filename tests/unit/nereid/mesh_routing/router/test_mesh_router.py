@@ -16,7 +16,7 @@ from nereid.core.wire.messages import (
     moved_response,
 )
 from nereid.mesh_routing.control_calls import UNREACHABLE
-from nereid.mesh_routing.mesh_router import NO_OWNER, MeshRouter
+from nereid.mesh_routing.router.mesh_router import NO_OWNER, MeshRouter
 from nereid.shm.mappings import SegmentLostError
 from tests.support.mesh.fake_schedulers import FakeSchedulers
 from tests.support.mesh.router_on_fakes import LIMIT_S, RouterOnFakes
