@@ -1,4 +1,4 @@
-"""A client's W3C traceparent and tracestate to the binary form in which services pass them on."""
+"""Conversion of a client's W3C traceparent and tracestate to the services' binary form."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ _ENTRY: Final = re.compile(
     r"(?:[a-z][a-z0-9_\-*/]{0,255}|[a-z0-9][a-z0-9_\-*/]{0,240}@[a-z][a-z0-9_\-*/]{0,13})"
     r"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]\Z"
 )
-# W3C's figures: entries of a list, characters that are passed on at least, and the length from
-# which entries are the first to be left out.
+# The figures are W3C's: the maximum number of entries, the number of characters that must be passed
+# on at least, and the length above which entries are left out first.
 _MAX_ENTRIES: Final = 32
 _MAX_STATE: Final = 512
 _LONG_ENTRY: Final = 128
 
 
 def binary(traceparent: str | bytes, tracestate: str | bytes | None = None) -> bytes:
-    """Version, trace id, span id and flags in 26 bytes, and the tracestate; b"" for what is no
-    valid traceparent.
+    """Return version, trace id, span id and flags in 26 bytes, followed by the tracestate.
 
-    Later versions begin as version 0 does and are read as it, as the standard asks. A tracestate
-    that is not valid is left out.
+    The result is empty if the traceparent is not valid. Later versions begin as version 0 does and
+    are read like it, as the standard asks. A tracestate that is not valid is left out.
     """
     match = _TRACEPARENT.match(_text(traceparent).strip())
     if not match:
@@ -41,7 +40,7 @@ def _text(header: str | bytes) -> str:
 
 
 def _checked_state(text: str) -> bytes:
-    """The entries of a tracestate that are passed on; none if one of them is invalid."""
+    """Return the entries of a tracestate to pass on; none of them if one is invalid."""
     entries = [entry for part in text.split(",", _MAX_ENTRIES + 1) if (entry := part.strip(" \t"))]
     if len(entries) > _MAX_ENTRIES or not all(map(_ENTRY.match, entries)):
         return b""

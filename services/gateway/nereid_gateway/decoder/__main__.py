@@ -26,12 +26,16 @@ if TYPE_CHECKING:
     from nereid_gateway.core.tensors.jobs import Blob
 
 _SET_PARENT_DEATH_SIGNAL: Final = 1
-# Loaded before memory is limited: what the jobs need.
+# Modules that the jobs need; they are loaded before memory is limited.
 _JOB_MODULES: Final = (infer_codec, generate_schema)
 
 
 def main(argv: Sequence[str]) -> None:
-    """argv: the socket's descriptor, the parent's number, the limit of memory, the niceness."""
+    """Run jobs until the gateway closes the socket.
+
+    argv has the socket's descriptor, the parent's process id, the memory limit in bytes, and the
+    niceness.
+    """
     descriptor, parent, memory_bytes, niceness = map(int, argv)
     channel = socket.socket(fileno=descriptor)
     _die_with_parent(parent)
@@ -39,7 +43,8 @@ def main(argv: Sequence[str]) -> None:
     import_deferred()
     if sys.platform == "linux":
         _limit_memory(memory_bytes)
-    # Documents have no cycles; walking a million lists again and again takes most of the time.
+    # Decoded documents have no cycles, and collections that walk a million lists again and again
+    # would take most of the time. The loop below collects once after each job.
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -54,7 +59,7 @@ def main(argv: Sequence[str]) -> None:
     except MemoryError:
         os._exit(outcomes.OUT_OF_MEMORY_EXIT_CODE)
     except (EOFError, OSError):
-        # The gateway needs this process no more.
+        # The gateway does not need this process any more.
         return
 
 
@@ -71,13 +76,13 @@ def _run_job(job: Any, arguments: Any, blobs: list[bytes]) -> tuple[Any, Sequenc
 
 
 def _limit_memory(memory_bytes: int) -> None:
-    """Beyond what is mapped already, most of which is libraries."""
+    """Limit memory in addition to what is mapped already, which is mostly libraries."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     mapped_bytes = pages * resource.getpagesize()
     limit_bytes = mapped_bytes + memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Where memory runs out all the same, this process is killed rather than its gateway.
+    # If the machine still runs out of memory, the kernel kills this process before the gateway.
     Path("/proc/self/oom_score_adj").write_text("1000")
 
 

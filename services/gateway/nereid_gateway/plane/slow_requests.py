@@ -1,6 +1,6 @@
-"""The step of the data plane that knows the slowest requests, while a console is open.
+"""The step of the data plane that records the slowest requests while a console is open.
 
-It is only there with --console, and passes requests on as they are while none is open.
+It exists only with --console, and passes requests on unchanged while no console is open.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ if TYPE_CHECKING:
 
 
 class SlowRequests:
-    """An InferStep."""
+    """An `InferStep` that records the slowest requests."""
 
     def __init__(self, infer: Infer) -> None:
         self._infer = infer
         self._slowest: Slowest[document.SlowRequest] = Slowest()
-        # Whether anybody looks.
+        # True while a console is open.
         self._watched = False
 
     def watch(self, *, watched: bool) -> None:
-        """Begin to record, or end and forget."""
+        """Begin to record, or stop and forget all requests."""
         self._watched = watched
         self._slowest.clear()
 
     def slowest(self) -> list[document.SlowRequest]:
-        """Those of the last minute, the slowest first."""
+        """Return the slowest requests of the last minute, the slowest one first."""
         return self._slowest.slowest(time.monotonic())
 
     def infer(self, request: InferRequest, on_response: OnResponse, /) -> RequestHandle:
-        """Send a request on."""
+        """Forward a request, and record it if it is slow and a console is open."""
         if not self._watched:
             return self._infer(request, on_response)
-        # The scheduler says where the time went; the front writes it only for clients that asked.
+        # This makes the scheduler return timings. The front still writes them only to clients that
+        # have asked for them.
         request.wants_timings = True
         return self._infer(request, _Watched(self, request, on_response).on_response)
 
@@ -50,13 +51,13 @@ class SlowRequests:
         self, request: InferRequest, response: InferResponse, timings: RequestTimings | None,
         duration_ns: int,
     ) -> None:  # fmt: skip
-        """A request has had its last response."""
+        """Record a request that has had its last response, if it is among the slowest."""
         if self._watched and self._slowest.accepts(duration_ns, time.monotonic()):
             self._slowest.add(duration_ns, _described(request, response, timings, duration_ns))
 
 
 class _Watched:
-    """One request, until its last response."""
+    """A recorded request, until its last response."""
 
     __slots__ = ("_began_ns", "_on_response", "_owner", "_request", "_timings")
 

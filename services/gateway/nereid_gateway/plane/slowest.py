@@ -1,4 +1,4 @@
-"""The slowest things of the last minute, in bounded memory. Pure: `now` in."""
+"""The slowest items of the last minute, in bounded memory. Pure: the time is passed in."""
 
 # layout: not compiled, generic
 
@@ -12,18 +12,22 @@ T = TypeVar("T")
 
 
 class Slowest(Generic[T]):
-    """At most `most` of each part of the window; what is older than the window is forgotten."""
+    """Keeps the slowest items of a window of time.
+
+    The window consists of parts, and at most `most` items of each part are kept. Items that are
+    older than the window are forgotten.
+    """
 
     def __init__(self, most: int = 20, window_s: float = 60.0, parts: int = 6) -> None:
         self._most = most
         self._part_s = window_s / parts
         self._parts = parts
         self._numbers = count()
-        # The start of each part, and a heap of durations in it.
+        # Start time of each part, and a heap of its items by duration.
         self._heaps: list[tuple[float, list[tuple[float, int, T]]]] = []
 
     def accepts(self, duration: float, now_s: float) -> bool:
-        """Whether one of this duration would be among them; makes way for it."""
+        """Return whether an item of this duration would be kept; begin a new part if one is due."""
         if not self._heaps or now_s - self._heaps[-1][0] >= self._part_s:
             self._forget(now_s)
             self._heaps.append((now_s, []))
@@ -31,7 +35,7 @@ class Slowest(Generic[T]):
         return len(heap) < self._most or duration > heap[0][0]
 
     def add(self, duration: float, item: T) -> None:
-        """Add one that accepts() has just said yes to."""
+        """Add an item that accepts() has just accepted."""
         heap = self._heaps[-1][1]
         entry = duration, next(self._numbers), item
         if len(heap) < self._most:
@@ -40,15 +44,15 @@ class Slowest(Generic[T]):
             heapreplace(heap, entry)
 
     def slowest(self, now_s: float) -> list[T]:
-        """Those of the window, the slowest first."""
+        """Return at most `most` items of the window, the slowest one first."""
         self._forget(now_s)
-        entries = sorted((each for _, heap in self._heaps for each in heap), reverse=True)
+        entries = sorted((entry for _, heap in self._heaps for entry in heap), reverse=True)
         return [item for _, _, item in entries[: self._most]]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all items."""
         self._heaps.clear()
 
     def _forget(self, now_s: float) -> None:
         oldest_s = now_s - self._part_s * self._parts
-        self._heaps = [each for each in self._heaps if each[0] > oldest_s]
+        self._heaps = [part for part in self._heaps if part[0] > oldest_s]

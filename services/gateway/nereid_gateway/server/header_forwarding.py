@@ -1,7 +1,7 @@
-"""Headers that become parameters of their request, where their names match a pattern.
+"""Headers that become parameters of their request if their names match a pattern.
 
-Patterns are RE2's, as on Triton, searched for in a name without regard to case; RE2 takes linear
-time whatever the names. Only a gateway with a pattern loads the library.
+Patterns are RE2's, as on Triton, and are searched for in a name without regard to case; RE2 takes
+linear time for any name. Only a gateway with a pattern loads the library.
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ if TYPE_CHECKING:
 
     Text = str | bytes
 
-# These have a meaning as parameters.
+# These names have a meaning as parameters and are not forwarded.
 _OWN: Final = frozenset({"sequence_id", "sequence_start", "sequence_end"})
-# A stream's own metadata.
+# Metadata that controls a stream; it is not forwarded.
 _STREAM: Final = "triton_grpc_error"
 _CACHED_NAMES: Final = 1024
 
 
 def checked(text: str) -> str:
-    """text, if it is a pattern of RE2; else ValueError."""
+    """Return text if it is empty or a pattern of RE2.
+
+    Raises:
+        ValueError: RE2 cannot compile it, or is not installed.
+    """
     if text:
         _compile(text)
     return text
@@ -36,7 +40,7 @@ def checked(text: str) -> str:
 
 def _compile(text: str) -> Any:
     try:
-        # Imported only where the settings ask for it.
+        # Only settings with a pattern need the package.
         import re2  # noqa: PLC0415
     except ImportError as error:
         raise ValueError("forwarding headers needs the package google-re2") from error
@@ -56,29 +60,37 @@ class HeaderForwarding:
     """Adds the headers that match one pattern to requests."""
 
     def __init__(self, pattern: str, without: Collection[str] = ()) -> None:
-        """without: headers that are never forwarded, in lower case."""
+        """Compile the pattern; without has headers that are never forwarded, in lower case.
+
+        Raises:
+            ValueError: RE2 cannot compile the pattern, or is not installed.
+        """
         self._pattern = _compile(pattern)
         self._without = without
-        # Whether a name matches.
+        # Results of the match by header name.
         self._matching: BoundedCache[Text, bool] = BoundedCache(_CACHED_NAMES)
 
     def forward_headers(self, request: InferRequest, headers: Iterable[tuple[Text, Text]]) -> None:
-        """Make parameters of the headers that match; a reserved name makes it an error."""
-        given: dict[str, Parameter] = {}
+        """Add the headers that match as parameters of the request.
+
+        A reserved name gives the request an error status, unless it has one already.
+        """
+        matching: dict[str, Parameter] = {}
         for name, value in headers:
             matches = self._matching.get(name)
             if self._matches(name) if matches is None else matches:
-                given[_text(name)] = _text(value)
-        if not given:
+                matching[_text(name)] = _text(value)
+        if not matching:
             return
-        for name in given:
+        for name in matching:
             if name.startswith("triton_") and request.error_status is None:
                 request.error_status = error_status_of(
                     InvalidArgument(
                         f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
                     )
                 )
-        request.parameters = given if request.parameters is None else request.parameters | given
+        known = request.parameters
+        request.parameters = matching if known is None else known | matching
 
     def _matches(self, name: Text) -> bool:
         text = _text(name)
@@ -92,24 +104,27 @@ def _text(text: Text) -> str:
 
 
 class CasePreservingHeaders(dict[bytes, bytes]):
-    """Headers by lower-case name, and as the client spelt the names."""
+    """Headers by lower-case name, and in `spelt` by the names as the client wrote them."""
 
     def __init__(self, other: CasePreservingHeaders | None = None) -> None:
         super().__init__(other or {})
         self.spelt: dict[bytes, bytes] = {} if other is None else other.spelt
 
     def copy(self) -> CasePreservingHeaders:
+        """Return a copy that shares the spelt names."""
         return CasePreservingHeaders(self)
 
 
 class CasePreservingReader(RequestReader):
-    """Reads calls that have CasePreservingHeaders."""
+    """Reads calls and gives them CasePreservingHeaders."""
 
     def on_message_begin(self) -> None:
+        """Give the new call its empty headers; the parser calls this."""
         super().on_message_begin()
         self.current.headers = CasePreservingHeaders()
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header with its name as spelt; the parser calls this."""
         super().on_header(name, value)
         headers = self.current.headers
         if isinstance(headers, CasePreservingHeaders):

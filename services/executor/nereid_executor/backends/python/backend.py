@@ -1,6 +1,7 @@
 """The Python backend: model.py files with Triton's interface, one worker process per instance.
 
-A worker that ends unexpectedly takes only what it was executing with it; it is started again.
+When a worker ends unexpectedly, only the requests that it was executing are lost; it is started
+again.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_FILENAME: Final = "model.py"
 _HAS_AUTO_COMPLETE: Final = re.compile(rb"\bauto_complete_config\b")
-# What auto_complete_config may change.
+# Fields that auto_complete_config may change.
 _COMPLETABLE: Final = (
     "max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy"
 )  # fmt: skip
@@ -72,19 +73,19 @@ _RESTARTS: Final = BackoffOptions(first_s=0.1, factor=2.0, largest_s=30.0)
 
 
 def uses_gpus() -> bool:
-    """Models may use GPUs by themselves, but the backend does not need one to be offered."""
+    """Return False: models may use GPUs by themselves, but the backend needs none to be offered."""
     return False
 
 
 def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
-    """The configuration as the model's auto_complete_config leaves it."""
+    """Return the configuration that the model's auto_complete_config leaves."""
     return describe_within(config, version_path, None)
 
 
 def describe_within(
     config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None
 ) -> ModelDescription:
-    """Describe as describe() does; kill a worker that takes longer. None: no limit."""
+    """Describe a model as describe() does, but kill a worker that takes longer than limit_s."""
     path = _model_file(config, version_path)
     completed = model_config_pb2.ModelConfig()
     completed.CopyFrom(config)
@@ -98,7 +99,7 @@ def describe_within(
         try:
             worker.wait_for(wire.STARTED, settings.start_s)
             worker.send_json(wire.DESCRIBE, _model_settings(config, path))
-            limits_s = [each for each in (settings.initialize_s, limit_s) if each is not None]
+            limits_s = [limit for limit in (settings.initialize_s, limit_s) if limit is not None]
             body = worker.wait_for(wire.DESCRIBED, min(limits_s, default=None))
             described = json.loads(bytes(body))
         except (wire.LostError, wire.SlowError) as error:
@@ -110,7 +111,7 @@ def describe_within(
 
 
 def describe_runs_code(config: model_config_pb2.ModelConfig, version_path: Path) -> bool:
-    """Whether describe() has a worker import the model's source, and call what is in it.
+    """Return whether describe() has a worker import the model's file and call its code.
 
     Raises:
         NereidError: there is no such file.
@@ -121,7 +122,12 @@ def describe_runs_code(config: model_config_pb2.ModelConfig, version_path: Path)
 
 
 def load(spec: InstanceSpec) -> PythonModel:
-    """A worker for this instance, with its model initialised."""
+    """Start a worker for this instance and initialise its model.
+
+    Raises:
+        NereidError: the file does not exist, a setting is invalid, or the model cannot be
+            initialised.
+    """
     _model_file(spec.config, spec.version_path)
     settings = read_worker_settings(spec.config, spec.version_path.parent, spec.settings)
     return PythonModel(spec, settings)
@@ -148,7 +154,7 @@ def _model_settings(config: model_config_pb2.ModelConfig, path: Path) -> dict[st
 def _merge_completed(
     config: model_config_pb2.ModelConfig, described: dict[str, Any] | None
 ) -> None:
-    """Replace the fields of config that the model may complete; None: it completes none."""
+    """Replace the fields of config that the model has completed; None means no fields."""
     if described is None:
         return
     fields: dict[str, Any] = {name: described[name] for name in _COMPLETABLE if name in described}
@@ -164,15 +170,16 @@ def _merge_completed(
 
 
 class PythonModel:
-    """A model in a worker; used by its instance's thread alone, but where said otherwise."""
+    """A model in a worker; only its instance's thread uses it, unless a method says otherwise."""
 
     def __init__(self, spec: InstanceSpec, settings: WorkerSettings) -> None:
         self._spec = spec
         self._settings = settings
         self.decoupled = spec.config.model_transaction_policy.decoupled
         self.execution_timeout_s = settings.execute_s
-        # The worker can serve the stream itself in Nereid's own Python, if nobody has to interrupt
-        # a batch, pass responses on before it is executed, or keep anything between batches.
+        # The worker can serve the stream itself if it runs in Nereid's own Python, and if the
+        # executor need not interrupt a batch, forward responses before the batch has ended, or keep
+        # state between batches.
         sequences = spec.config.sequence_batching
         self._iterative = sequences.iterative_sequence
         self.can_serve_stream = (
@@ -186,7 +193,7 @@ class PythonModel:
         reshapes = output_reshapes(spec.config)
         self._heads = ResponseHeads(spec.config.name, str(spec.version), reshapes)
         self._forms = RequestForms(lambda parts: self._send_frame(wire.FORM, parts))
-        # Of requests in flight, by batch and member.
+        # Output buffers of requests in flight, by batch and member.
         self._output_buffers: dict[tuple[int, int], SharedMemory] = {}
         self._notifications = NotificationHandler(spec.name, spec.config.name)
         self._queries = ReadinessQueries()
@@ -199,13 +206,17 @@ class PythonModel:
 
     @property
     def memory_bytes(self) -> int:
-        """What its worker takes, which is another process."""
+        """Memory of the worker's process in bytes."""
         return 0 if self._worker is None else process_bytes(self._worker.pid)
 
     # ---- the worker's life
 
     def _start_worker(self) -> WorkerProcess:
-        """Raises Internal if its model cannot be initialised."""
+        """Start a worker and initialise its model.
+
+        Raises:
+            Internal: the worker cannot be started, or the model cannot be initialised.
+        """
         spec, settings = self._spec, self._settings
         self._forms.clear()
         self._output_buffers.clear()
@@ -244,7 +255,7 @@ class PythonModel:
             self._notifications.on_notification(kind, body)
 
     def _initialize_arguments(self) -> dict[str, str]:
-        """The arguments of the model's initialize()."""
+        """Return the arguments of the model's initialize()."""
         spec = self._spec
         return {
             "model_config": config_json(visible_config(spec.config, spec.gpu)).decode(),
@@ -257,7 +268,7 @@ class PythonModel:
         }
 
     def restart(self, stopping: Event) -> bool:
-        """Start a new worker, with back-off while that fails."""
+        """Start a new worker, with back-off while that fails; return False if stopping was set."""
         self._remove_worker(WorkerProcess.kill)
         backoff = Backoff(_RESTARTS)
         while not stopping.is_set():
@@ -275,10 +286,12 @@ class PythonModel:
         return False
 
     def terminate(self) -> None:
+        """Kill the worker at once; frames that it has sent can still be read."""
         if self._worker is not None:
             self._worker.terminate()
 
     def close(self) -> None:
+        """Finalise the model, end its worker and remove its metrics."""
         self._remove_worker(WorkerProcess.shut_down)
         self._notifications.remove_metrics()
 
@@ -291,38 +304,55 @@ class PythonModel:
 
     @property
     def reports_readiness(self) -> bool:
+        """True if the loaded model has is_ready()."""
         return self._queries.enabled
 
     def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
-        """From any thread."""
+        """Ask the model whether it is ready; any thread may call this.
+
+        on_response is called as `ReadinessQueries.submit_query` says.
+        """
         self._queries.submit_query(on_response)
 
     # ---- its instance's stream
 
     @property
     def last_batch_begun(self) -> int:
+        """Number of the last batch of a stream that the worker serves itself; 0 means none."""
         worker = self._worker
         return worker.last_batch if self._serves_stream and worker is not None else 0
 
     def begin_tenure(self) -> None:
+        """Forget the last batch, because another scheduler numbers its batches from the start."""
         if self._worker is not None:
             self._worker.forget_last_batch()
 
     def running_requests(self) -> Sequence[int]:
-        """From any thread."""
+        """Return the ids of the executing requests of a stream that the worker serves itself.
+
+        Any thread may call this.
+        """
         worker = self._worker
-        # A worker that is being removed has no memory any more.
+        # The memory of a worker that is being removed is closed, which raises ValueError.
         with contextlib.suppress(ValueError):
             return worker.running_requests if self._serves_stream and worker is not None else ()
         return ()
 
     def serve_stream(self, context: StreamContext) -> None:
+        """Have the worker serve the instance's stream; return when the stream has ended.
+
+        Raises:
+            ModelLostError: there is no worker, or it has ended.
+            RpcError: the stream could not be opened, or broke.
+            ProtocolError: the scheduler broke the protocol.
+            Internal: the worker cannot serve the stream.
+        """
         self._serves_stream = True
         worker = self._running_worker()
         DirectSupervisor(self._spec, worker, context).run(self._send_from_other_threads)
 
     def wake(self) -> None:
-        """From any thread."""
+        """Wake the instance's thread; any thread may call this."""
         worker = self._worker
         if worker is not None:
             worker.calls.wake()
@@ -330,40 +360,54 @@ class PythonModel:
     # ---- batches
 
     def file_descriptors(self) -> Sequence[int]:
+        """Return descriptors, at least one of which is readable if there are updates to collect."""
         return self._running_worker().descriptors
 
     def begin_batch(self, batch: int, requests: Sequence[Request]) -> None:
+        """Send a batch to the worker, which begins to execute it.
+
+        Raises:
+            InvalidArgument: the requests are larger together than a frame may be.
+            ModelLostError: the worker has ended.
+        """
         worker = self._running_worker()
         members = []
         latest_us: int | None = 0
         for place, request in enumerate(requests):
             remaining_us = request.remaining_us
             form = self._forms.number_of(request.spec)
-            # As wire.Members.
+            # The tuple has the fields of wire.Member.
             members.append((form, remaining_us, meta_of(request), tensors_of(request)))
-            # One without a deadline removes that of all.
+            # The batch has a deadline only if all of its requests have one.
             if latest_us is not None:
                 latest_us = max(latest_us, remaining_us) if remaining_us else None
             if request.output_buffer is not None:
                 self._output_buffers[batch, place] = request.output_buffer
         if self.decoupled:
-            # It may make calls on behalf of any of its open requests.
+            # A decoupled model may make calls on behalf of any of its open requests.
             latest_us = None
         worker.calls.deadline = time.monotonic() + latest_us / 1e6 if latest_us else None
         self._send_frame(wire.BATCH, wire.batch_parts(batch, members))
 
     def control_request(self, batch: int, member: int, kind: int) -> None:
+        """Cancel, pause or resume a request; kinds are those of MemberControl."""
         self._send_frame(wire.CONTROL, [_CONTROL.pack(batch, member, kind)])
 
     def may_have_begun(self, batch: int) -> bool:
+        """Return whether a lost worker may have begun to execute this batch."""
         return self._worker is None or self._worker.last_batch >= batch
 
     def collect_updates(self, ready: Collection[int]) -> Iterator[BatchUpdate]:
+        """Yield the updates that have arrived; ready has the readable descriptors.
+
+        Raises:
+            ModelLostError: the worker has ended; raised after its last update.
+        """
         worker = self._running_worker()
         with worker.loss_reported():
             for kind, body in worker.arrived_frames(ready):
                 if kind == wire.RESPONSES:
-                    # Calls from now on are not on behalf of this batch.
+                    # Calls that come from now on are not on behalf of this batch.
                     worker.calls.deadline = None
                     yield self._update_of(body)
                 else:
@@ -372,7 +416,7 @@ class PythonModel:
                 self._send_from_other_threads()
 
     def _send_from_other_threads(self) -> None:
-        """Send the worker responses to its calls, and queries, that other threads left for it."""
+        """Send the worker the responses to its calls and the queries that other threads left."""
         worker = self._running_worker()
         worker.send_call_responses()
         for number in self._queries.pop_unsent():

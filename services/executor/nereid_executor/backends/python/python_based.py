@@ -1,7 +1,7 @@
-"""Backends that are a folder with a model.py, which Triton calls Python-based.
+"""Backends that consist of a folder with a model.py, which Triton calls Python-based.
 
-Such a file runs every model of its backend, where the Python backend runs a file of each model's
-own. Knows how to hand one over to the Python backend, and nothing of how that runs it.
+Such a file runs every model of its backend, whereas the Python backend runs a file of each model's
+own. This module passes the backend's file to the Python backend, which runs it.
 """
 
 from __future__ import annotations
@@ -19,35 +19,40 @@ if TYPE_CHECKING:
 
 
 class PythonBased:
-    """One such backend, by its model.py."""
+    """A Python-based backend with this model.py; its methods are those of a backend."""
 
     def __init__(self, source: Path) -> None:
         self._source = source
 
     def uses_gpus(self) -> bool:
+        """Return whether the backend needs GPUs to be offered, as the Python backend does."""
         return backend.uses_gpus()
 
     def describe(
         self, config: model_config_pb2.ModelConfig, version_path: Path
     ) -> ModelDescription:
+        """Return the configuration that the backend's auto_complete_config leaves."""
         return self.describe_within(config, version_path, None)
 
     def describe_within(
         self, config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None
     ) -> ModelDescription:
+        """Describe a model as describe() does, but kill a worker that takes longer than limit_s."""
         described = backend.describe_within(self._with_source(config), version_path, limit_s)
         if described.config is not None:
             described.config.default_model_filename = config.default_model_filename
         return described
 
     def describe_runs_code(self, config: model_config_pb2.ModelConfig, version_path: Path) -> bool:
+        """Return whether describe() has a worker import the backend's file and call its code."""
         return backend.describe_runs_code(self._with_source(config), version_path)
 
     def load(self, spec: InstanceSpec) -> RequestModel:
+        """Start a worker for this instance and initialise its model."""
         return backend.load(replace(spec, config=self._with_source(spec.config)))
 
     def _with_source(self, config: model_config_pb2.ModelConfig) -> model_config_pb2.ModelConfig:
-        """A configuration whose model file is the backend's: an absolute path is kept as it is."""
+        """Return a copy of config with the backend's file as the model's, by an absolute path."""
         copy = model_config_pb2.ModelConfig()
         copy.CopyFrom(config)
         copy.default_model_filename = str(self._source.absolute())

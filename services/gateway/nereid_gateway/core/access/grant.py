@@ -1,4 +1,4 @@
-"""What a client may do: the APIs, the models, and how many requests. Pure data and its union."""
+"""Rights of a client: APIs, models, and how many requests. Pure data and its union."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ALL: Final = "all"
-# The group of what belongs to no other: whoever has all rights has it.
+# Group of the methods that belong to no other group; only clients with all rights have it.
 UNGROUPED: Final = ""
 ALL_APIS: Final = frozenset({*APIS, UNGROUPED})
-# Whoever has one of these for a model may have ensembles use it: who may load it might as well
-# load another one under its name.
+# A client with one of these rights for a model may use it as a step of ensembles. Loading is among
+# them, because a client that may load the model could load another one under its name as well.
 _STEP_APIS: Final = ("inference", "model-repository")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """None: no limit. `burst` is how many requests may come at once within the rate."""
+    """Limits of one client; `None` means no limit.
+
+    `burst` is the number of requests that may come at once within the rate.
+    """
 
     requests_per_second: float | None = None
     burst: float = 1.0
@@ -35,7 +38,7 @@ class Permission:
     """Groups of APIs, and the models that they may be used for."""
 
     rights: frozenset[str]
-    # Patterns of names, as in a shell; None: all models.
+    # Shell-style patterns of model names; `None` means all models.
     models: tuple[str, ...] | None = None
 
     @cached_property
@@ -43,7 +46,7 @@ class Permission:
         return NamePatterns(self.models or ())
 
     def permits_model(self, name: str) -> bool:
-        """Whether it covers a model of this name."""
+        """Return whether the permission covers a model of this name."""
         if self.models is None:
             return True
         return self._patterns.match(name)
@@ -51,38 +54,43 @@ class Permission:
 
 @dataclass(frozen=True)
 class Grant:
-    """The permissions and limits of one client: what any permission permits is permitted."""
+    """Permissions and limits of one client; a call is permitted if any permission permits it."""
 
     permissions: tuple[Permission, ...] = ()
     limits: Limits = Limits()
 
     def permits(self, api: str) -> bool:
-        """Whether calls of this group are permitted for some model at least."""
-        for each in self.permissions:  # noqa: SIM110 - for each call; a generator costs 0.3 us
-            if api in each.rights:
+        """Return whether calls of this group are permitted for at least one model."""
+        # A loop, because this runs for each call and a generator would take 0.3 us more.
+        for permission in self.permissions:  # noqa: SIM110
+            if api in permission.rights:
                 return True
         return False
 
     def permits_model(self, api: str, model: str) -> bool:
-        """Whether calls of this group are permitted for this model."""
-        for each in self.permissions:  # noqa: SIM110 - for each call; a generator costs 0.3 us
-            if api in each.rights and each.permits_model(model):
+        """Return whether calls of this group are permitted for this model."""
+        # A loop for the same reason as in permits().
+        for permission in self.permissions:
+            if api in permission.rights and permission.permits_model(model):
                 return True
         return False
 
     def depends_on_model(self, api: str) -> bool:
-        """Whether calls of this group that name a model may be refused for it."""
-        return not any(api in each.rights and each.models is None for each in self.permissions)
+        """Return whether calls of this group may be refused because of the model they name."""
+        return not any(
+            api in permission.rights and permission.models is None
+            for permission in self.permissions
+        )
 
     def step_models(self) -> NamePatterns | None:
-        """The models that may be steps of ensembles; None: all."""
+        """Return the models that may be steps of ensembles; `None` means all models."""
         models: dict[str, None] = {}
-        for each in self.permissions:
-            if each.rights.isdisjoint(_STEP_APIS):
+        for permission in self.permissions:
+            if permission.rights.isdisjoint(_STEP_APIS):
                 continue
-            if each.models is None:
+            if permission.models is None:
                 return None
-            models |= dict.fromkeys(each.models)
+            models |= dict.fromkeys(permission.models)
         return NamePatterns(tuple(models))
 
 
@@ -90,15 +98,18 @@ NOTHING: Final = Grant()
 
 
 def union(grants: Iterable[Grant]) -> Grant:
-    """All permissions of several grants, and of each limit the widest."""
+    """Return all permissions of several grants, and the widest of each of their limits."""
     every = tuple(grants)
     if not every:
         return NOTHING
-    rates = [each.limits.requests_per_second for each in every]
-    concurrencies = [each.limits.concurrency for each in every]
+    rates = [grant.limits.requests_per_second for grant in every]
+    concurrencies = [grant.limits.concurrency for grant in every]
     limits = Limits(
         None if None in rates else max(rate for rate in rates if rate is not None),
-        max(each.limits.burst for each in every),
-        None if None in concurrencies else max(each for each in concurrencies if each is not None),
+        max(grant.limits.burst for grant in every),
+        None
+        if None in concurrencies
+        else max(limit for limit in concurrencies if limit is not None),
     )
-    return Grant(tuple(one for each in every for one in each.permissions), limits)
+    permissions = tuple(permission for grant in every for permission in grant.permissions)
+    return Grant(permissions, limits)

@@ -1,4 +1,4 @@
-"""An authenticated client. Decides what it may do; holds no clock, socket or header."""
+"""An authenticated client. Decides what the client may do; holds no clock, socket or header."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from nereid_gateway.core.access.usage import Usage
 
 
 class Principal:
-    """Whom an API key or a token stands for.
+    """A client that an API key or a token stands for.
 
-    It outlives changes of the configuration, which replace its grant: streams that are open and
-    requests in flight keep to the present one.
+    A principal outlives changes of the configuration, which replace its grant: open streams and
+    requests in flight follow the present grant.
     """
 
     __slots__ = ("grant", "name", "sequence_owner", "usage")
@@ -24,31 +24,36 @@ class Principal:
     def __init__(
         self, name: str, grant: Grant = NOTHING, identity: tuple[str, ...] | None = None
     ) -> None:
-        """identity: what no other principal has; None: its name is that of an API key; empty: it
-        is nobody in particular.
+        """Make a principal; identity is a tuple of texts that no other principal has.
+
+        With `None` the name of the API key identifies it. An empty identity stands for all clients
+        without credentials.
         """
         self.name = name
         if identity is None:
             identity = "key", name
-        # Whose its sequences are.
+        # Owner of the sequences that the principal starts.
         self.sequence_owner = principal_owner(*identity) if identity else ""
         self.grant = grant
         self.usage = Usage()
 
     @property
     def is_anonymous(self) -> bool:
-        """Whether it is nobody in particular: a client without credentials."""
+        """True if the principal stands for all clients without credentials."""
         return not self.sequence_owner
 
     def with_permitted_steps(self, request: bytes) -> bytes:
-        """A RepositoryModelLoadRequest with the models that may be steps of an ensemble."""
+        """Add the models that may be steps of an ensemble to a RepositoryModelLoadRequest."""
         models = self.grant.step_models()
         if models is None:
             return request
         return request + PermittedModels(self.name, models).entry()
 
     def check_rights(self, api: str, model: str = "") -> Refusal | None:
-        """Why a call of this group that names this model (empty: none) is not permitted."""
+        """Return the refusal of a call of this group of APIs, or `None` if it is permitted.
+
+        model is the one that the call names, or empty.
+        """
         grant = self.grant
         if not grant.permits(api):
             return self._not_permitted(f"the API '{api}'" if api else "this method")
@@ -57,7 +62,10 @@ class Principal:
         return None
 
     def check_limits(self, now: float) -> Refusal | None:
-        """Why one more request is too many now; None: it counts for the rate."""
+        """Return the refusal of one more request, or `None` after counting it towards the rate.
+
+        now is a monotonic time in seconds.
+        """
         limits = self.grant.limits
         if self.usage.is_full(limits):
             return self.too_many()
@@ -71,7 +79,7 @@ class Principal:
         return Refusal(Reason.RATE, message, wait_s)
 
     def too_many(self) -> Refusal:
-        """The refusal of a request beyond the limit of concurrency."""
+        """Return the refusal of a request beyond the concurrency limit."""
         limit = self.grant.limits.concurrency
         message = f"'{self.name}' has {limit} requests in flight, which is its limit"
         return Refusal(Reason.CONCURRENCY, message, 1.0)
@@ -81,6 +89,6 @@ class Principal:
 
 
 def principal_of(sender: object) -> Principal | None:
-    """Who has sent a request, if that is known by credentials."""
+    """Return the principal that sent a request, or `None` if no credentials were checked."""
     owner = sender.owner if isinstance(sender, Owner) else None
     return owner if isinstance(owner, Principal) else None

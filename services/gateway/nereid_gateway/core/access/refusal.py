@@ -1,4 +1,4 @@
-"""Why a call is refused. Pure; how each protocol says it is the guards' business."""
+"""Refusals of calls and their reasons. Pure: the guards translate them to each protocol."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ class Reason(Enum):
     NOT_PERMITTED = "not_permitted"
     RATE = "rate"
     CONCURRENCY = "concurrency"
-    # Of invalid credentials from one address.
+    # Too many invalid credentials came from one address.
     ATTEMPTS = "attempts"
-    # Not about credentials, and not counted: the API requires a header, or is closed.
+    # The API requires a header, or is closed. These two do not concern credentials and are not
+    # counted.
     RESTRICTED = "restricted"
     CLOSED = "closed"
 
 
 class Refusal(NamedTuple):
-    """What the client gets instead of a response."""
+    """Error that the client gets instead of a response."""
 
     reason: Reason
     message: str
-    # When a retry may succeed; 0: not without a change.
+    # Time after which a retry may succeed; 0 means that it cannot succeed without a change.
     retry_after_s: float = 0.0
 
 
 class CallRefused(Exception):
-    """Raised in place of a response; detail: what only the log says."""
+    """Raised when a call is refused; detail is for the log and not shown to the client."""
 
     def __init__(self, refusal: Refusal, detail: str = "") -> None:
         super().__init__(refusal.message)

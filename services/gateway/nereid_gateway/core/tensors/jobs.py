@@ -15,7 +15,7 @@ Blob = bytes | memoryview
 
 
 class RunJob(Protocol):
-    """DecoderPool.run on behalf of one peer."""
+    """The function `DecoderPool.run` on behalf of one peer."""
 
     def __call__(
         self, function: JobFunction, *arguments: Any, blobs: Sequence[Blob] = ()

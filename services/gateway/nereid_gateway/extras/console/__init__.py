@@ -1,6 +1,6 @@
-"""The console: facts of the mesh for whoever operates it, streamed to a page that shows them.
+"""The console: facts about the mesh for its operators, streamed to a page that shows them.
 
-nereid.facts.document says what they are. queries.py, models_page.py, sections.py and merge_patch.py
-decide, purely, what a console gets; look.py asks the mesh; hub.py has the consoles that are open;
-endpoints.py is their HTTP side. Without --console none of it is imported.
+nereid.facts.document defines the facts. The pure modules queries.py, models_page.py, sections.py
+and merge_patch.py decide what a console gets; look.py asks the mesh; hub.py has the open consoles;
+endpoints.py is their HTTP side. Without --console nothing of this package is imported.
 """

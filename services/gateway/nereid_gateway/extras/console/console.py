@@ -1,4 +1,4 @@
-"""Puts a gateway's console together."""
+"""Construction of a gateway's console."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ def make_console(  # noqa: PLR0913 (called once)
     grpc_port: int,
     timeline_seconds: float,
 ) -> tuple[ConsoleHub, ConsoleEndpoints]:
-    """The consoles that are open, and the routes. request: for the mesh's series. read_own: those
-    of this gateway, or its group. grpc_port: of its clients; 0: it has none.
-    timeline_seconds: how much of the past is recorded.
+    """Return the hub of open consoles and the handlers of the console's routes.
+
+    request asks for the mesh's metrics, and read_own returns those of this gateway or its group.
+    grpc_port is the port for gRPC clients, and 0 if the gateway has none. timeline_seconds is the
+    time span that timelines record.
     """
     observer = Observer(data_plane, request, read_own)
     hub = ConsoleHub(

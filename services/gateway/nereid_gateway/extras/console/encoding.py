@@ -1,7 +1,7 @@
-"""The JSON that consoles are sent: whole documents, and patches of them. Pure.
+"""JSON for the consoles: whole documents, and patches of them. Pure.
 
-Consoles with different views share what is the same in them: each section, and each row, is encoded
-once for all.
+Consoles with different views share encoded parts: each section and each row is encoded once for
+all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nereid_gateway.extras.console.models_page import Page
     from nereid_gateway.extras.console.queries import View
 
-# Rights that may be given for some models alone, and that the console has a use for.
+# Rights that the console uses and that may be granted for some models alone.
 _OF_MODELS: Final = (
     "inference",
     "metadata",
@@ -33,8 +33,10 @@ _OF_MODELS: Final = (
 
 
 class RowKey(NamedTuple):
-    """A version, and what the viewer may do with it; None: what its permissions say. of_all: with
-    what is counted for all models.
+    """A row of the document: a version, and how its viewer sees it.
+
+    `may` lists the viewer's rights for the model; `None` means those of the document's
+    permissions. With `of_all` the row has statements about all models together as well.
     """
 
     key: Key
@@ -43,22 +45,22 @@ class RowKey(NamedTuple):
 
     @property
     def name(self) -> str:
-        """In the document."""
+        """Name of the row in the document."""
         return f"{self.key.name}/{self.key.version}"
 
 
 class ViewDocument(NamedTuple):
-    """What one view has that others may not have: its page, and sections of its own."""
+    """Parts of a document that belong to one view: its page, and sections of its own."""
 
-    # `models` of the document, but for its keys and rows.
+    # Section `models` of the document, except for its keys and rows.
     models: dict[str, Any]
     rows: tuple[RowKey, ...]
-    # In place of the shared ones, or beside them; None: it has none.
+    # Sections in addition to the shared ones or instead of them; `None` removes a shared section.
     own: dict[str, Any]
 
 
 class Sent(NamedTuple):
-    """What consoles that are in step have been sent last."""
+    """Documents that synced consoles have been sent last."""
 
     shared: dict[str, Any]
     rows: Mapping[Key, document.Model]
@@ -69,7 +71,7 @@ NOTHING_SENT: Final = Sent({}, {}, {})
 
 
 def view_document(view: View, page: Page, total: int, own: dict[str, Any]) -> ViewDocument:
-    """Of the page that a view shows."""
+    """Return the view's document; total is the number of models, own has sections of its own."""
     models = {
         "query": view.query,
         "offset": view.offset,
@@ -78,7 +80,7 @@ def view_document(view: View, page: Page, total: int, own: dict[str, Any]) -> Vi
         "total": total,
     }
     of_all = view.shows_all
-    rows = (RowKey(each.key, _may(view, each.key.name), of_all) for each in page.entries)
+    rows = (RowKey(entry.key, _may(view, entry.key.name), of_all) for entry in page.entries)
     return ViewDocument(models, tuple(rows), own)
 
 
@@ -89,42 +91,42 @@ def _may(view: View, model: str) -> tuple[str, ...] | None:
 
 
 class Encoder:
-    """Encodes what one look says, each part once."""
+    """Encodes the documents of one look, each part once."""
 
     def __init__(
         self, shared: dict[str, Any], rows: Mapping[Key, document.Model], last: Sent
     ) -> None:
-        """last: what patches are for."""
+        """Encode these sections and rows; patches turn last into them."""
         self._shared = shared
         self._rows = rows
         self._last = last
         self._snapshot: dict[str, orjson.Fragment] | None = None
         self._patch: dict[str, orjson.Fragment] | None = None
         self._whole_rows: dict[RowKey, orjson.Fragment] = {}
-        # None: it is as it was.
+        # `None` stands for an unchanged row.
         self._row_patches: dict[RowKey, orjson.Fragment | None] = {}
         self._patches: dict[View, bytes] = {}
 
     def sent(self, documents: Mapping[View, ViewDocument]) -> Sent:
-        """What has been sent, once all of it has."""
+        """Return what has been sent, to be called once all consoles have been sent it."""
         return Sent(self._shared, self._rows, documents)
 
     def snapshot(self, shown: ViewDocument, permissions: document.Permissions) -> bytes:
-        """A whole document."""
+        """Return the whole document of a view."""
         if self._snapshot is None:
             self._snapshot = {
                 name: orjson.Fragment(orjson.dumps(value)) for name, value in self._shared.items()
             }
         models = {
             **shown.models,
-            "keys": [each.name for each in shown.rows],
-            "rows": {each.name: self._whole_row(each) for each in shown.rows},
+            "keys": [row.name for row in shown.rows],
+            "rows": {row.name: self._whole_row(row) for row in shown.rows},
         }
         document = {**self._snapshot, "permissions": permissions, "models": models, **shown.own}
-        return orjson.dumps({name: each for name, each in document.items() if each is not None})
+        return orjson.dumps({name: part for name, part in document.items() if part is not None})
 
     def patch(self, view: View, shown: ViewDocument) -> bytes:
-        """What makes it of the last one with this view, which there must be."""
+        """Return the patch for the last document of this view, which must have been sent."""
         known = self._patches.get(view)
         if known is None:
             known = self._patches[view] = self._patch_of(shown, self._last.documents[view])
@@ -138,7 +140,7 @@ class Encoder:
             }
         models = merge_patch(before.models, shown.models)
         if shown.rows != before.rows:
-            models["keys"] = [each.name for each in shown.rows]
+            models["keys"] = [row.name for row in shown.rows]
         rows = self._changed_rows(shown, before)
         if rows:
             models["rows"] = rows
@@ -152,24 +154,24 @@ class Encoder:
     def _changed_rows(
         self, shown: ViewDocument, before: ViewDocument
     ) -> dict[str, orjson.Fragment | None]:
-        rows: dict[str, orjson.Fragment | None] = {}
-        had = dict.fromkeys(before.rows)
-        for each in shown.rows:
-            if each not in had:
-                rows[each.name] = self._whole_row(each)
-            elif (patch := self._row_patch(each)) is not None:
-                rows[each.name] = patch
-        names = {each.name for each in shown.rows}
-        rows.update({each.name: None for each in before.rows if each.name not in names})
-        return rows
+        changed: dict[str, orjson.Fragment | None] = {}
+        earlier = dict.fromkeys(before.rows)
+        for row in shown.rows:
+            if row not in earlier:
+                changed[row.name] = self._whole_row(row)
+            elif (patch := self._row_patch(row)) is not None:
+                changed[row.name] = patch
+        names = {row.name for row in shown.rows}
+        changed.update({row.name: None for row in before.rows if row.name not in names})
+        return changed
 
     def _whole_row(self, row: RowKey) -> orjson.Fragment:
         known = self._whole_rows.get(row)
         if known is None:
-            found = _row(row, self._rows)
+            described = _row(row, self._rows)
             if row.may is not None:
-                found["may"] = row.may
-            known = self._whole_rows[row] = orjson.Fragment(orjson.dumps(found))
+                described["may"] = row.may
+            known = self._whole_rows[row] = orjson.Fragment(orjson.dumps(described))
         return known
 
     def _row_patch(self, row: RowKey) -> orjson.Fragment | None:
@@ -182,9 +184,11 @@ class Encoder:
 
 
 def _row(row: RowKey, rows: Mapping[Key, document.Model]) -> dict[str, Any]:
-    """A row as its viewer may see it."""
-    found: dict[str, Any] = dict(rows[row.key])
+    """Return a row as its viewer may see it."""
+    described: dict[str, Any] = dict(rows[row.key])
     if not row.of_all:
-        statements = found["statements"]
-        found["statements"] = [each for each in statements if each["code"] != HELD_REQUESTS]
-    return found
+        statements = described["statements"]
+        described["statements"] = [
+            statement for statement in statements if statement["code"] != HELD_REQUESTS
+        ]
+    return described

@@ -1,4 +1,4 @@
-"""The console's routes: the page, the facts once, and the facts as they change."""
+"""Handlers of the console's routes: the page, the facts once, and a stream of their changes."""
 
 from __future__ import annotations
 
@@ -27,23 +27,26 @@ if TYPE_CHECKING:
 
 _EVENTS: Final = b"text/event-stream; charset=utf-8"
 _FRESH: Final = SAFE_HEADERS + b"Cache-Control: no-store\r\n"
-# Proxies pass events on as they come.
+# The last header keeps proxies from buffering events.
 _STREAMED: Final = _FRESH + b"X-Accel-Buffering: no\r\n"
 
 
 class ConsoleEndpoints:
-    """Handlers of these routes."""
+    """The handlers of the console's routes."""
 
     def __init__(
         self, hub: ConsoleHub, policy: CallPolicy, static: Mapping[str, StaticFile]
     ) -> None:
-        """policy: of the port."""
+        """Serve the hub's consoles and static files; policy is the port's."""
         self._hub = hub
         self._policy = policy
         self._static = static
 
     def page(self, call: HttpCall, route: Route) -> None:
-        """The page, or a file that it needs. Open to everybody: neither has anything to hide."""
+        """Respond with the page, or a file that it needs.
+
+        This needs no rights, because these files hold no facts about the mesh.
+        """
         file = self._static.get(route.file or INDEX)
         if file is None:
             call.fail(404, "Not Found", TEXT, SAFE_HEADERS)
@@ -53,32 +56,32 @@ class ConsoleEndpoints:
             call.respond(200, (file.body,), file.content_type, file.lines)
 
     async def facts(self, call: HttpCall, _route: Route) -> None:
-        """One document."""
+        """Respond with one document."""
         try:
             call.respond(200, (await self._facts(call),), JSON, _FRESH)
         except NereidError as error:
             _fail(call, error)
 
     async def _facts(self, call: HttpCall) -> bytes:
-        found: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         def send(_event: bytes, data: bytes) -> None:
-            if not found.done():
-                found.set_result(data)
+            if not reply.done():
+                reply.set_result(data)
 
         def end() -> None:
-            if not found.done():
-                found.set_exception(NotFound("the gateway is stopping, or your rights changed"))
+            if not reply.done():
+                reply.set_exception(NotFound("the gateway is stopping, or your rights changed"))
 
         console = self._console(call, send, end)
         self._hub.open(console)
         try:
-            return await found
+            return await reply
         finally:
             self._hub.close(console)
 
     def stream(self, call: HttpCall, _route: Route) -> None:
-        """Server-sent events."""
+        """Respond with server-sent events: a snapshot, then patches of it."""
 
         def send(event: bytes, data: bytes) -> None:
             call.send_chunk(b"event: %b\ndata: %b\n\n" % (event, data))
@@ -105,7 +108,8 @@ class ConsoleEndpoints:
         grant = None if principal is None else principal.grant
 
         def allowed() -> document.Permissions | None:
-            # Its view is of the rights that it was opened with.
+            # The view depends on the rights that the console was opened with, so that it ends when
+            # the rights change.
             if principal is not None and principal.grant is not grant:
                 return None
             return permissions(principal, policy, call)

@@ -1,8 +1,8 @@
-"""The consoles that are open at a gateway, and what each is sent.
+"""The consoles that are open at a gateway, and the updates that they are sent.
 
-While any is open, the mesh is looked at once per interval for all of them. What has changed is
-encoded once for all with the same view. A console that reads slowly misses some of it, and is sent
-everything again once it has caught up.
+While any console is open, one look at the mesh per interval serves all of them. Changes are encoded
+once for all consoles with the same view. A console that reads slowly misses updates, and is sent a
+whole document again once it has caught up.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Of one client at most half of them.
+# One client may open at most half of them.
 MAX_CONSOLES: Final = 256
 INTERVAL_S: Final = 1.0
-# A console that was just opened has the next look sooner than an interval later, but not sooner
-# than this.
+# After a console was opened, the next look comes sooner than an interval later, but not sooner than
+# this.
 _SHORTEST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 30.0
-# The part of one core that looking, and sending what was seen, may take: a look that costs more is
-# followed by a longer pause. With what is not measured, such as the event loop's part, it is 2 %.
+# Share of one core that looks and their updates may take: a more expensive look is followed by a
+# longer pause. Together with the time that is not measured, such as the event loop's, it is 2 %.
 _SHARE: Final = 0.015
 _TOO_MANY: Final = (
     "too many consoles are open at this gateway: it serves {most} at once, {own} of them to one"
@@ -57,26 +57,27 @@ _RETRY_MS: Final = 5000
 
 @dataclass(eq=False)
 class Console:
-    """One that is open. client: whose it is. send: event and data. permissions: what the viewer may
-    do now; None: it may no longer look.
-    """
+    """A console that is open."""
 
+    # Owner of the console; consoles are limited for each client.
     client: Hashable
     view: View
+    # Returns the viewer's present permissions; `None` means that it may not look any more.
     permissions: Callable[[], document.Permissions | None]
+    # Sends an event and its data.
     send: Callable[[bytes, bytes], None]
-    # Ends its response.
+    # Ends the response.
     end: Callable[[], None]
-    # It cannot be sent more at the moment.
+    # True while the console cannot be sent more.
     paused: bool = False
-    # It has been sent everything up to the last look.
+    # True if the console has been sent everything up to the last look.
     synced: bool = False
-    # What it was told of the viewer's rights.
+    # Permissions that the console has been sent last.
     shown_permissions: document.Permissions | None = None
 
 
 class ConsoleHub:
-    """Has the consoles; one task looks for all. Belongs to one event loop."""
+    """The open consoles; one task looks at the mesh for all of them. Belongs to one event loop."""
 
     def __init__(  # noqa: PLR0913 (most by keyword)
         self,
@@ -89,8 +90,10 @@ class ConsoleHub:
         max_consoles: int = MAX_CONSOLES,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        """grpc_port: what the page's code is to name; 0: none. timeline_seconds: how much of the
-        past is recorded.
+        """Make a hub without consoles.
+
+        grpc_port is the port that the page's code snippets name, and 0 if there is none.
+        timeline_seconds is the time span that timelines record.
         """
         self._data_plane = data_plane
         self._observer = observer
@@ -105,19 +108,19 @@ class ConsoleHub:
         self._pages = ModelPages()
         self._rows = ModelRows()
         self._earlier: Look | None = None
-        # What consoles that are in step have been sent.
+        # Documents that synced consoles have been sent.
         self._last = NOTHING_SENT
         self._pause_s = interval_s
         self._closed = False
 
     def open(self, console: Console) -> None:
-        """Begin to send to a console; close() it once.
+        """Begin to send to a console, which must be closed by close().
 
         Raises:
-            Unavailable: there are too many.
+            Unavailable: too many consoles are open, or the gateway is stopping.
         """
         most = self._max_consoles
-        own = sum(each.client == console.client for each in self._consoles)
+        own = sum(other.client == console.client for other in self._consoles)
         if self._closed or len(self._consoles) >= most or own >= most // 2:
             raise Unavailable(_TOO_MANY.format(most=most, own=most // 2), retry_after_ms=_RETRY_MS)
         self._consoles[console] = None
@@ -127,7 +130,7 @@ class ConsoleHub:
             self._task = asyncio.create_task(self._run())
 
     def close(self, console: Console) -> None:
-        """Send no more to it."""
+        """Stop sending to a console; a second call does nothing."""
         self._consoles.pop(console, None)
         if not self._consoles and self._task is not None:
             self._task.cancel()
@@ -137,7 +140,7 @@ class ConsoleHub:
             self._last = NOTHING_SENT
 
     def end_all(self) -> None:
-        """The gateway is stopping: end all consoles, and refuse others."""
+        """End all consoles and refuse further ones, because the gateway is stopping."""
         self._closed = True
         for console in tuple(self._consoles):
             console.end()
@@ -161,8 +164,10 @@ class ConsoleHub:
             await self._pause(began_s, cost.total_s)
 
     async def _pause(self, began_s: float, cost_s: float) -> None:
-        """Until the next look is due: an interval later, or as soon as one may be if a console has
-        just been opened.
+        """Wait until the next look is due.
+
+        It is due an interval after the last one, or as soon as the cost permits if a console has
+        been opened.
         """
         least_s = min(_LONGEST_PAUSE_S, cost_s / _SHARE)
         self._pause_s = max(self._interval_s, least_s)
@@ -176,7 +181,7 @@ class ConsoleHub:
             except TimeoutError:
                 return
 
-    # ---- what they are sent
+    # ---- updates of the consoles
 
     def _views(self) -> set[View]:
         return {console.view for console in self._consoles}
@@ -184,12 +189,12 @@ class ConsoleHub:
     def _wanted(self, index: tuple[IndexEntry, ...]) -> Wanted:
         views = self._views()
         return Wanted(
-            {each.key for view in views for each in self._pages.page(index, view).entries},
+            {entry.key for view in views for entry in self._pages.page(index, view).entries},
             {view.model for view in views if view.model},
         )
 
     async def _publish(self, look: Look, cost: Slices) -> None:
-        """Send to all consoles what this look has changed."""
+        """Send the changes of this look to all consoles."""
         earlier, self._earlier = self._earlier or look, look
         pages = {view: self._pages.page(look.index, view) for view in self._views()}
         owners = sections.owners(look)
@@ -212,7 +217,7 @@ class ConsoleHub:
             )
             await cost.pause()
         for console in tuple(self._consoles):
-            # It may have come, or left, in a pause.
+            # A console may have been opened or closed during a pause.
             if console.view in documents and console in self._consoles:
                 self._update(console, documents[console.view], encoder)
                 await cost.pause()
@@ -260,7 +265,7 @@ class ConsoleHub:
 
 
 def _details(look: Look, view: View) -> document.Details:
-    declared = {(each.model, str(each.version)): each.config for each in look.hosting.configs}
+    declared = {(facts.model, str(facts.version)): facts.config for facts in look.hosting.configs}
     return {
         "model": view.model,
         "versions": {

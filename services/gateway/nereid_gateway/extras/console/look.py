@@ -1,4 +1,4 @@
-"""One look at a mesh: what its schedulers and this gateway say, asked once for all consoles."""
+"""One look at a mesh: facts of its schedulers and this gateway, read once for all consoles."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 
     Response = TypeVar("Response", bound=Message)
 
-# With more versions, only the series of the models that are shown are read.
+# In a mesh with more versions, only the series of the models that are shown are read.
 _MAX_WHOLE: Final = 200
-# The index is read anew after so many seconds for each version: 10,000 take 10 s.
+# The index is reread after this many seconds for each version: after 10 s with 10,000 versions.
 _INDEX_PACE_S: Final = 0.001
-# Configurations that are read at once: each is a call of its own.
+# Number of configurations that one look reads, because each is a call of its own.
 _MAX_CONFIGS: Final = 16
-# Names and labels that are remembered: of 400 models.
+# Number of series whose names and labels are remembered, enough for 400 models.
 _MAX_SERIES: Final = 20_000
-# Of a page, read at once.
+# Size of the parts in which a metrics page is parsed.
 _PART_BYTES: Final = 8192
 
 
 class Wanted(NamedTuple):
-    """shown: versions whose series and configurations are wanted. detailed: models whose readiness,
-    batches and declared configurations are wanted as well.
-    """
+    """Versions and models that the open consoles show."""
 
+    # Versions whose series and configurations are read.
     shown: Collection[Key]
+    # Models whose readiness, batches and declared configurations are read as well.
     detailed: Collection[str]
 
 
 class Key(NamedTuple):
-    """A version, or a model without any (empty)."""
+    """A version, or a model that has none (the version is empty)."""
 
     name: str
     version: str
@@ -63,38 +63,41 @@ class IndexEntry:
 
     @property
     def in_memory(self) -> bool:
-        """Whether it is ready without being loaded first."""
+        """True if the version is ready without being loaded first."""
         return is_in_memory(self.state, self.reason)
 
     @property
     def failed(self) -> bool:
-        """Whether it was to serve, and does not."""
+        """True if the version should serve and does not."""
         return self.state == "UNAVAILABLE" and self.reason != "unloaded"
 
 
 class Problem(NamedTuple):
-    """What could not be asked, and why. model: the one that it was about; empty: none."""
+    """A call that failed, and why."""
 
     text: str
+    # The model that the call was about, or empty.
     model: str = ""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen. index: the same object as before if nothing has changed in it."""
+    """Results of one look."""
 
     time_s: float
+    # The same object as in the last look if the index has not changed.
     index: tuple[IndexEntry, ...] = ()
-    # Of the mesh as a whole, and by version.
+    # Samples of the mesh as a whole, and by version.
     mesh: Samples = field(default_factory=lambda: Samples(b""))
     models: dict[tuple[str, ...], Samples] = field(default_factory=dict)
+    # Samples of this gateway, or its group.
     own: Samples = field(default_factory=lambda: Samples(b""))
     hosting: pb.FactsResponse = field(default_factory=pb.FactsResponse)
     configs: dict[Key, ConfigFacts] = field(default_factory=dict)
-    # Of the models with details: what ModelReady says.
+    # Results of ModelReady, for the models with details.
     ready: dict[Key, bool] = field(default_factory=dict)
     server_ready: bool = False
-    # The series of models are those of the shown ones alone.
+    # True if only the series of the shown models were read.
     partial: bool = False
     problems: tuple[Problem, ...] = ()
 
@@ -103,7 +106,7 @@ _NO_SAMPLES: Final = Samples(b"")
 
 
 class Observer:
-    """Looks at the mesh, and remembers what need not be asked for again."""
+    """Looks at the mesh, and remembers facts that need not be read again."""
 
     def __init__(
         self,
@@ -111,7 +114,11 @@ class Observer:
         request: pb.MetricsRequest,
         read_own: Callable[[], Awaitable[bytes]],
     ) -> None:
-        """request: for the mesh's series. read_own: those of this gateway, or its group."""
+        """Look through data_plane.
+
+        request asks for the mesh's metrics, and read_own returns those of this gateway or its
+        group.
+        """
         self._data_plane = data_plane
         self._control: Control = data_plane.control
         self._request = request
@@ -119,14 +126,17 @@ class Observer:
         self._index: tuple[IndexEntry, ...] = ()
         self._index_bytes: bytes | None = None
         self._index_due_s = 0.0
-        # Of the mesh's page.
+        # Names and labels of the mesh's series, by the text of their lines.
         self._series: dict[bytes, Series] = {}
-        # With the load's duration: another one means that the version was loaded anew.
+        # Configurations, each with the duration of the version's load. A different duration means
+        # that the version was loaded again.
         self._configs: dict[Key, tuple[float | None, ConfigFacts]] = {}
 
     async def look(self, choose: Callable[[tuple[IndexEntry, ...]], Wanted], cost: Slices) -> Look:
-        """Ask the mesh. choose: what is wanted beside the index, by what is in it. cost: gets the
-        processor time.
+        """Read the facts of the mesh.
+
+        choose returns what is wanted in addition to the index, given the index. cost adds up the
+        processor time. Failed calls become problems of the look.
         """
         problems: list[Problem] = []
         await self._read_index(problems, cost)
@@ -136,8 +146,8 @@ class Observer:
             request = pb.MetricsRequest()
             request.MergeFrom(self._request)
             if partial:
-                # A name that no model has: no series of models at all.
-                request.models.extend({each.name for each in shown} or {""})
+                # No model has an empty name, which so selects no model's series.
+                request.models.extend({key.name for key in shown} or {""})
         page, hosting, own, server_ready = await asyncio.gather(
             self._call("Metrics", request, pb.MetricsResponse, problems),
             self._call("Facts", pb.FactsRequest(models=detailed), pb.FactsResponse, problems),
@@ -147,11 +157,11 @@ class Observer:
         with cost:
             models = await self._samples_by_version(page.exposition, cost)
             mesh = models.pop((), _NO_SAMPLES)
-            in_memory = {each.key for each in self._index if each.in_memory}
+            in_memory = {entry.key for entry in self._index if entry.in_memory}
         await self._read_configs(
-            [each for each in shown if each in in_memory], models, in_memory, problems
+            [key for key in shown if key in in_memory], models, in_memory, problems
         )
-        ready = await self._ask_models([each for each in in_memory if each.name in detailed])
+        ready = await self._ask_models([key for key in in_memory if key.name in detailed])
         with cost:
             return Look(
                 time.time(),
@@ -189,9 +199,9 @@ class Observer:
             with cost:
                 self._index_bytes = data
                 index = []
-                for each in kserve_pb2.RepositoryIndexResponse.FromString(data).models:
-                    key = Key(each.name, each.version)
-                    index.append(IndexEntry(key, each.state, each.reason))
+                for model in kserve_pb2.RepositoryIndexResponse.FromString(data).models:
+                    key = Key(model.name, model.version)
+                    index.append(IndexEntry(key, model.state, model.reason))
                     await cost.pause()
                 self._index = tuple(index)
         self._index_due_s = now_s + _INDEX_PACE_S * len(self._index)
@@ -217,11 +227,13 @@ class Observer:
         in_memory: Collection[Key],
         problems: list[Problem],
     ) -> None:
-        """Read those that were loaded since. Not of models that are not in memory: to ask for
-        their configurations may load them.
+        """Read the configurations of versions that were loaded since the last look.
+
+        Versions that are not in memory are left out, because asking for their configurations may
+        load them.
         """
-        for gone in self._configs.keys() - in_memory:
-            del self._configs[gone]
+        for unloaded in self._configs.keys() - in_memory:
+            del self._configs[unloaded]
         due = []
         for key in keys:
             samples = by_model.get(key)
@@ -241,13 +253,13 @@ class Observer:
                 return
             self._configs[key] = load_s, ConfigFacts(response.config)
 
-        await asyncio.gather(*(read(*each) for each in due[:_MAX_CONFIGS]))
+        await asyncio.gather(*(read(key, load_s) for key, load_s in due[:_MAX_CONFIGS]))
 
     async def _samples_by_version(
         self, page: bytes, cost: Slices
     ) -> dict[tuple[str, ...], Samples]:
-        """Those of each version, and without one: ()."""
-        found: dict[tuple[str, ...], Samples] = {}
+        """Return the samples of each version; key () has those that concern no version."""
+        by_version: dict[tuple[str, ...], Samples] = {}
         if len(self._series) > _MAX_SERIES:
             self._series.clear()
         start = 0
@@ -255,11 +267,11 @@ class Observer:
             end = page.find(b"\n", start + _PART_BYTES) + 1 or len(page)
             samples = Samples(page[start:end], known=self._series)
             for key, part in samples.split("model", "version").items():
-                known = found.get(key)
+                known = by_version.get(key)
                 if known is None:
-                    found[key] = part
+                    by_version[key] = part
                 else:
                     known.extend(part)
             start = end
             await cost.pause()
-        return found
+        return by_version

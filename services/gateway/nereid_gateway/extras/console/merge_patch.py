@@ -1,4 +1,4 @@
-"""The JSON merge patch (RFC 7396) that makes one document of another. Pure."""
+"""JSON merge patches (RFC 7396), which turn one document into another. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import Any
 
 
 def merge_patch(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """What changes old to new; empty: nothing. Neither has a null, which means "delete" in it."""
+    """Return the patch that turns old into new; it is empty if they are equal.
+
+    Neither document may have a null, which means "delete" in a patch.
+    """
     patch: dict[str, Any] = {}
     for name, value in new.items():
         before = old.get(name)

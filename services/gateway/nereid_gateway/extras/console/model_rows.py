@@ -1,4 +1,4 @@
-"""One version as the console shows it, of what was seen of it now and before. Pure."""
+"""The console's rows: a version with its figures, from this look and the one before. Pure."""
 
 from __future__ import annotations
 
@@ -39,19 +39,21 @@ class _Known(NamedTuple):
     mesh: tuple[float | None, ...]
     owner: str
     config: ConfigFacts | None
-    # Whether counters stood still before it was made, so that its rates are 0.
+    # True if the counters did not change before the row was made, so that its rates are 0.
     still: bool
 
 
 class ModelRows:
-    """The rows of one mesh. A row is made anew only when something in it may have changed."""
+    """The rows of one mesh. A row is made again only when something in it may have changed."""
 
     def __init__(self) -> None:
         self._known: dict[Key, _Known] = {}
 
     def row(self, entry: IndexEntry, look: Look, earlier: Look, owner: str) -> document.Model:
-        """That of one version. earlier: the same as look if there was none before. owner: its
-        scheduler; empty: there is only one.
+        """Return the row of one version.
+
+        earlier is the look before, or look itself if there was none. owner is the version's
+        scheduler, and empty if the mesh has only one.
         """
         mesh = look.mesh.total(metrics.EXECUTORS.name), look.mesh.total(metrics.HELD.name)
         samples = look.models.get(entry.key, _NOTHING)
@@ -74,34 +76,34 @@ class ModelRows:
         return row
 
     def forget_others(self, shown: Container[Key]) -> None:
-        """Keep the rows of these alone."""
-        for key in [each for each in self._known if each not in shown]:
+        """Forget all rows except those of the shown versions."""
+        for key in [known for known in self._known if known not in shown]:
             del self._known[key]
 
 
 def _mesh_facts(
     look: Look, model: str, entries: Iterable[IndexEntry], names: Iterable[str] = ()
 ) -> MeshFacts:
-    """What explain() is to be asked about these versions of a model. names: of all models."""
-    found = tuple(entries)
-    metrics_of = [look.models[each.key] for each in found if each.key in look.models]
+    """Return the facts that explain() needs about versions of a model; names has all models."""
+    versions = tuple(entries)
+    metrics_of = [look.models[entry.key] for entry in versions if entry.key in look.models]
     return MeshFacts(
         model,
         look.server_ready,
-        tuple(_version_facts(each, look) for each in found),
+        tuple(_version_facts(entry, look) for entry in versions),
         tuple(names),
         Samples.joined(look.mesh, *metrics_of),
     )
 
 
 def explained(look: Look, view: View) -> dict[str, Any]:
-    """The document of `nereid explain --json` on the model of a view."""
-    entries = [each for each in look.index if each.key.name == view.model]
-    names = sorted({each.key.name for each in look.index if view.shows(each.key.name)})
+    """Return the document of `nereid explain --json` about the model of a view."""
+    entries = [entry for entry in look.index if entry.key.name == view.model]
+    names = sorted({entry.key.name for entry in look.index if view.shows(entry.key.name)})
     facts = _mesh_facts(look, view.model, entries, names)
     statements = explain(facts)
     if not view.shows_all:
-        statements = [each for each in statements if each.code != HELD_REQUESTS]
+        statements = [statement for statement in statements if statement.code != HELD_REQUESTS]
     return explanation(facts, statements, 0.0)
 
 
@@ -141,7 +143,7 @@ def _row(entry: IndexEntry, samples: Samples, look: Look, earlier: Look) -> docu
 def _health(entry: IndexEntry, row: document.Model) -> str:
     if entry.failed:
         return "failed"
-    if any(each["problem"] for each in row["statements"]):
+    if any(statement["problem"] for statement in row["statements"]):
         return "problem"
     if not entry.in_memory:
         return "out"
@@ -195,7 +197,7 @@ def _add_figures(row: document.Model, counted: Counters) -> None:
 
 
 def waits_for(instances: dict[str, int], sequences: dict[str, int]) -> str:
-    """What the waiting requests of a version wait for."""
+    """Return a text that says what a version's pending requests wait for."""
     free, busy = instances.get("free", 0), instances.get("busy", 0)
     backlog = sequences.get("backlog", 0)
     if not free + busy:

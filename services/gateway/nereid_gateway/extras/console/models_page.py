@@ -1,4 +1,4 @@
-"""Which models a view shows, and in which order: those that failed first, then by name. Pure."""
+"""The models that a view shows: failed ones first, then by name. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _MAX_VIEWS: Final = 256
 
 
 class Page(NamedTuple):
-    """What a view shows of an index."""
+    """Entries of an index that a view shows, and the number of entries that match it."""
 
     entries: tuple[IndexEntry, ...]
     matched: int
 
 
 class ModelPages:
-    """The pages of the index that was seen last; an unchanged one is not searched again."""
+    """The pages of the index that was read last; an unchanged index is not searched again."""
 
     def __init__(self) -> None:
         self._index: tuple[IndexEntry, ...] = ()
@@ -29,27 +29,27 @@ class ModelPages:
         self._known: BoundedCache[View, Page] = BoundedCache(_MAX_VIEWS)
 
     def page(self, index: tuple[IndexEntry, ...], view: View) -> Page:
-        """Of this index."""
+        """Return the page of this index that a view shows."""
         if index is not self._index:
             self._index = index
             ordered = sorted(index, key=_order)
-            self._ordered = [(each.key.name.casefold(), each) for each in ordered]
+            self._ordered = [(entry.key.name.casefold(), entry) for entry in ordered]
             self._known = BoundedCache(_MAX_VIEWS)
         known = self._known.get(view)
         return self._known.remember(view, self._search(view)) if known is None else known
 
     def _search(self, view: View) -> Page:
         if view.model:
-            found = [
-                each
-                for _, each in self._ordered
-                if each.key.name == view.model and view.version in ("", each.key.version)
+            matched = [
+                entry
+                for _, entry in self._ordered
+                if entry.key.name == view.model and view.version in ("", entry.key.version)
             ]
         else:
-            found = [each for name, each in self._ordered if view.query in name]
+            matched = [entry for name, entry in self._ordered if view.query in name]
         if view.grant is not None:
-            found = [each for each in found if view.shows(each.key.name)]
-        return Page(tuple(found[view.offset : view.offset + view.limit]), len(found))
+            matched = [entry for entry in matched if view.shows(entry.key.name)]
+        return Page(tuple(matched[view.offset : view.offset + view.limit]), len(matched))
 
 
 def _order(entry: IndexEntry) -> tuple[bool, str, int, str]:

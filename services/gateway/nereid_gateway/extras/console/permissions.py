@@ -1,6 +1,6 @@
-"""What the viewer of a console may do, so that the page can leave out what it may not.
+"""Permissions of a console's viewer, so that the page can leave out what the viewer may not do.
 
-The page's requests are checked like any others: this decides nothing.
+They are only shown: the page's requests are checked like any others.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 def permissions(
     principal: Principal | None, policy: CallPolicy, call: HttpCall
 ) -> document.Permissions:
-    """Of who sends a call. principal: None: clients need no credentials."""
+    """Return the permissions of a call's sender; principal is `None` without authentication."""
     apis = list(APIS)
-    rights = for_all = [each for each in apis if _is_open(each, policy, call)]
+    rights = for_all = [api for api in apis if _is_open(api, policy, call)]
     if principal is not None:
         grant = principal.grant
-        rights = [each for each in rights if grant.permits(each)]
-        for_all = [each for each in rights if not grant.depends_on_model(each)]
+        rights = [api for api in rights if grant.permits(api)]
+        for_all = [api for api in rights if not grant.depends_on_model(api)]
     may_load = "model-repository" in rights and _is_open(
         "model-repository", policy, call, changes=True
     )
@@ -41,13 +41,13 @@ def permissions(
 
 
 def _is_open(api: str, policy: CallPolicy, call: HttpCall, *, changes: bool = False) -> bool:
-    """Whether calls with these headers pass the rule of an API."""
+    """Return whether calls with these headers pass the rule of an API."""
     rule = policy.rule_of(api, changes=changes)
     return rule is None or rule.is_met(call.headers.get)
 
 
 def limiting(principal: Principal | None) -> Grant | None:
-    """The grant, where it permits some things for some models alone."""
+    """Return the principal's grant if it permits an API for some models alone, else `None`."""
     if principal is None:
         return None
     grant = principal.grant

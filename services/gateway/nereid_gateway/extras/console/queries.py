@@ -1,4 +1,4 @@
-"""What a console asks for, by the query of its URL. Pure."""
+"""Views that consoles ask for by the query of their URL. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 _FIELDS: Final = ("query", "offset", "limit", "model", "version")
 _MAX_OFFSET: Final = 10_000_000
 _MAX_DIGITS: Final = 20
-# Names of models are paths' parts.
+# A model's name is part of a path, which bounds it.
 _MAX_NAME_CHARACTERS: Final = 1024
 
 
 class View(NamedTuple):
     """The part of the models that a console shows; equal views are encoded once.
 
-    model: that one alone, with details, and version of it; empty: all that have query in their
-    names, in any case. grant: what the viewer may do; None: everything.
+    A view with `model` shows that one alone, with details, and only `version` of it unless that is
+    empty. Otherwise it shows all models with `query` in their names, without regard to case.
+    `grant` limits the view; with `None` the viewer may see everything.
     """
 
     query: str = ""
@@ -34,19 +35,19 @@ class View(NamedTuple):
 
     @property
     def shows_all(self) -> bool:
-        """Whether the viewer may see models of all names."""
+        """True if the viewer may see all models."""
         return self.grant is None or not self.grant.depends_on_model("console")
 
     def shows(self, name: str) -> bool:
-        """Whether the viewer may see a model of this name."""
+        """Return whether the viewer may see a model of this name."""
         return self.grant is None or self.grant.permits_model("console", name)
 
 
 def view_of(target: bytes, grant: Grant | None = None) -> View:
-    """The view that a request's target asks for.
+    """Return the view that a request's target asks for.
 
     Raises:
-        InvalidArgument: it makes no sense.
+        InvalidArgument: the query is malformed, or a field's value is out of range.
     """
     query = Query(target, _FIELDS)
     text = query.text("query", MAX_QUERY_CHARACTERS)

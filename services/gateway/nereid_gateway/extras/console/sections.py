@@ -1,4 +1,4 @@
-"""The sections of the console's document beside models, and those of `details`. Pure."""
+"""Sections of the console's document other than `models`, and those of `details`. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_EXECUTORS: Final = 500
 _MAX_TENANTS: Final = 200
 
 
-# What a device has of all models: nobody knows whose it is.
+# Figures of a device for all models together; they cannot be divided among the models.
 _OF_ALL_TENANTS: Final = frozenset({"memory_used_bytes", "utilization", "power_watts"})
 
 
@@ -31,7 +31,7 @@ def _all(_name: str) -> bool:
 
 
 def summary(look: Look, earlier: Look) -> document.Summary:
-    """The mesh at a glance. earlier: the same as look if there was none before."""
+    """Return the summary of the mesh; earlier is the look before, or look if there was none."""
     waiting = look.mesh.by_label(metrics.WAITING.name, "device")
     own = Counters(look.own, earlier.own, look.time_s - earlier.time_s)
     return {
@@ -47,22 +47,22 @@ def summary(look: Look, earlier: Look) -> document.Summary:
 
 
 def _summary_of(look: Look, earlier: Look, shows: Callable[[str], bool]) -> document.Summary:
-    """What can be told apart by model, of those that shows() is true of."""
+    """Return the figures that are known by model, for the models that shows() accepts."""
     index = [entry for entry in look.index if shows(entry.key.name)]
     states: dict[str, int] = {}
     for entry in index:
         states[entry.state] = states.get(entry.state, 0) + 1
     elapsed_s = look.time_s - earlier.time_s
     models = [
-        # Of a model that was not read before, nothing is known of the interval.
+        # The growth in the interval is unknown for a model that the look before did not read.
         Counters(samples, earlier.models.get(key, samples), elapsed_s)
         for key, samples in look.models.items()
         if shows(key[0])
     ]
 
     def recently(family: Family) -> float:
-        """Of these models; of each no less than 0, as counters begin anew with a load."""
-        return sum(each.recently(family) for each in models)
+        """Sum the models' growth, each at least 0, because a load restarts a model's counters."""
+        return sum(counters.recently(family) for counters in models)
 
     return {
         "models": len(index),
@@ -70,7 +70,7 @@ def _summary_of(look: Look, earlier: Look, shows: Callable[[str], bool]) -> docu
         "failed": sum(entry.failed for entry in index),
         "executors": len(look.hosting.executors),
         "schedulers": len(look.hosting.schedulers),
-        "pending": sum(each.total(metrics.PENDING) for each in models),
+        "pending": sum(counters.total(metrics.PENDING) for counters in models),
         "requests_per_s": per_second(recently(metrics.SUCCESS), elapsed_s),
         "errors_per_s": per_second(recently(metrics.FAILURE), elapsed_s),
         "latency_us": mean_durations(recently),
@@ -79,7 +79,7 @@ def _summary_of(look: Look, earlier: Look, shows: Callable[[str], bool]) -> docu
 
 
 def cache(look: Look, earlier: Look) -> document.Cache | None:
-    """None: the mesh has no cache."""
+    """Return the response cache's figures, or `None` if the mesh has no cache."""
     counters = Counters(look.mesh, earlier.mesh, look.time_s - earlier.time_s)
     if counters.value(metrics.CACHE_CAPACITY) is None:
         return None
@@ -97,41 +97,48 @@ def cache(look: Look, earlier: Look) -> document.Cache | None:
 
 
 def schedulers(look: Look) -> dict[str, document.Scheduler]:
-    """By name."""
+    """Return the schedulers by name."""
     return {
-        each.name: {
-            "name": each.name,
-            "reachable": each.reachable,
-            "models": each.models,
-            "owned": list(each.owned),
-            "gateways": each.gateways,
-            "epoch": each.epoch,
+        scheduler.name: {
+            "name": scheduler.name,
+            "reachable": scheduler.reachable,
+            "models": scheduler.models,
+            "owned": list(scheduler.owned),
+            "gateways": scheduler.gateways,
+            "epoch": scheduler.epoch,
         }
-        for each in look.hosting.schedulers
+        for scheduler in look.hosting.schedulers
     }
 
 
 def owners(look: Look) -> dict[str, str]:
-    """Which scheduler has which model, where there are several."""
+    """Return the scheduler of each model by the model's name; empty with one scheduler."""
     if len(look.hosting.schedulers) < 2:
         return {}
-    return {name: each.name for each in look.hosting.schedulers for name in each.owned}
+    return {
+        model: scheduler.name for scheduler in look.hosting.schedulers for model in scheduler.owned
+    }
 
 
 def executors(look: Look, shows: Callable[[str], bool] = _all) -> dict[str, document.Executor]:
-    """By name. shows: which models' instances and memory are looked at."""
-    return {each.name: _executor(each, shows) for each in look.hosting.executors[:_MAX_EXECUTORS]}
+    """Return the executors by name, with the instances and memory of models that shows() accepts.
+
+    At most 500 executors are returned.
+    """
+    return {
+        facts.name: _executor(facts, shows) for facts in look.hosting.executors[:_MAX_EXECUTORS]
+    }
 
 
 def _executor(facts: pb.ExecutorFacts, shows: Callable[[str], bool]) -> document.Executor:
-    hosted = [each for each in facts.hosted if shows(each.model)]
+    hosted = [version for version in facts.hosted if shows(version.model)]
     return {
         "name": facts.name,
         "host": facts.host,
         "backends": list(facts.backends),
-        "instances": sum(each.instances for each in hosted),
-        "busy": sum(each.busy for each in hosted),
-        "devices": [_device(each, facts, hosted) for each in facts.devices],
+        "instances": sum(version.instances for version in hosted),
+        "busy": sum(version.busy for version in hosted),
+        "devices": [_device(device, facts, hosted) for device in facts.devices],
     }
 
 
@@ -139,20 +146,20 @@ def _device(
     device: pb.Device, facts: pb.ExecutorFacts, hosted: Sequence[pb.HostedModel]
 ) -> document.Device:
     is_gpu = device.kind == pb.Device.GPU
-    # As executors name the devices of memory that loads took.
+    # Executors use the same names for the devices whose memory a load has taken.
     name = f"gpu{device.id}" if is_gpu else "cpu"
     shown: document.Device = {
         "name": name,
         "memory_total_bytes": device.memory_bytes,
         "tenants": [
             {
-                "model": each.model,
-                "version": str(each.version),
-                "instances": each.instances,
-                "memory_bytes": each.memory_bytes.get(name, 0),
+                "model": tenant.model,
+                "version": str(tenant.version),
+                "instances": tenant.instances,
+                "memory_bytes": tenant.memory_bytes.get(name, 0),
             }
-            for each in hosted[:_MAX_TENANTS]
-            if each.memory_bytes.get(name) or (not is_gpu and not each.memory_bytes)
+            for tenant in hosted[:_MAX_TENANTS]
+            if tenant.memory_bytes.get(name) or (not is_gpu and not tenant.memory_bytes)
         ],
     }
     if device.uuid:
@@ -175,64 +182,67 @@ def _device(
 def limited(
     shared: Mapping[str, Any], look: Look, earlier: Look, shows: Callable[[str], bool]
 ) -> dict[str, Any]:
-    """The sections that say something of models, for a viewer who may see some alone. shows:
-    whether it may see one.
+    """Return the sections that concern models, for a viewer who may see some models alone.
+
+    shows returns whether the viewer may see a model.
     """
 
-    def executor(found: document.Executor) -> dict[str, Any]:
+    def executor(whole: document.Executor) -> dict[str, Any]:
         devices = [
             {name: value for name, value in device.items() if name not in _OF_ALL_TENANTS}
-            for device in found["devices"]
+            for device in whole["devices"]
         ]
-        return {**found, "devices": devices}
+        return {**whole, "devices": devices}
 
-    def scheduler(found: document.Scheduler) -> document.Scheduler:
-        owned = [*filter(shows, found["owned"])]
-        return {**found, "owned": owned, "models": len(owned)}
+    def scheduler(whole: document.Scheduler) -> document.Scheduler:
+        owned = [*filter(shows, whole["owned"])]
+        return {**whole, "owned": owned, "models": len(owned)}
 
     return {
         "server": {**shared["server"], "problems": problems(look, shows)},
         "summary": _summary_of(look, earlier, shows),
-        "slow_requests": [each for each in shared["slow_requests"] if shows(each["model"])],
-        "executors": {name: executor(each) for name, each in executors(look, shows).items()},
-        "schedulers": {name: scheduler(each) for name, each in shared["schedulers"].items()},
+        "slow_requests": [
+            request for request in shared["slow_requests"] if shows(request["model"])
+        ],
+        "executors": {name: executor(whole) for name, whole in executors(look, shows).items()},
+        "schedulers": {name: scheduler(whole) for name, whole in shared["schedulers"].items()},
         "cache": None,
     }
 
 
 def problems(look: Look, shows: Callable[[str], bool] = _all) -> list[str]:
-    """What could not be asked of the mesh, or of the models that shows() is true of."""
-    found = (each.text for each in look.problems if not each.model or shows(each.model))
-    return [*dict.fromkeys(found)]
+    """Return the failed calls of a look, without those about models that shows() rejects."""
+    texts = (problem.text for problem in look.problems if not problem.model or shows(problem.model))
+    return [*dict.fromkeys(texts)]
 
 
 def batches(look: Look, view: View) -> dict[str, list[document.Batch]]:
-    """Of the model of a view, by version."""
-    found: dict[str, list[document.Batch]] = {}
-    for each in look.hosting.batches:
-        version = str(each.version)
-        if each.model == view.model and view.version in ("", version):
+    """Return the batches that instances execute now of a view's model, by version."""
+    by_version: dict[str, list[document.Batch]] = {}
+    for facts in look.hosting.batches:
+        version = str(facts.version)
+        if facts.model == view.model and view.version in ("", version):
             batch: document.Batch = {
-                "time_s": round(look.time_s - each.age_us / 1e6, 3),
-                "duration_us": each.age_us,
-                "instance": each.instance,
-                "reason": each.reason,
-                "rows": each.rows,
+                "time_s": round(look.time_s - facts.age_us / 1e6, 3),
+                "duration_us": facts.age_us,
+                "instance": facts.instance,
+                "reason": facts.reason,
+                "rows": facts.rows,
                 "members": [
                     {
                         "request_id": member.request_id,
                         "rows": member.rows,
                         "queue_us": member.queue_us,
                     }
-                    for member in each.members
+                    for member in facts.members
                 ],
             }
-            found.setdefault(version, []).append(batch)
-    return found
+            by_version.setdefault(version, []).append(batch)
+    return by_version
 
 
 def configuration(declared: ModelConfig | None, effective: ModelConfig) -> document.Configuration:
-    """Declared against effective."""
+    """Return the declared and the effective configuration of a version, and their differences."""
     after: dict[str, Any] = message_json(effective)
     before: dict[str, Any] = {} if declared is None else message_json(declared)
     return {
@@ -245,18 +255,18 @@ def configuration(declared: ModelConfig | None, effective: ModelConfig) -> docum
 def _differences(
     prefix: str, declared: dict[str, Any], effective: dict[str, Any]
 ) -> list[document.Difference]:
-    found: list[document.Difference] = []
+    differences: list[document.Difference] = []
     for name in {**declared, **effective}:
         before, after = declared.get(name), effective.get(name)
         if before == after:
             continue
         if isinstance(before, dict) and isinstance(after, dict):
-            found += _differences(f"{prefix}{name}.", before, after)
+            differences += _differences(f"{prefix}{name}.", before, after)
             continue
         difference: document.Difference = {"field": prefix + name}
         if before is not None:
             difference["declared"] = before
         if after is not None:
             difference["effective"] = after
-        found.append(difference)
-    return found
+        differences.append(difference)
+    return differences

@@ -1,4 +1,4 @@
-"""Long work in slices, so that requests are served between them; says what it took in all."""
+"""Long work in slices, so that requests are served in between; measures its processor time."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from types import TracebackType
 
-# Of processor time: about what ten requests take.
+# Processor time of a slice, which is about that of ten requests.
 _SLICE_S: Final = 0.002
 
 
 class Slices:
-    """Adds up the processor time of `with` blocks. Long work in them awaits pause() often, as
-    between the items of a loop.
+    """Adds up the processor time of `with` blocks.
+
+    Long work in the blocks should await pause() often, such as between the items of a loop.
     """
 
     def __init__(self) -> None:
-        # Processor time, without what others did in pauses.
+        # Processor time in seconds, without that of other tasks during pauses.
         self.total_s = 0.0
         self._began_s = 0.0
 
@@ -35,7 +36,7 @@ class Slices:
         self.total_s += time.thread_time() - self._began_s
 
     async def pause(self) -> None:
-        """Let others work, if this slice has been long enough."""
+        """Let other tasks run, if this slice has been long enough."""
         took_s = time.thread_time() - self._began_s
         if took_s >= _SLICE_S:
             self.total_s += took_s

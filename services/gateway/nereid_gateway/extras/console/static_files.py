@@ -1,4 +1,4 @@
-"""The files of the console's page, as the package has them; read once."""
+"""The files of the console's page, which are read once from the package."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _TYPES: Final = {
     "txt": b"text/plain; charset=utf-8",
     "woff2": b"font/woff2",
 }
-# Nothing from elsewhere, nothing inline, in no frame; it talks to its own origin alone.
+# The page loads nothing from other origins and nothing inline, is shown in no frame, and connects
+# to its own origin alone.
 _POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
     b" connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none';"
     b" form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
-# Of all that the console responds with.
+# Headers of all of the console's responses.
 SAFE_HEADERS: Final = (
     b"X-Content-Type-Options: nosniff\r\n"
     b"Referrer-Policy: no-referrer\r\n"
@@ -42,30 +43,32 @@ _PAGE_HEADERS: Final = (
 
 
 class StaticFile(NamedTuple):
-    """One file. lines: the header lines of its response."""
+    """A file of the page."""
 
     content_type: bytes
     body: bytes
     etag: bytes
+    # Header lines of its response.
     lines: bytes
 
 
 def package_files() -> Traversable:
-    """Where they are."""
+    """Return the package's directory of these files."""
     return files(__package__) / "static"
 
 
 def read_files(directory: Traversable) -> dict[str, StaticFile]:
-    """All of a directory, by name; others than these kinds are not served."""
+    """Return the files of a directory by name; files of unknown types are left out."""
     if not directory.is_dir():
         return {}
-    found = {}
-    for each in directory.iterdir():
-        content_type = _TYPES.get(each.name.rpartition(".")[2])
-        if content_type is not None and each.is_file():
-            body = each.read_bytes()
+    static_files = {}
+    for file in directory.iterdir():
+        content_type = _TYPES.get(file.name.rpartition(".")[2])
+        if content_type is not None and file.is_file():
+            body = file.read_bytes()
             etag = b'"%b"' % sha256(body).hexdigest()[:32].encode()
-            # A page never runs with scripts of another release: each use asks whether it is new.
+            # Browsers revalidate the file at each use, so that a page never runs with scripts of
+            # another release.
             lines = _PAGE_HEADERS + b"Cache-Control: no-cache\r\nETag: %b\r\n" % etag
-            found[each.name] = StaticFile(content_type, body, etag, lines)
-    return found
+            static_files[file.name] = StaticFile(content_type, body, etag, lines)
+    return static_files

@@ -1,11 +1,11 @@
 """Client authentication (--auth-config): who sends a call, what that client may call and how often.
 
-Off by default; then nothing of this stands in the path of a call. docs/operators/authentication.md
-describes the file.
+Authentication is off by default; calls then pass through none of this code.
+docs/operators/authentication.md describes the file.
 
-    access          what policy/call_policy asks; counts and logs refusals
+    access          authorizes calls for policy/call_policy; counts and logs refusals
     authenticator   credentials -> principal; tokens verifies JSON Web Tokens
-    config, reload  the file
+    config, reload  reading the file, at the start and after each change
     principal       a client: its grant (permissions, limits) and its usage of the limits
-    limited_infer   in front of the data plane, for gRPC's messages
+    limited_infer   a step in front of the data plane, which checks gRPC messages
 """

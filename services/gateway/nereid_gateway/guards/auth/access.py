@@ -1,4 +1,4 @@
-"""Whose credentials a call has, and whether they permit it. Counts and logs what they do not."""
+"""Authorization of calls by their credentials. Refusals are counted and logged."""
 
 from __future__ import annotations
 
@@ -23,28 +23,40 @@ if TYPE_CHECKING:
 
 
 class Caller(NamedTuple):
-    """Whoever sends a call that is permitted so far, and the address that it comes from."""
+    """The principal that sends a call which is permitted so far, and its address."""
 
     principal: Principal
     peer: str
     access: AccessControl
 
     def check_rights(self, api: str, model: str) -> None:
-        """Raises CallRefused if the call is not permitted."""
+        """Check that the principal may call this group of APIs for this model (empty: no model).
+
+        Raises:
+            CallRefused: the call is not permitted.
+        """
         refusal = self.principal.check_rights(api, model)
         if refusal is not None:
-            # Credentials might help.
-            missing = self.principal is self.access.anonymous
-            raise self._refused(NO_CREDENTIALS if missing else refusal)
+            # A client without credentials is asked for them, because they might help.
+            is_anonymous = self.principal is self.access.anonymous
+            raise self._refused(NO_CREDENTIALS if is_anonymous else refusal)
 
     def count_request(self) -> None:
-        """Count one more request for the rate; raises CallRefused if it is too many."""
+        """Count one more request towards the rate limit.
+
+        Raises:
+            CallRefused: the rate or the concurrency limit is exceeded.
+        """
         refusal = self.principal.check_limits(self.access.now())
         if refusal is not None:
             raise self._refused(refusal)
 
     def check_concurrency(self) -> None:
-        """Raises CallRefused if as many requests are in flight as may be."""
+        """Check that the principal may have one more request in flight.
+
+        Raises:
+            CallRefused: its concurrency limit is reached.
+        """
         principal = self.principal
         if principal.usage.is_full(principal.grant.limits):
             raise self._refused(principal.too_many())
@@ -57,7 +69,7 @@ class Caller(NamedTuple):
 class AccessControl:
     """Applies the configuration to calls; `now` is a monotonic clock, in seconds."""
 
-    # Not forwarded to models.
+    # Headers with credentials; they are never forwarded to models.
     headers = CREDENTIAL_HEADERS
 
     def __init__(
@@ -76,10 +88,10 @@ class AccessControl:
         api: str,
         model: str = "",
     ) -> Caller:
-        """Who sends a call of this group of APIs that names this model (empty: none).
+        """Return the caller of this group of APIs; model is the one that the call names, or empty.
 
         Raises:
-            CallRefused: nobody who may.
+            CallRefused: the credentials are missing or invalid, or do not permit the call.
         """
         try:
             principal = self._authenticator.identify(Credentials(api_key, authorization, peer))
@@ -92,7 +104,7 @@ class AccessControl:
 
 
 def open_access(path: str) -> tuple[AccessControl, ConfigWatch]:
-    """By a file, which is read anew when it changes."""
+    """Return access control by a file, and the watch that rereads the file when it changes."""
     loaded = load_config(path)
     authenticator = Authenticator(*loaded)
     access = AccessControl(authenticator, AccessRefusals(monotonic), monotonic)

@@ -1,6 +1,6 @@
-"""API keys: random texts, of which a gateway knows only digests.
+"""API keys: random texts. A gateway knows only their digests.
 
-A key has 256 random bits, so one round of SHA-256 is enough: there is nothing to guess.
+A key has 256 random bits, so that it cannot be guessed and one round of SHA-256 is enough.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 import secrets
 from hashlib import sha256
 
-# Tells people and scanners of leaked secrets what it is.
+# The prefix lets people and scanners for leaked secrets recognise a key.
 _PREFIX = "nereid_"
 
 
 def make_key() -> str:
-    """A new key."""
+    """Return a new random key."""
     return _PREFIX + secrets.token_urlsafe(32)
 
 
 def digest_of(key: str) -> str:
-    """What stands for a key in the configuration."""
+    """Return the digest that stands for a key in the configuration, in hexadecimal digits."""
     return sha256(key.encode("utf-8", "replace")).hexdigest()

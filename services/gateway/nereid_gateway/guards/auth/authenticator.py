@@ -1,7 +1,7 @@
 """Finds the principal of a call by its credentials.
 
-Whatever was accepted once is found by one look-up in a bounded table of the credentials themselves;
-verification happens on a miss alone. Knows neither protocol.
+Credentials that were accepted once are found by one look-up in a bounded table of the credentials
+themselves; they are verified only on a miss. This module knows neither HTTP nor gRPC.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 
 Text = str | bytes
 
-# In lower case.
+# Header names are in lower case.
 CREDENTIAL_HEADERS: Final = frozenset({"authorization", "x-api-key"})
 _REMEMBERED: Final = 4096
 _MAX_CREDENTIAL_BYTES: Final = 8192
 # Principals of tokens; those that are idle are dropped first.
 _MAX_TOKEN_PRINCIPALS: Final = 8192
-# Of one address: what verifying that many tokens costs is some percent of a core.
+# Limit for one address. Verifying that many tokens takes a few percent of a core.
 _INVALID_TOKENS: Final = Limits(requests_per_second=50.0, burst=100.0)
 _ADDRESSES: Final = 1024
 _BEARER: Final = "bearer "
 
 
 class Credentials(NamedTuple):
-    """What a call came with: the values of two headers, and the address of its sender."""
+    """Credentials of a call: the values of two headers, and the address of its sender."""
 
     api_key: Text | None
     authorization: Text | None
@@ -73,10 +73,11 @@ class Authenticator:
         self._epoch_s = epoch_s
         self._named: dict[str, Principal] = {}
         self._of_tokens: dict[tuple[str, str, frozenset[str]], Principal] = {}
-        # Of calls without credentials, where there may be any.
+        # Principal of calls without credentials, if such calls are permitted.
         self.anonymous = Principal("anonymous", identity=())
-        # By the credentials as they came, of each header: one's are no credentials in the other.
-        # When they expire, in seconds of the epoch.
+        # Principals by the credentials as they came. There is one table for each header, because
+        # a value that is valid in one header is not valid in the other. The number is the time at
+        # which the credentials expire, in seconds of the epoch.
         self._by_api_key, self._by_authorization = (
             BoundedCache[Text, tuple[Principal, float | None]](_REMEMBERED, _MAX_CREDENTIAL_BYTES)
             for _ in range(2)
@@ -85,7 +86,7 @@ class Authenticator:
         self.apply(config, verifier)
 
     def apply(self, config: AuthConfig, verifier: TokenVerifier | None) -> None:
-        """Replace the configuration; principals that it still has keep their usage."""
+        """Replace the configuration; principals that remain in it keep their usage."""
         self._config = config
         self._verifier = verifier
         self.anonymous.grant = config.anonymous or NOTHING
@@ -95,23 +96,24 @@ class Authenticator:
             principal = self._named.pop(key.name, None) or Principal(key.name)
             named[key.name] = principal
             principal.grant = key.grant
-            # What everybody may, everybody with a key may.
+            # Clients with a key may do what clients without credentials may do.
             self._add_anonymous_rights(principal)
             self._by_digest |= dict.fromkeys(key.digests, principal)
         for withdrawn in self._named.values():
             withdrawn.grant = NOTHING
         self._named = named
-        issuers = {each.issuer for each in config.issuers}
-        for (issuer, _, roles), principal in list(self._of_tokens.items()):
-            self._set_token_grant(principal, roles if issuer in issuers else frozenset())
+        issuers = {issuer.issuer for issuer in config.issuers}
+        for (issuer_name, _, roles), principal in list(self._of_tokens.items()):
+            self._set_token_grant(principal, roles if issuer_name in issuers else frozenset())
         self._by_api_key.clear()
         self._by_authorization.clear()
 
     def identify(self, credentials: Credentials) -> Principal:
-        """The principal of a call with these credentials.
+        """Return the principal of a call with these credentials.
 
         Raises:
-            CallRefused: there is none.
+            CallRefused: the credentials are missing or invalid, or their sender has sent too many
+                invalid tokens.
         """
         api_key, authorization, peer = credentials
         if api_key is not None:
@@ -137,12 +139,12 @@ class Authenticator:
                 principal, expires_at = self._verify_token(self._verifier, text, peer)
                 known.remember(credential, (principal, expires_at))
                 return principal
-        # Looked up by a digest, so the time it takes says nothing of the keys there are.
-        found = self._by_digest.get(digest_of(text))
-        if found is None:
+        # The key is looked up by its digest, so that the duration reveals nothing about valid keys.
+        key_principal = self._by_digest.get(digest_of(text))
+        if key_principal is None:
             raise CallRefused(INVALID_CREDENTIALS, "unknown API key")
-        known.remember(credential, (found, None))
-        return found
+        known.remember(credential, (key_principal, None))
+        return key_principal
 
     def _verify_token(
         self, verifier: TokenVerifier, token: str, peer: str
@@ -161,14 +163,15 @@ class Authenticator:
         return self._principal_of(verified), verified.expires_at
 
     def _principal_of(self, token: VerifiedToken) -> Principal:
-        # Of one subject a token with few roles does not get what another of its tokens has.
+        # Roles are part of the identity: a subject's token with few roles does not get the rights
+        # of another of its tokens.
         roles = token.roles.intersection(self._config.roles)
         identity = token.issuer, token.subject, roles
         principal = self._of_tokens.get(identity)
         if principal is None:
             self._drop_idle_principals()
             name = token.subject or token.issuer
-            # Whatever roles its tokens have: its sequences are the same.
+            # Roles are left out here, because all tokens of a subject share its sequences.
             principal = Principal(name, identity=("token", token.issuer, token.subject))
             self._of_tokens[identity] = principal
             self._set_token_grant(principal, roles)
@@ -180,21 +183,21 @@ class Authenticator:
         self._add_anonymous_rights(principal)
 
     def _add_anonymous_rights(self, principal: Principal) -> None:
-        """No client may do less with credentials than without."""
+        """Add the rights of anonymous clients: credentials never take rights away."""
         anonymous = self._config.anonymous
         if anonymous is not None:
             grant = principal.grant
             principal.grant = replace(grant, permissions=grant.permissions + anonymous.permissions)
 
     def _drop_idle_principals(self) -> None:
-        """Make space for a principal. What is in flight is bounded elsewhere."""
+        """Make space for a principal. Principals with requests in flight are bounded elsewhere."""
         if len(self._of_tokens) < _MAX_TOKEN_PRINCIPALS:
             return
         now = self._now()
         idle = (
             identity
-            for identity, each in self._of_tokens.items()
-            if each.usage.is_idle(each.grant.limits, now)
+            for identity, principal in self._of_tokens.items()
+            if principal.usage.is_idle(principal.grant.limits, now)
         )
         for identity in list(islice(idle, _MAX_TOKEN_PRINCIPALS // 4)):
             del self._of_tokens[identity]

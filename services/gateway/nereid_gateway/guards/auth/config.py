@@ -3,7 +3,7 @@
 [anonymous]                 calls without credentials
 [[keys]]                    an API key: name, sha256, and a grant
 [roles.NAME]                a grant that tokens refer to
-[[issuers]]                 who signs tokens
+[[issuers]]                 a signer of tokens
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_FILE_BYTES: Final = 16 << 20
 
 
 class AuthConfigError(ValueError):
-    """The file cannot be used; `errors` has a line for each reason."""
+    """Raised if the file cannot be used; `errors` has a line for each reason."""
 
     def __init__(self, errors: list[str]) -> None:
         super().__init__("; ".join(errors))
@@ -49,7 +49,7 @@ class ApiKey:
 
 @dataclass(frozen=True)
 class Issuer:
-    """Who signs tokens, and how they are verified; one of the three files is named."""
+    """A signer of tokens, and how they are verified; exactly one of the three files is set."""
 
     issuer: str
     audience: str
@@ -57,13 +57,13 @@ class Issuer:
     jwks_file: Path | None = None
     public_key_file: Path | None = None
     secret_file: Path | None = None
-    # Names the roles; a dot reaches into an object.
+    # Name of the claim that lists the roles; a dot reaches into a nested object.
     roles_claim: str = "roles"
     leeway_s: float = 30.0
 
     @property
     def key_file(self) -> Path:
-        """The file with the keys."""
+        """File with the keys."""
         path = self.jwks_file or self.public_key_file or self.secret_file
         assert path is not None, "checked when the file was read"
         return path
@@ -71,25 +71,25 @@ class Issuer:
 
 @dataclass(frozen=True)
 class AuthConfig:
-    """What the file says."""
+    """Contents of the file."""
 
     keys: tuple[ApiKey, ...] = ()
-    # None: no call without credentials.
+    # Grant of clients without credentials; `None` refuses their calls.
     anonymous: Grant | None = None
     roles: Mapping[str, Grant] = field(default_factory=dict)
     issuers: tuple[Issuer, ...] = ()
 
     def open_apis(self) -> frozenset[str]:
-        """The groups of APIs that need no credentials."""
+        """Return the groups of APIs that need no credentials."""
         grant = self.anonymous
         return frozenset() if grant is None else frozenset(filter(grant.permits, APIS))
 
 
 def read_config(path: Path) -> AuthConfig:
-    """The configuration in this file; paths in it are relative to its folder.
+    """Return the configuration in this file; paths in it are relative to its folder.
 
     Raises:
-        AuthConfigError: it cannot be read, or something in it is wrong.
+        AuthConfigError: the file cannot be read, or something in it is wrong.
     """
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
@@ -105,7 +105,7 @@ def read_config(path: Path) -> AuthConfig:
 
 
 def parse_config(document: Mapping[str, Any], folder: Path) -> AuthConfig:
-    """The configuration that a parsed file describes.
+    """Return the configuration that a parsed file describes.
 
     Raises:
         AuthConfigError: something in it is wrong.
@@ -129,8 +129,8 @@ def parse_config(document: Mapping[str, Any], folder: Path) -> AuthConfig:
         ),
     )
     parser.check_unique("key name", [key.name for key in config.keys])
-    parser.check_unique("sha256", [each for key in config.keys for each in key.digests])
-    parser.check_unique("issuer", [each.issuer for each in config.issuers])
+    parser.check_unique("sha256", [digest for key in config.keys for digest in key.digests])
+    parser.check_unique("issuer", [issuer.issuer for issuer in config.issuers])
     if not (config.keys or config.issuers):
         parser.errors.append("neither [[keys]] nor [[issuers]]: nobody could authenticate")
     if parser.errors:
@@ -139,7 +139,7 @@ def parse_config(document: Mapping[str, Any], folder: Path) -> AuthConfig:
 
 
 class _Parser:
-    """Reads values by their kinds; what is wrong gathers in `errors`, a line each."""
+    """Reads values of each kind; mistakes gather in `errors`, one line for each."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -155,7 +155,7 @@ class _Parser:
     def table(
         self, value: Any, where: str, known: set[str] | frozenset[str] | None = None
     ) -> Mapping[str, Any]:
-        """known: all names that it may have; None: any."""
+        """Return a table; known has all names that it may contain, `None` permits any."""
         if not isinstance(value, dict):
             self.errors.append(f"{where}: expected a table")
             return {}
@@ -182,7 +182,7 @@ class _Parser:
                 f"{where}: name must be up to 100 letters, digits, spaces and . : @ / + _ -"
             )
         digests = self._texts(entry, "sha256", where, single=True)
-        if not digests or not all(_SHA256.fullmatch(each) for each in digests):
+        if not digests or not all(_SHA256.fullmatch(digest) for digest in digests):
             self.errors.append(
                 f"{where}: sha256 must be the key's SHA-256 in 64 lower-case hexadecimal digits,"
                 " or a list of such; `nereid api-key` makes a key and its entry"
@@ -208,7 +208,7 @@ class _Parser:
         if burst is not None and rate is None:
             self.errors.append(f"{where}: burst needs requests_per_second")
         if burst is None:
-            # What a second allows, and never less than the one request that is asked for.
+            # The default is one second's worth of requests, and at least one request.
             burst = max(1.0, rate or 1.0)
         concurrency = self._number(entry, "concurrency", where, 1)
         limits = Limits(rate, burst, None if concurrency is None else int(concurrency))
@@ -252,7 +252,7 @@ class _Parser:
         value = entry.get(name, [])
         if single and isinstance(value, str):
             return (value,)
-        if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        if isinstance(value, list) and all(isinstance(text, str) for text in value):
             return tuple(value)
         self.errors.append(f"{where}: {name} must be a list of texts")
         return ()

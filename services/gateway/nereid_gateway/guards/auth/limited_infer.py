@@ -1,4 +1,4 @@
-"""infer() on behalf of one principal: its requests are counted until their last response."""
+"""Inference on behalf of one principal: its requests are counted until their last response."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _INFERENCE: Final = "inference"
 class LimitedInfer:
     """Checks each request against the principal's present grant; a refusal is its response.
 
-    of_stream: rights and rate are checked here, for each message; else whoever opened the call
-    has done that, before the message was decoded.
+    With of_stream, rights and rate are checked here for each message of the stream. Otherwise the
+    guard has checked them when the call arrived, before the message was decoded.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LimitedInfer:
         self._of_stream = of_stream
 
     def infer(self, request: InferRequest, on_response: OnResponse, /) -> RequestHandle:
-        """Send a permitted request on."""
+        """Forward a permitted request; respond with the refusal to any other one."""
         caller = self._caller
         principal = caller.principal
         try:
@@ -60,7 +60,7 @@ class LimitedInfer:
             if self._of_stream:
                 caller.count_request()
             else:
-                # Others may have come while the message was decoded.
+                # Other requests of the principal may have come while this one was decoded.
                 caller.check_concurrency()
         except CallRefused as refused:
             return _refuse(request, on_response, refused)
@@ -102,13 +102,13 @@ class _CountedRequest:
 
 
 class _RefusedRequest:
-    """A request that is not pending."""
+    """Handle of a refused request, which is not pending."""
 
     def cancel(self) -> None:
-        """Nothing to cancel."""
+        """Do nothing, because the request is not pending."""
 
     def set_flow(self, *, paused: bool) -> None:
-        """No responses to pause."""
+        """Do nothing, because there are no further responses."""
 
 
 _REFUSED: Final = _RefusedRequest()

@@ -1,4 +1,4 @@
-"""Counts refusals by reason, and logs them: once per address, reason and interval."""
+"""Counts refusals by reason, and logs one refusal per address, reason and interval."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ class AccessRefusals:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._log = RefusalLog(_log, clock=now)
-        # For the metrics.
-        counted = [each for each in Reason if each not in (Reason.RESTRICTED, Reason.CLOSED)]
-        self.counts: Counter[Reason] = Counter(dict.fromkeys(counted, 0))
+        # Read by the metrics; every counted reason is present from the start.
+        reasons = [reason for reason in Reason if reason not in (Reason.RESTRICTED, Reason.CLOSED)]
+        self.counts: Counter[Reason] = Counter(dict.fromkeys(reasons, 0))
 
     def add(self, refusal: Refusal, peer: str, detail: str = "") -> None:
-        """Count a refusal of a call from peer (host:port); detail: what only the log says."""
+        """Count a refusal of a call from peer (host:port).
+
+        detail is logged instead of the message; the client does not see it.
+        """
         self.counts[refusal.reason] += 1
         reason, text = refusal.reason.value, detail or refusal.message
         self._log.report(peer, reason, "refused a call: peer=%s reason=%s: %r", reason, text)

@@ -1,4 +1,4 @@
-"""Reads the files of --auth-config, and reads them anew when one of them has changed."""
+"""Reads the files of --auth-config, and rereads them when one of them has changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 2.0
 
-# Of each file what changes with its contents; None: it cannot be found.
+# Modification time (ns), size and inode of each file; `None` means that it cannot be read.
 _State = dict[Path, tuple[int, int, int] | None]
 
 
@@ -30,19 +30,19 @@ class LoadedConfig(NamedTuple):
 
 
 def load_config(path: str) -> LoadedConfig:
-    """Read the configuration in this file, and the files that it names.
+    """Read the configuration in this file, and the key files that it names.
 
     Raises:
-        AuthConfigError: one of them cannot be used.
+        AuthConfigError: one of the files cannot be used.
     """
     config = read_config(Path(path))
     return LoadedConfig(config, TokenVerifier(config.issuers) if config.issuers else None)
 
 
 class ConfigWatch:
-    """Calls on_change with each new configuration; one that cannot be used is logged and ignored.
+    """Calls on_change with each new configuration; an unusable one is logged and ignored.
 
-    Files are looked at in a thread: a file system that hangs delays nothing but this.
+    A thread looks at the files, so that a hanging file system delays nothing else.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class ConfigWatch:
         self._interval_s = interval_s
         self._files = _files_of(path, loaded.config)
         self._state = _state_of(self._files)
-        # Why it could not be used when it was read last.
+        # Errors of the last attempt to read the configuration; they are logged once.
         self._errors: list[str] = []
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look, in the running event loop."""
+        """Begin to watch the files, in the running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop watching the files."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -83,7 +83,8 @@ class ConfigWatch:
         try:
             loaded = await asyncio.to_thread(load_config, self._path)
         except AuthConfigError as error:
-            # Tried again each time, because the cause may be a file that is not watched yet.
+            # `_state` is not updated, so that each interval tries again: the cause may be a file
+            # that is not watched yet.
             if error.errors != self._errors:
                 self._errors = error.errors
                 _log.error(
@@ -94,25 +95,26 @@ class ConfigWatch:
             return
         self._errors = []
         self._files = _files_of(self._path, loaded.config)
-        # Of other files as before they were read: a change meanwhile is not to be missed.
+        # Files that were watched before keep their state from before the reading, so that a change
+        # during the reading is not missed.
         fresh = await asyncio.to_thread(_state_of, self._files)
         self._state = {path: state.get(path, fresh[path]) for path in self._files}
         self._on_change(loaded)
         keys, issuers = len(loaded.config.keys), len(loaded.config.issuers)
-        _log.info("--auth-config %s read anew: keys=%d issuers=%d", self._path, keys, issuers)
+        _log.info("--auth-config %s reloaded: keys=%d issuers=%d", self._path, keys, issuers)
 
 
 def _files_of(path: str, config: AuthConfig) -> tuple[Path, ...]:
-    return (Path(path), *(each.key_file for each in config.issuers))
+    return (Path(path), *(issuer.key_file for issuer in config.issuers))
 
 
 def _state_of(files: tuple[Path, ...]) -> _State:
     state: _State = {}
     for path in files:
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:
             state[path] = None
         else:
-            state[path] = found.st_mtime_ns, found.st_size, found.st_ino
+            state[path] = status.st_mtime_ns, status.st_size, status.st_ino
     return state

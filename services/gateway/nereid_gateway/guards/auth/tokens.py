@@ -1,7 +1,7 @@
-"""Verifies JSON Web Tokens (RFC 7519) by PyJWT, which only a gateway with issuers loads.
+"""Verifies JSON Web Tokens (RFC 7519) with PyJWT, which only a gateway with issuers loads.
 
-A token is verified by the keys and algorithms of the issuer that it names; what it says of its own
-algorithm or of places to fetch keys from is not followed.
+A token is verified with the configured keys and algorithms of the issuer that it names. The
+algorithm and the key addresses that the token itself states are ignored.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 _MAX_TOKEN_BYTES: Final = 16384
 _MAX_SUBJECT: Final = 200
-# Whoever the token is about, by the first of these claims that it has.
+# The first of these claims that a token has is its subject.
 _SUBJECT_CLAIMS: Final = ("sub", "client_id", "azp")
 
 
 class VerifiedToken(NamedTuple):
-    """What a valid token says."""
+    """Contents of a valid token."""
 
     issuer: str
     subject: str
     roles: frozenset[str]
-    # Seconds of the epoch, leeway included.
+    # Time in seconds of the epoch, leeway included.
     expires_at: float
 
 
 class InvalidTokenError(Exception):
-    """A token that is not accepted: what the client gets, and the text for the log."""
+    """Raised for a token that is not accepted: the client's refusal, and the text for the log."""
 
     def __init__(self, refusal: Refusal, detail: str) -> None:
         super().__init__(detail)
@@ -45,9 +45,13 @@ class TokenVerifier:
     """Verifies the tokens of several issuers."""
 
     def __init__(self, issuers: Iterable[Issuer]) -> None:
-        """Raises AuthConfigError if keys cannot be read or the package is not there."""
+        """Read the issuers' keys.
+
+        Raises:
+            AuthConfigError: keys cannot be read, or PyJWT is not installed.
+        """
         try:
-            # Imported only where the configuration asks for it.
+            # Only a configuration with issuers needs the package.
             import jwt  # noqa: PLC0415
         except ImportError as error:
             text = "issuers need the package pyjwt: pip install 'nereid-mesh[jwt]'"
@@ -65,10 +69,10 @@ class TokenVerifier:
             raise AuthConfigError(errors)
 
     def verify(self, token: str) -> VerifiedToken:
-        """What the token says. Costs a signature's verification, some 50 us.
+        """Return the contents of the token. Verifying its signature takes about 50 us.
 
         Raises:
-            InvalidTokenError: it is not accepted.
+            InvalidTokenError: the token is not accepted.
         """
         if len(token) > _MAX_TOKEN_BYTES:
             raise InvalidTokenError(INVALID_CREDENTIALS, f"longer than {_MAX_TOKEN_BYTES} bytes")
@@ -96,15 +100,15 @@ class TokenVerifier:
         except jwt.ExpiredSignatureError as error:
             raise InvalidTokenError(EXPIRED, "expired") from error
         except Exception as error:
-            # Whatever a hostile token makes of the library: it is not accepted.
+            # A hostile token may make the library raise anything; it is never accepted.
             detail = f"{type(error).__name__}: {error}"
             raise InvalidTokenError(INVALID_CREDENTIALS, detail[:200]) from error
 
     def _issuer_of(self, name: Any) -> tuple[Issuer, _Keys]:
-        found = self._issuers.get(name) if isinstance(name, str) else None
-        if found is None:
+        issuer = self._issuers.get(name) if isinstance(name, str) else None
+        if issuer is None:
             raise InvalidTokenError(INVALID_CREDENTIALS, f"unknown issuer {str(name)[:100]!r}")
-        return found
+        return issuer
 
 
 class _Keys:
@@ -129,23 +133,23 @@ class _Keys:
             if len(secret) < 32:
                 raise ValueError("a secret has at least 32 bytes")
             self._by_id[None] = secret
-        # The only key needs no name.
+        # A token need not name the key of an issuer that has only one.
         self._only = next(iter(self._by_id.values())) if len(self._by_id) == 1 else None
         self._named = issuer.jwks_file is not None
 
     def find_key(self, key_id: Any) -> Any:
-        """The key of this id.
+        """Return the key of this id.
 
         Raises:
-            InvalidTokenError: there is none.
+            InvalidTokenError: there is no such key.
         """
         if not self._named or key_id is None:
-            found = self._only
+            key = self._only
         else:
-            found = self._by_id.get(key_id) if isinstance(key_id, str) else None
-        if found is None:
+            key = self._by_id.get(key_id) if isinstance(key_id, str) else None
+        if key is None:
             raise InvalidTokenError(INVALID_CREDENTIALS, f"unknown key id {str(key_id)[:100]!r}")
-        return found
+        return key
 
 
 def _refuse_symmetric(key: Any) -> None:
@@ -162,7 +166,7 @@ def _subject(claims: dict[str, Any]) -> str:
 
 
 def _roles(claims: Any, path: str) -> frozenset[str]:
-    """A list of texts, or one text with spaces between roles, as in `scope`."""
+    """Return the roles of a claim: a list of texts, or one text with spaces, as in `scope`."""
     value = claims.get(path)
     if value is None:
         value = claims
@@ -171,5 +175,5 @@ def _roles(claims: Any, path: str) -> frozenset[str]:
     if isinstance(value, str):
         return frozenset(value.split())
     if isinstance(value, list):
-        return frozenset(each for each in value if isinstance(each, str))
+        return frozenset(role for role in value if isinstance(role, str))
     return frozenset()

@@ -1,1 +1,1 @@
-"""Who may call what, and which headers become request parameters."""
+"""Permissions of calls, and headers that become request parameters."""

@@ -1,8 +1,8 @@
-"""Who may call what on one port: of a call's API and headers, the caller or a refusal.
+"""Access rules of one port: a call's API and headers decide its caller or its refusal.
 
-An API may require a header (restricted_apis), be closed where it changes the server and nothing
+An API may require a header (restricted_apis), be closed because it changes the server and nothing
 else guards it (--open-control-apis=false), and require credentials (--auth-config). The guards of
-the two protocols ask; neither is there where nothing of this is configured.
+the two protocols apply the rules; a gateway without any rule has no guards.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _CLOSED: Final = Refusal(
 
 
 class HeaderRule(NamedTuple):
-    """What a call needs beside credentials."""
+    """A header that a call must have in addition to credentials, and the refusal without it."""
 
-    # In lower case; None: nothing helps.
+    # The name is in lower case; `None` means that every call is refused.
     header: Text | None
     value: Text
     refusal: Refusal
 
     def is_met(self, header_of: Callable[..., Text | None]) -> bool:
-        """Whether a call has the header."""
+        """Return whether a call has the header with the required value."""
         return self.header is not None and header_of(self.header) == self.value
 
 
 class CallPolicy:
-    """The rules of one port. access: None if clients need no credentials."""
+    """Rules of one port; access is `None` if clients need no credentials."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class CallPolicy:
         access: AccessControl | None,
         encode: Callable[[str], Text] = str,
     ) -> None:
-        """encode: how headers are looked up."""
+        """Make the rules; encode converts header names and values to the type of the look-ups."""
         self._restrictions = restrictions
         self._closed = closed
         self.access = access
@@ -60,7 +60,10 @@ class CallPolicy:
     def rule_of(
         self, api: str | None, *, changes: bool, is_grpc: bool = False
     ) -> HeaderRule | None:
-        """For the calls of an API that change the server, or do not; None: they need no header."""
+        """Return the rule for an API's calls that change the server, or for those that do not.
+
+        `None` means that the calls need no header.
+        """
         restriction = None if api is None else self._restrictions.get(api)
         if restriction is None:
             return HeaderRule(None, "", _CLOSED) if changes and api in self._closed else None
@@ -82,12 +85,13 @@ class CallPolicy:
         peer: str,
         model: str = "",
     ) -> Caller | None:
-        """Who sends a call; None: nobody asks.
+        """Return the caller, or `None` where no credentials are checked.
 
-        api: its group, None for what does not exist; model: that it names, empty if none.
+        api is the group of the call's API, and `None` for a call of no known API. model is the one
+        that the call names, or empty.
 
         Raises:
-            CallRefused: it is not permitted.
+            CallRefused: the call is not permitted.
         """
         if rule is not None and not rule.is_met(header_of):
             raise CallRefused(rule.refusal)

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from nereid_gateway.guards.policy.call_policy import CallPolicy
     from nereid_gateway.plane.data_plane import DataPlane
 
-# Reflection describes the API, as metadata does the server.
+# Reflection describes the API, so that it belongs to the group of metadata.
 _REFLECTION: Final = "/grpc.reflection."
 
-# Control messages that name a model, and the field that does.
+# Control messages that name a model, and the name of that field.
 _MODEL_FIELDS: Final[dict[str, tuple[Any, str]]] = {
     method.path: (getattr(kserve_pb2, f"{method.name}Request"), method.model_field)
     for method in METHODS
@@ -39,7 +39,10 @@ _MODEL_FIELDS: Final[dict[str, tuple[Any, str]]] = {
 
 
 def api_of(path: str) -> str:
-    """The group of a method; UNGROUPED, which only all rights include, for what nobody listed."""
+    """Return the group of a method.
+
+    A method that is not listed is UNGROUPED, which only clients with all rights may call.
+    """
     if path.startswith(_REFLECTION):
         return "metadata"
     method = METHODS_BY_PATH.get(path)
@@ -47,7 +50,7 @@ def api_of(path: str) -> str:
 
 
 class GrpcGuard:
-    """Wraps the handlers of the gRPC front, on either engine."""
+    """Wraps the handlers of the gRPC front, for either gRPC engine."""
 
     def __init__(self, front: GrpcFront, data_plane: DataPlane, policy: CallPolicy) -> None:
         self._front = front
@@ -57,18 +60,19 @@ class GrpcGuard:
         self._models = HeadReader()
 
     def handlers(self, handlers: Handlers) -> Handlers:
-        """The same methods, for permitted calls only."""
+        """Return the same methods, which are reached only by permitted calls."""
         return replace(
             handlers,
-            unary={path: self._unary(path, each) for path, each in handlers.unary.items()},
+            unary={path: self._unary(path, handler) for path, handler in handlers.unary.items()},
             async_unary={
-                path: self._async_unary(path, each) for path, each in handlers.async_unary.items()
+                path: self._async_unary(path, handler)
+                for path, handler in handlers.async_unary.items()
             },
-            stream={path: self._stream(path, each) for path, each in handlers.stream.items()},
+            stream={path: self._stream(path, handler) for path, handler in handlers.stream.items()},
         )
 
     def _unary(self, path: str, handler: UnaryHandler) -> UnaryHandler:
-        """ModelInfer, the only method of this kind."""
+        """Return the guarded handler of ModelInfer, the only method of this kind."""
         admit = self._admission(path)
         if admit is None:
             return handler
@@ -142,7 +146,10 @@ class GrpcGuard:
         return handle
 
     def _admission(self, path: str) -> Callable[[Call], Caller | None] | None:
-        """Who sends a call of this method, or raises CallRefused; None: everybody may call it."""
+        """Return a function that finds a call's caller or raises CallRefused.
+
+        `None` means that everybody may call this method.
+        """
         policy = self._policy
         # No header is required for reflection, which is not in the table.
         method = METHODS_BY_PATH.get(path)
@@ -169,7 +176,7 @@ def _model_of(path: str, message: bytes) -> str:
     try:
         return str(getattr(kind.FromString(message), field))
     except DecodeError:
-        # Nobody will understand it: the handler says so.
+        # The handler rejects the message with its own error.
         return ""
 
 

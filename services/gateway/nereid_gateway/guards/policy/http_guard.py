@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _MAX_TARGETS: Final = 1024
 _MAX_TARGET_BYTES: Final = 1024
-# Bodies past this are not waited for if they are refused anyway; the connection is closed instead.
+# A refused call's body that is larger is not awaited; the connection is closed instead.
 _LARGE_BODY_BYTES: Final = 65536
 
 _STATUSES: Final = {
@@ -35,7 +35,7 @@ _STATUSES: Final = {
     Reason.RESTRICTED: 403,
     Reason.CLOSED: 403,
 }
-# As on Triton.
+# Refusals that Triton has too; it sends them as plain text.
 _PLAIN_TEXT: Final = frozenset({Reason.RESTRICTED, Reason.CLOSED})
 _CHALLENGES: Final = {
     Reason.NO_CREDENTIALS: b'WWW-Authenticate: Bearer realm="nereid"\r\n',
@@ -46,16 +46,16 @@ _CHALLENGES: Final = {
 
 
 class _Target(NamedTuple):
-    """What a request's target names."""
+    """API and model that a request's target names."""
 
-    # None: there is no such API, or it is open.
+    # `None` means that there is no such API, or that it is open to everybody.
     api: str | None
     model: str
     rule: HeaderRule | None
 
 
 class HttpGuard:
-    """Dispatches the calls that are permitted to the front."""
+    """Dispatches permitted calls to the front."""
 
     def __init__(self, dispatch: Dispatch, allocate_body: AllocateBody, policy: CallPolicy) -> None:
         self._dispatch = dispatch
@@ -64,6 +64,7 @@ class HttpGuard:
         self._targets: BoundedCache[bytes, _Target] = BoundedCache(_MAX_TARGETS, _MAX_TARGET_BYTES)
 
     def __call__(self, call: HttpCall) -> None:
+        """Dispatch a permitted call; respond with the refusal to any other one."""
         try:
             caller = self._admit(call)
             if caller is not None:
@@ -80,7 +81,11 @@ class HttpGuard:
             self._dispatch(call)
 
     def allocate_body(self, call: HttpCall, size_bytes: int) -> BodyBuffer | None:
-        """Refuses a large body before it arrives."""
+        """Return a buffer for the body, or `None` to have the body gathered in bytes.
+
+        Raises:
+            RequestRejected: the body is large and its call is not permitted.
+        """
         if size_bytes > _LARGE_BODY_BYTES:
             try:
                 self._admit(call)
@@ -103,7 +108,7 @@ class HttpGuard:
 
 
 def _response(refusal: Refusal) -> tuple[int, str, bytes]:
-    """Status, message and further header lines."""
+    """Return status, message and further header lines."""
     lines = _CHALLENGES.get(refusal.reason, b"")
     if refusal.retry_after_s:
         lines += exact_line(refusal.retry_after_s)

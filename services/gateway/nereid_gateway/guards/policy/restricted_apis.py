@@ -1,5 +1,6 @@
-"""What --http-restricted-api and --grpc-restricted-protocol say: which parts of the API require a
-certain header. Their syntax is Triton's: <category>,<category>:<header>=<value>.
+"""Parts of the API that require a header, by --http-restricted-api and --grpc-restricted-protocol.
+
+The flags' syntax is Triton's: <category>,<category>:<header>=<value>.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ if TYPE_CHECKING:
 
 
 class Restriction(NamedTuple):
-    """The header that a category requires."""
+    """A header and the value that a category requires of it."""
 
     header: str
     value: str
 
 
 def parse(text: str) -> dict[str, Restriction]:
-    """The categories that one flag names, and the header that they require.
+    """Return the categories that one flag names, with the header that they require.
 
     Raises:
-        ValueError: it is not of the flag's form.
+        ValueError: the text does not have the flag's form.
     """
     names, colon, condition = text.partition(":")
     header, equals, value = condition.partition("=")
@@ -40,16 +41,20 @@ def parse(text: str) -> dict[str, Restriction]:
 
 
 def checked(text: str) -> str:
-    """text, if it is of the flag's form; else ValueError."""
+    """Return text if it has the flag's form.
+
+    Raises:
+        ValueError: it does not.
+    """
     parse(text)
     return text
 
 
 def gather(texts: Iterable[str]) -> dict[str, Restriction]:
-    """The restrictions of a repeated flag.
+    """Return the restrictions of a repeated flag.
 
     Raises:
-        ValueError: two of them name one category.
+        ValueError: two of the texts name the same category.
     """
     table: dict[str, Restriction] = {}
     for text in texts:

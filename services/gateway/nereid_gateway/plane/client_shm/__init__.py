@@ -1,1 +1,1 @@
-"""Shared memory that clients register: system and CUDA regions, and outputs written to them."""
+"""Shared memory of clients: system and CUDA regions, and outputs that are written to them."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 HANDLE_BYTES: Final = 64
-# CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the only one there is.
+# CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the only flag of cuIpcOpenMemHandle.
 _LAZY_PEER_ACCESS: Final = 1
 _INT_MAX: Final = (1 << 31) - 1
 _REFUSED: Final = "failed to register shared memory region: invalid args"
@@ -30,7 +30,7 @@ class _Handle(ctypes.Structure):
     _fields_ = (("reserved", ctypes.c_byte * HANDLE_BYTES),)
 
 
-# The argument types of each function.
+# Argument types of each function.
 _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "cuIpcOpenMemHandle_v2": (ctypes.POINTER(Address), _Handle, ctypes.c_uint),
     "cuIpcCloseMemHandle": (Address,),
@@ -41,7 +41,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
 
 
 class Driver:
-    """The few functions of libcuda that are needed, on the primary context of each device."""
+    """Calls the few functions of libcuda that are needed, on the devices' primary contexts."""
 
     def __init__(self, library: Any) -> None:
         self._cuda = CudaDriver(library, _FUNCTIONS)
@@ -49,7 +49,11 @@ class Driver:
         self.select_device = self._cuda.select_device
 
     def open(self, handle: bytes, device_id: int) -> tuple[int, int]:
-        """Address and size of the memory that another process shares."""
+        """Map memory that another process shares; return its address and its size in bytes.
+
+        Raises:
+            DriverError: the handle is invalid, or there is no such device.
+        """
         self.select_device(device_id)
         address = Address()
         shared = _Handle.from_buffer_copy(handle)
@@ -64,7 +68,7 @@ class Driver:
         self._call("cuIpcCloseMemHandle", address)
 
     def read(self, address: int, device_id: int, size_bytes: int) -> bytes:
-        """A copy of device memory."""
+        """Return a copy of device memory."""
         self.select_device(device_id)
         data = bytearray(size_bytes)
         if size_bytes:
@@ -80,7 +84,7 @@ class Driver:
 
 
 class CudaMemory:
-    """Device memory of another process, from address on."""
+    """A `regions.Memory`: device memory of another process, from address on."""
 
     def __init__(self, driver: Driver, address: int, device_id: int) -> None:
         self._driver = driver
@@ -88,12 +92,22 @@ class CudaMemory:
         self._device_id = device_id
 
     def read(self, offset: int, size_bytes: int) -> bytes:
+        """Return a copy of a range.
+
+        Raises:
+            Internal: the driver cannot read the memory.
+        """
         try:
             return self._driver.read(self._address + offset, self._device_id, size_bytes)
         except DriverError as error:
             raise Internal(f"Unable to read CUDA shared memory: {error}") from error
 
     def write(self, offset: int, data: Any) -> bool:
+        """Copy data to the offset and return `True`.
+
+        Raises:
+            Internal: the driver cannot write the memory.
+        """
         try:
             self._driver.write(self._address + offset, self._device_id, bytes(data))
         except DriverError as error:
@@ -101,6 +115,7 @@ class CudaMemory:
         return True
 
     def close(self) -> None:
+        """Unmap the memory; a failure is only logged."""
         try:
             self._driver.close(self._address, self._device_id)
         except DriverError:
@@ -109,10 +124,10 @@ class CudaMemory:
 
 @functools.cache
 def system_driver() -> Driver:
-    """The driver of this machine.
+    """Return the driver of this machine.
 
     Raises:
-        DriverError: it has none that works; calling again is cheap.
+        DriverError: the machine has no working driver; calling again is cheap.
     """
     try:
         return Driver(load_library())
@@ -126,8 +141,8 @@ def open_cuda(
     """Open the memory that a client registers.
 
     Raises:
-        InvalidArgument: there is no GPU here, the handle is invalid, or the region is larger than
-            the memory.
+        InvalidArgument: this machine has no GPU, the handle is invalid, or the region is larger
+            than the memory.
     """
     if len(handle) != HANDLE_BYTES or not 0 <= registration.device_id <= _INT_MAX:
         raise InvalidArgument(_REFUSED)
@@ -135,7 +150,7 @@ def open_cuda(
         driver = driver or system_driver()
         address, size_bytes = driver.open(handle, registration.device_id)
     except DriverError as error:
-        # Like Triton, give clients no details.
+        # Clients get no details, as on Triton.
         _log.warning("CUDA region %r cannot be registered: %s", registration.name, error)
         raise InvalidArgument(_REFUSED) from error
     memory = CudaMemory(driver, address, registration.device_id)

@@ -1,8 +1,8 @@
-"""Writes outputs to clients' shared memory, before the front responds, and keeps the regions that a
-request names registered until its last response.
+"""Writes outputs to clients' shared memory before the front responds.
 
-A step in front of the upstream where clients' shared memory is allowed, and otherwise not there.
-Knows regions, no protocol: to the fronts, an output in a region is an empty payload.
+The regions that a request names stay registered until its last response. This is a step in front of
+the upstream if clients' shared memory is allowed, and absent otherwise. It knows regions, but no
+protocol: to the fronts, an output in a region is an empty payload.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# On the event loop; of a last response more is written by a thread.
+# Outputs of at most this size are written on the event loop. A thread writes larger outputs of a
+# last response.
 _WRITTEN_AT_ONCE_BYTES: Final = 1 << 20
 _MAX_HEADS: Final = 2048
 _MAX_HEAD_BYTES: Final = 8192
@@ -45,12 +46,12 @@ class RegionOutputs:
         max_heads: int = _MAX_HEADS,
     ) -> None:
         self._infer = infer
-        # Starts with the first large output.
+        # The thread starts with the first large output.
         self._threads = ThreadPoolExecutor(1, "region-outputs")
         self._names: BoundedCache[bytes, tuple[str, ...]] = BoundedCache(max_heads, _MAX_HEAD_BYTES)
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
-        """As DataPlane.infer."""
+        """Submit a request as `DataPlane.infer` does."""
         if request.region_use is None:
             return self._infer(request, on_response)
         using = _UsingRequest(self, request.region_use, on_response)
@@ -70,7 +71,7 @@ class RegionOutputs:
         writing.add_done_callback(on_done)
 
     def output_names(self, head: bytes) -> tuple[str, ...]:
-        """The outputs of a response, in the order of its payloads."""
+        """Return the names of a response's outputs, in the order of its payloads."""
         names = self._names.get(head)
         if names is None:
             message = kserve_pb2.ModelInferResponse.FromString(head)
@@ -80,9 +81,11 @@ class RegionOutputs:
 
 
 class _UsingRequest:
-    """One request that names regions. It is a user of them until its last response, or until it is
-    cancelled: then nothing more is read or written, except what a thread is writing. Each response
-    overwrites the one before.
+    """A request that names regions.
+
+    It uses them until its last response or its cancellation. After a cancellation nothing more is
+    read or written, except by a write that a thread has already begun. Each response overwrites the
+    previous one.
     """
 
     __slots__ = (
@@ -101,7 +104,7 @@ class _UsingRequest:
         self._placements = use.placements
         self._regions: list[Region] = use.regions
         self.submitted: RequestHandle | None = None
-        # A thread writes the last response.
+        # `_writing` means that a thread is writing the last response.
         self._writing = self._cancelled = False
         for region in self._regions:
             region.begin_use()
@@ -116,7 +119,7 @@ class _UsingRequest:
         if (
             response.more
             or sum(map(len, sizes)) <= _WRITTEN_AT_ONCE_BYTES
-            or any(each.registration.kind != SYSTEM for each in self._regions)
+            or any(region.registration.kind != SYSTEM for region in self._regions)
         ):
             self._deliver(write())
             return
@@ -124,7 +127,7 @@ class _UsingRequest:
         self._outputs.write_later(write, self._on_written)
 
     def cancel(self) -> None:
-        """The client disconnected: nothing more will be written."""
+        """Cancel the request; nothing more is written to the regions."""
         if self.submitted is not None:
             self.submitted.cancel()
         self._cancelled = True
@@ -156,7 +159,7 @@ class _UsingRequest:
 def _write_or_fail(
     response: InferResponse, names: Sequence[str], placements: Sequence[Placement]
 ) -> InferResponse:
-    """Write the outputs that are placed; the response without them, or with an error."""
+    """Write outputs to their regions; return the response without them, or one with an error."""
     try:
         return _write(response, names, placements)
     except NereidError as error:
@@ -170,7 +173,7 @@ def _write_or_fail(
 def _write(
     response: InferResponse, names: Sequence[str], placements: Sequence[Placement]
 ) -> InferResponse:
-    # A copy: identical requests share one response.
+    # The list is copied, because identical requests share one response.
     payloads: list[Any] = list(response.payloads)
     for name, region, tensor_range in placements:
         if name not in names:

@@ -1,9 +1,9 @@
 """The table of regions that several gateways of one host share, as files of a directory.
 
-A file describes a region; its name is a number that is used once. Who is about to change the table
-holds its lock. A counter in shared memory changes with the table, so that a look costs next to
-nothing while nothing has changed. A file is locked for as long as requests of a gateway name its
-region: the kernel ends such a lock with its process. Knows nothing of regions.
+A file describes a region; its name is a number that is used once. A gateway that changes the table
+holds its lock. A counter in shared memory changes with the table, so that checking an unchanged
+table takes almost no time. A gateway locks a region's file while requests name the region; the
+kernel releases such a lock when the process ends. This module does not know the files' contents.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOCK_INTERVAL_S: Final = 0.001
 
 
 class RegionFile:
-    """One file, which this process has open."""
+    """One file of the table, which this process has open."""
 
     __slots__ = ("_descriptor", "number")
 
@@ -34,11 +34,14 @@ class RegionFile:
         self._descriptor = descriptor
 
     def read(self) -> bytes:
-        """All of it."""
+        """Return the whole contents."""
         return os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
 
     def hold(self) -> bool:
-        """Keep others from removing it until release(); False: it is removed, or about to be."""
+        """Keep other processes from removing the file until release().
+
+        Returns `False` if the file is removed already, or about to be.
+        """
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -49,25 +52,28 @@ class RegionFile:
         return False
 
     def hold_alone(self) -> bool:
-        """Keep others from holding it; False: another process does."""
+        """Keep other processes from holding the file; return `False` if one of them holds it."""
         return _try_lock(self._descriptor)
 
     def release(self) -> None:
+        """End a hold of this process."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """With what it holds; a second call does nothing."""
+        """Close the file and end its hold; a second call does nothing."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 class RegionFiles:
-    """The directory, as one process sees it. Raises OSError where the system refuses."""
+    """The directory as one process sees it. Methods raise OSError if the system refuses."""
 
     def __init__(self, directory: Path, lock_timeout_s: float = _LOCK_TIMEOUT_S) -> None:
-        """It is created if it is not there. lock_timeout_s: how long the lock is waited for, which
-        is held for microseconds, unless its process is stopped just then.
+        """Open the directory, and create it if it does not exist.
+
+        lock_timeout_s bounds the wait for the lock. The lock is held for microseconds, unless its
+        process is stopped meanwhile.
         """
         self._lock_timeout_s = lock_timeout_s
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -76,17 +82,17 @@ class RegionFiles:
         os.ftruncate(self._lock, _COUNTER_BYTES)
         self._counter = memoryview(mmap.mmap(self._lock, _COUNTER_BYTES)).cast("Q")
         with self.locked():
-            # A process that was killed may have left a change unannounced.
+            # A process that was killed may have changed the table, but not the counter.
             self._counter[0] += 1
 
     @property
     def revision(self) -> int:
-        """Another one after each change."""
+        """Number that differs after each change of the table."""
         return self._counter[0]
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """No other process changes the table meanwhile. Not to be nested.
+        """Keep other processes from changing the table within the context. Must not be nested.
 
         Raises:
             TimeoutError: another process has it locked for longer than any change takes.
@@ -102,11 +108,11 @@ class RegionFiles:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def numbers(self) -> list[int]:
-        """Those of all files, oldest first."""
+        """Return the numbers of all files, oldest first."""
         return sorted(int(name) for name in os.listdir(self._directory) if name.isdecimal())  # noqa: PTH208 - names suffice
 
     def open(self, number: int) -> RegionFile | None:
-        """The file of this number; None: it was removed meanwhile."""
+        """Open the file of this number; return `None` if it was removed meanwhile."""
         try:
             descriptor = os.open(self._directory / str(number), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -114,11 +120,11 @@ class RegionFiles:
         return RegionFile(number, descriptor)
 
     def add(self, text: bytes) -> RegionFile:
-        """A new file; call while the table is locked."""
+        """Add a file with this text; call while the table is locked."""
         number = self._counter[0] + 1
         part = self._directory / "part"
         part.write_bytes(text)
-        # It is complete when it gets its name.
+        # The file gets its name when it is complete.
         part.replace(self._directory / str(number))
         self._counter[0] = number
         added = self.open(number)
@@ -131,6 +137,7 @@ class RegionFiles:
         self._counter[0] += 1
 
     def close(self) -> None:
+        """Close the table; the open files of regions stay open."""
         os.close(self._lock)
 
 

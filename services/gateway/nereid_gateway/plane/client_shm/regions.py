@@ -1,8 +1,7 @@
 """The registered regions of clients' shared memory.
 
 Clients register a region once and name ranges of it in requests, instead of sending and receiving
-tensors. How memory is read and written is the business of `system` and `cuda`. Belongs to one event
-loop.
+tensors. Modules `system` and `cuda` read and write the memory. The table belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ DISABLED_MESSAGE: Final = (
 SYSTEM: Final = "system"
 CUDA: Final = "cuda"
 _KIND_NAMES: Final = {SYSTEM: "system", CUDA: "CUDA"}
-# Each holds a file descriptor, which the gateway's connections need as well.
+# Each region holds a file descriptor, and the gateway's connections need descriptors as well.
 MAX_REGIONS: Final = 4096
 MAX_REQUEST_BYTES: Final = 1 << 30
-# Copied on the event loop; more is read by a thread.
+# Inputs of at most this size are copied on the event loop; a thread reads larger ones.
 _READ_AT_ONCE_BYTES: Final = 1 << 20
 _TOO_MUCH: Final = (
     "inputs of {} bytes in shared memory are more than the {} of one request. Use"
@@ -49,12 +48,12 @@ _TOO_MUCH: Final = (
 )
 
 
-# A request that has the inputs as its payloads, and nothing else.
+# Inputs that were read from regions, as the payloads of a request that has nothing else.
 ReadInputs = InferRequest
 
 
 class ReadLaterError(Exception):
-    """The inputs of these ranges are to be read by Regions.read first."""
+    """Raised for inputs that must first be read by `Regions.read`; `named` has their ranges."""
 
     def __init__(self, named: RegionRanges) -> None:
         super().__init__("inputs are to be read first")
@@ -62,21 +61,21 @@ class ReadLaterError(Exception):
 
 
 class Memory(Protocol):
-    """The memory of a region; its client may shrink it at any time."""
+    """Memory of a region; its client may shrink it at any time."""
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """A copy of a range; shorter where the memory has shrunk."""
+        """Return a copy of a range, which is shorter if the memory has shrunk."""
 
     def write(self, offset: int, data: Any) -> bool:
-        """Copy data there; False where the memory has shrunk."""
+        """Copy data to the offset; return `False` if the memory has shrunk."""
 
     def close(self) -> None:
-        """Release what is held for it."""
+        """Release the descriptor or mapping of the memory."""
 
 
 @dataclass(frozen=True)
 class Registration:
-    """What a client registered: key and offset are system memory's, device_id and handle CUDA's."""
+    """A client's registration: key and offset for system memory, device_id and handle for CUDA."""
 
     kind: str
     name: str
@@ -88,19 +87,19 @@ class Registration:
 
 
 class Region:
-    """A registered region. It cannot be unregistered while a request that names it is in flight."""
+    """A registered region, which stays registered while a request that names it is in flight."""
 
     __slots__ = ("memory", "registered", "registration", "users")
 
     def __init__(self, registration: Registration, memory: Memory) -> None:
         self.registration = registration
         self.memory = memory
-        # How often requests in flight name it.
+        # Number of times that requests in flight name the region.
         self.users = 0
         self.registered = True
 
     def read(self, tensor_range: RegionRange) -> bytes:
-        """A copy of the range.
+        """Return a copy of the range.
 
         Raises:
             InvalidArgument: the client has shrunk the memory.
@@ -111,11 +110,11 @@ class Region:
         return data
 
     def write(self, tensor_range: RegionRange, data: Any) -> None:
-        """Copy data to where the range begins.
+        """Copy data to the beginning of the range.
 
         Raises:
             InvalidArgument: the client has shrunk the memory.
-            NotFound: it was unregistered while the request was being decoded.
+            NotFound: the region was unregistered while the request was being decoded.
         """
         if not self.registered:
             raise _not_found(self.registration.name)
@@ -124,29 +123,29 @@ class Region:
 
     @property
     def in_use(self) -> bool:
-        """Whether a request in flight names it."""
+        """True if a request in flight names the region."""
         return self.users > 0
 
     def begin_use(self) -> None:
-        """A request names it."""
+        """Count a request that names the region."""
         self.users += 1
 
     def end_use(self) -> None:
-        """That request has had its last response, or was cancelled."""
+        """Uncount a request that has had its last response, or was cancelled."""
         self.users -= 1
 
     def unregister(self) -> None:
-        """Close its memory; call when no request names it."""
+        """Close the memory; call when no request names the region."""
         self.registered = False
         self.memory.close()
 
 
-# Where an output goes: its name, the region, the range in it.
+# Destination of an output: its name, the region, and the range in the region.
 Placement = tuple[str, Region, RegionRange]
 
 
 class RegionUse(NamedTuple):
-    """What a request does with regions: where its outputs go, and all the regions that it names."""
+    """Regions of one request: the placements of its outputs, and all regions that it names."""
 
     placements: list[Placement]
     regions: list[Region]
@@ -155,7 +154,8 @@ class RegionUse(NamedTuple):
 class Regions:
     """The table of regions, by name."""
 
-    # Inputs of the request being decoded whose data is not there; see UnresolvedRegions.
+    # Positions of inputs whose data has not been read, in the request that is being decoded. Only
+    # `UnresolvedRegions` has any, and `unchecked` as well.
     unresolved: Collection[int] = ()
     unchecked: list[StringInput]
 
@@ -166,23 +166,23 @@ class Regions:
         max_regions: int = MAX_REGIONS,
         max_request_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
-        """max_request_bytes: of one request's inputs."""
+        """Make an empty table; max_request_bytes bounds the inputs of one request."""
         self.allowed = allowed
         self._max_regions = max_regions
         self._max_request_bytes = max_request_bytes
         self._regions: dict[str, Region] = {}
-        # Of those that are in system memory.
+        # Keys of the regions in system memory.
         self._system_keys: set[str] = set()
-        # The inputs of the request that is being decoded, read before; None: they were not.
+        # Inputs of the request that is being decoded, if they were read before; else `None`.
         self._inputs: ReadInputs | None = None
-        # Starts with the first large input.
+        # The thread starts with the first large input.
         self._threads = ThreadPoolExecutor(1, "regions")
 
     def check_allowed(self) -> None:
-        """Refuse where clients' shared memory is not allowed.
+        """Check that clients' shared memory is allowed.
 
         Raises:
-            Unimplemented: it is not.
+            Unimplemented: it is not allowed.
         """
         if not self.allowed:
             raise Unimplemented(DISABLED_MESSAGE)
@@ -215,10 +215,10 @@ class Regions:
             self._system_keys.add(registration.key)
 
     def status(self, kind: str, name: str) -> list[Registration]:
-        """The regions of a kind by name, or the one of that name.
+        """Return the regions of a kind, sorted by name, or only the one of that name.
 
         Raises:
-            NotFound: there is none, or it is of the other kind.
+            NotFound: there is no region of that name, or it is of the other kind.
         """
         if not name:
             known = sorted(self._regions.items())
@@ -227,18 +227,19 @@ class Regions:
         if region is None:
             raise NotFound(f"Unable to find {kind} shared memory region: '{name}'")
         if region.registration.kind != kind:
-            is_kind, asked_kind = _KIND_NAMES[region.registration.kind], _KIND_NAMES[kind]
+            actual_kind, wanted_kind = _KIND_NAMES[region.registration.kind], _KIND_NAMES[kind]
             raise NotFound(
-                f"The region named '{name}' is registered as {is_kind} shared memory,"
-                f" not {asked_kind} shared memory"
+                f"The region named '{name}' is registered as {actual_kind} shared memory,"
+                f" not {wanted_kind} shared memory"
             )
         return [region.registration]
 
     def unregister(self, kind: str, name: str) -> None:
-        """Remove the region of that name, or all of a kind; unknown ones are ignored.
+        """Remove the region of that name, or all regions of a kind; unknown ones are ignored.
 
         Raises:
-            Internal: requests in flight name it, or some of them; the others are removed.
+            Internal: requests in flight name the region, or some of the regions; the others are
+                removed.
         """
         if name:
             region = self._regions.get(name)
@@ -251,11 +252,11 @@ class Regions:
             self._remove(region)
             return
         in_use = ""
-        for each, region in sorted(self._regions.items()):
+        for region_name, region in sorted(self._regions.items()):
             if region.registration.kind != kind:
                 continue
             if region.in_use:
-                in_use += f"{each} ,"
+                in_use += f"{region_name} ,"
             else:
                 self._remove(region)
         if in_use:
@@ -281,10 +282,10 @@ class Regions:
     # --- requests -------------------------------------------------------------------------------
 
     def find_region(self, tensor_range: RegionRange) -> Region:
-        """The region of a range that lies inside it.
+        """Return the region that a range lies in.
 
         Raises:
-            InvalidArgument: it does not lie inside.
+            InvalidArgument: the range is not inside the region.
             NotFound: there is no such region.
             Unimplemented: clients' shared memory is not allowed.
         """
@@ -304,8 +305,9 @@ class Regions:
         """Copy inputs from regions into request, and set its region_use.
 
         Raises:
-            NereidError: as find_region does, a region has shrunk, or the inputs are too large.
-            ReadLaterError: they are large, and were not read before.
+            NereidError: find_region refuses a range, a region has shrunk, or the inputs are too
+                large.
+            ReadLaterError: the inputs are large, and were not read before.
         """
         read = self._inputs
         size_bytes = sum(tensor_range.size_bytes for _, tensor_range in named.inputs)
@@ -337,11 +339,12 @@ class Regions:
     async def read(
         self, named: RegionRanges, tensors: TensorMemory, hold: Callable[[int], None]
     ) -> ReadInputs:
-        """Copies of all inputs, in a segment if possible, without holding up the loop. hold: is
-        called with the bytes that will be kept, and may raise.
+        """Return copies of all inputs, in a segment if possible, without blocking the loop.
+
+        hold is called with the number of bytes that will be kept, and may raise.
 
         Raises:
-            NereidError: as resolve_ranges.
+            NereidError: as for resolve_ranges.
         """
         hold(sum(tensor_range.size_bytes for _, tensor_range in named.inputs))
         loop = asyncio.get_running_loop()
@@ -352,7 +355,7 @@ class Regions:
                 read.payloads.append(region.read(tensor_range))
                 continue
             reading = loop.run_in_executor(self._threads, region.read, tensor_range)
-            # Until it is done the region, and with it the descriptor, stays.
+            # The region, and its descriptor with it, must stay until the thread has read.
             region.begin_use()
             reading.add_done_callback(partial(_end_use, region))
             read.payloads.append(await asyncio.shield(reading))
@@ -361,7 +364,10 @@ class Regions:
 
     @contextmanager
     def having(self, inputs: ReadInputs) -> Iterator[None]:
-        """What is decoded meanwhile gets these inputs. Not to be awaited in."""
+        """Give these inputs to the request that is decoded within the context.
+
+        The context must not contain an `await`.
+        """
         self._inputs = inputs
         try:
             yield
@@ -377,25 +383,34 @@ NO_REGIONS: Final = Regions(allowed=False)
 
 
 class UnresolvedRegions(Regions):
-    """For a decoder process, which knows no region: takes all names, for its gateway to resolve."""
+    """The table of a decoder process, which knows no regions.
+
+    It accepts all names; the gateway resolves them afterwards.
+    """
 
     def __init__(self, *, allowed: bool) -> None:
         super().__init__(allowed=allowed)
-        # What the request names that was decoded last, and its BYTES inputs in regions.
+        # Ranges of the request that was decoded last, and its BYTES inputs that are in regions.
         self.named: RegionRanges | None = None
         self.unchecked = []
 
     def find_region(self, tensor_range: RegionRange) -> Region:  # noqa: ARG002 - Regions' signature
+        """Return a region without memory for any name.
+
+        Raises:
+            Unimplemented: clients' shared memory is not allowed.
+        """
         self.check_allowed()
         return _UNRESOLVED
 
     def resolve_ranges(self, request: InferRequest, named: RegionRanges) -> None:  # noqa: ARG002
+        """Remember the ranges of the request in `named` and `unresolved`."""
         self.named = named
         self.unresolved = {position for position, _ in named.inputs}
 
 
 class _NoMemory:
-    """As if its client had shrunk it to nothing."""
+    """Memory of no bytes, as if its client had shrunk it."""
 
     def read(self, offset: int, size_bytes: int) -> bytes:  # noqa: ARG002
         return b""

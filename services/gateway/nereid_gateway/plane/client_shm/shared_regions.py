@@ -1,9 +1,10 @@
-"""The regions of a gateway that shares its ports with others of its host.
+"""Regions of a gateway that shares its ports with other gateways of its host.
 
-Clients do not know which gateway they are connected to: what they register at one is there at all,
-and cannot be unregistered while a request names it at any of them. Each gateway opens a region's
-memory itself: an object of the system through the gateway that opened it first, since its client
-may have unlinked it, or given its name to another one.
+Clients do not know which gateway they are connected to. So a region that is registered at one
+gateway exists at all of them, and cannot be unregistered while a request names it at any of them.
+Each gateway opens a region's memory itself. It opens an object of system memory through the gateway
+that opened it first, because the client may have unlinked the object since then, or given its name
+to another one.
 """
 
 from __future__ import annotations
@@ -51,27 +52,30 @@ class SharedRegion(Region):
 
     @property
     def in_use(self) -> bool:
+        """True if a request in flight names the region, at any gateway."""
         return self.users > 0 or not self.file.hold_alone()
 
     def begin_use(self) -> None:
+        """Count a request that names the region; the first one locks the file."""
         if not self.users and not self.file.hold():
-            # Unregistered elsewhere, since it was found.
+            # Another gateway has unregistered the region since it was found.
             self.registered = False
         self.users += 1
 
     def end_use(self) -> None:
+        """Uncount a request that named the region; the last one unlocks the file."""
         self.users -= 1
         if not self.users and self.registered:
             self.file.release()
 
     def unregister(self) -> None:
-        """Its file is left to the other gateways."""
+        """Close the memory and the file; the file is not removed here."""
         super().unregister()
         self.file.close()
 
 
 class SharedRegions(Regions):
-    """The table of all gateways, as one of them sees it: up to date before each look."""
+    """The table of all gateways as one of them sees it; it is updated before each use."""
 
     _regions: dict[str, SharedRegion]  # type: ignore[assignment]
 
@@ -82,28 +86,41 @@ class SharedRegions(Regions):
         max_regions: int = MAX_REGIONS,
         max_request_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
-        """files: the table; it is closed with the regions."""
+        """Make the view of the table in files, which is closed with the regions."""
         super().__init__(allowed=True, max_regions=max_regions, max_request_bytes=max_request_bytes)
         self._files = files
         self._revision = -1
 
     def register(self, registration: Registration, open_memory: Callable[[], Memory]) -> None:
+        """Add a region for all gateways, as `Regions.register` does for one.
+
+        Raises:
+            Unavailable: the table cannot be changed now, as well.
+        """
         with self._changing():
             super().register(registration, open_memory)
 
     def status(self, kind: str, name: str) -> list[Registration]:
+        """Return the regions of all gateways, as `Regions.status` does for one."""
         self._refresh()
         return super().status(kind, name)
 
     def unregister(self, kind: str, name: str) -> None:
+        """Remove regions for all gateways, as `Regions.unregister` does for one.
+
+        Raises:
+            Unavailable: the table cannot be changed now.
+        """
         with self._changing():
             super().unregister(kind, name)
 
     def find_region(self, tensor_range: RegionRange) -> Region:
+        """Return the region that a range lies in, registered at any gateway."""
         self._refresh()
         return super().find_region(tensor_range)
 
     def close(self) -> None:
+        """Close all regions and this gateway's view of the table."""
         super().close()
         self._files.close()
 
@@ -148,7 +165,7 @@ class SharedRegions(Regions):
 
 
 def _description(registration: Registration, memory: Memory) -> bytes:
-    """What another gateway needs to open the same memory."""
+    """Return the description by which another gateway opens the same memory."""
     handle = base64.b64encode(registration.handle).decode()
     source = memory.source() if isinstance(memory, SystemMemory) else None
     fields = dataclasses.asdict(registration) | {"handle": handle}
@@ -156,8 +173,9 @@ def _description(registration: Registration, memory: Memory) -> bytes:
 
 
 def _open(file: RegionFile) -> SharedRegion:
-    """A region that another gateway has registered. If its memory cannot be opened, it has none, as
-    if the client had shrunk it.
+    """Return a region that another gateway has registered.
+
+    A region whose memory cannot be opened behaves as if the client had shrunk it to nothing.
     """
     described: dict[str, Any] = json.loads(file.read())
     fields = described["registration"]

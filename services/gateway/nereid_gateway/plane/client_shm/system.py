@@ -23,27 +23,28 @@ if TYPE_CHECKING:
 
 _FOLDER: Final = "/dev/shm/"  # noqa: S108 - not temporary: where POSIX shared memory is
 _MAX_NAME_BYTES: Final = 255
-# O_NONBLOCK: opening a FIFO or a device must not block.
+# O_NONBLOCK is set because opening a FIFO or a device must not block.
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CLOSED: Final = -1
 
 
-# An open object: its process, its descriptor there, and its device and inode numbers.
+# An open object: the process that has it open, its descriptor there, its device and inode numbers.
 Source = Sequence[int]
 
 
 class SystemMemory:
-    """A range of an open shared memory object; base is where it begins there."""
+    """A `regions.Memory`: a range of an open shared memory object, from the offset base on."""
 
     def __init__(self, descriptor: int, base: int) -> None:
         self._descriptor = descriptor
         self._base = base
 
     def source(self) -> Source:
-        """By which another process of this host opens the same object."""
+        """Return the reference by which another process of this host opens the same object."""
         return (os.getpid(), self._descriptor, *_identity(self._descriptor))
 
     def read(self, offset: int, size_bytes: int) -> bytes:
+        """Return a copy of a range, which is shorter if the object has shrunk."""
         descriptor, position = self._descriptor, self._base + offset
         data = os.pread(descriptor, size_bytes, position)
         while 0 < len(data) < size_bytes:
@@ -55,10 +56,15 @@ class SystemMemory:
         return data
 
     def write(self, offset: int, data: Any) -> bool:
+        """Copy data to the offset; return `False` if the object has shrunk.
+
+        Raises:
+            Internal: the system has no memory left for the object.
+        """
         descriptor, position = self._descriptor, self._base + offset
         view = memoryview(data).cast("B")
-        # Writing past the end would let the object grow again. One that shrinks after this check
-        # does grow, but not past what its client had registered.
+        # Writing past the end would make the object grow again. An object that shrinks after this
+        # check does grow, but not beyond the range that its client had registered.
         if position + len(view) > os.fstat(descriptor).st_size:
             return False
         while view:
@@ -71,6 +77,7 @@ class SystemMemory:
         return True
 
     def close(self) -> None:
+        """Close the object; a second call does nothing."""
         descriptor, self._descriptor = self._descriptor, _CLOSED
         if descriptor != _CLOSED:
             os.close(descriptor)
@@ -86,8 +93,8 @@ def open_system(registration: Registration) -> SystemMemory:
     with contextlib.ExitStack() as on_failure:
         descriptor = _open(registration.key)
         on_failure.callback(os.close, descriptor)
-        found = os.fstat(descriptor)
-        size_bytes = found.st_size if stat.S_ISREG(found.st_mode) else 0
+        status = os.fstat(descriptor)
+        size_bytes = status.st_size if stat.S_ISREG(status.st_mode) else 0
         failed = f"failed to register shared memory region '{registration.name}': "
         if registration.offset + registration.size_bytes > size_bytes:
             raise InvalidArgument(f"{failed}invalid args")
@@ -99,11 +106,11 @@ def open_system(registration: Registration) -> SystemMemory:
 
 
 def reopen_system(registration: Registration, source: Source) -> SystemMemory:
-    """Open the object that another process has opened, or had: by its key if that process ended.
+    """Open the object that another process has open, or by its key if that process has ended.
 
     Raises:
-        OSError: it is not there any more, or there is another one in its place.
-        Internal: there is none of this key.
+        OSError: the object does not exist any more, or another one has its key.
+        Internal: there is no object of this key.
     """
     process, descriptor, *identity = source
     try:
@@ -120,17 +127,17 @@ def reopen_system(registration: Registration, source: Source) -> SystemMemory:
 
 
 def _identity(descriptor: int) -> list[int]:
-    found = os.fstat(descriptor)
-    return [found.st_dev, found.st_ino]
+    status = os.fstat(descriptor)
+    return [status.st_dev, status.st_ino]
 
 
 def _open(key: str) -> int:
-    """As shm_open: leading slashes are ignored, others are refused."""
+    """Open the object of a key as shm_open does: leading slashes are ignored, others refused."""
     name = key.lstrip("/")
     try:
         if name in {"", ".", ".."} or "/" in name or len(os.fsencode(name)) > _MAX_NAME_BYTES:
             raise ValueError(name)
         return os.open(_FOLDER + name, _FLAGS)
     except (OSError, ValueError) as error:
-        # A null byte or half a surrogate pair is a ValueError as well.
+        # A key with a null byte or half a surrogate pair raises ValueError as well.
         raise Internal(f"Unable to open shared memory region: '{key}'") from error

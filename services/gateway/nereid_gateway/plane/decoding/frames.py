@@ -1,6 +1,7 @@
 """Frames between the gateway and a decoder process: a pickled object, and blobs that follow it.
 
-Both ends are Nereid's own code of one version, with the same rights; the socket is theirs alone.
+Unpickling is safe here: both ends are Nereid's own code of one version with the same rights, and no
+other process has the socket.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def receive_frame(channel: socket.socket) -> tuple[Any, list[bytes]]:
 
     Raises:
         EOFError: the other end is closed.
-        OSError: likewise.
+        OSError: the connection was reset.
     """
     pickled_size, count = _SIZES.unpack(_receive(channel, _SIZES.size))
     sizes = _receive(channel, _SIZE.size * count)
@@ -47,7 +48,7 @@ def receive_frame(channel: socket.socket) -> tuple[Any, list[bytes]]:
 
 
 def _receive(channel: socket.socket, size: int) -> bytes:
-    """Exactly so many bytes, which the kernel copies without the interpreter's lock."""
+    """Receive exactly size bytes; the kernel copies them without the interpreter's lock."""
     data = channel.recv(size, socket.MSG_WAITALL) if size else b""
     if len(data) == size:
         return data

@@ -1,19 +1,19 @@
-"""What a turn of the event loop may spend on one request, in bytes that have to be decoded.
+"""Limits of the decoding in one turn of the event loop, in bytes that have to be decoded.
 
-By measurement: JSON and typed contents take 15 to 100 ns a byte, the worst of them 250.
+Measured: JSON and typed contents take 15 to 100 ns per byte, and 250 ns in the worst case.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# Decoded as soon as it arrives, without further thought.
+# A request of at most this size is decoded as soon as it arrives.
 SMALL_BYTES: Final = 8192
-# What is larger is decoded by a decoder process.
+# A larger request is decoded by a decoder process.
 LARGE_BYTES: Final = 32768
-# Jobs of more than this are long: the process that is kept for the others does not run them.
+# A larger job is long: the process that is reserved for short jobs does not run it.
 LONG_JOB_BYTES: Final = 262_144
-# Of a control call's message, but for one that loads a model's files.
+# Bound of a control call's message, except for one that loads a model's files.
 MAX_CONTROL_BYTES: Final = 65536
-# Of all requests that are not small, in one turn.
+# Bound of all requests together that are not small, in one turn.
 TURN_BYTES: Final = 65536

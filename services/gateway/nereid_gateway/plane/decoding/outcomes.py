@@ -1,15 +1,15 @@
-"""What became of a job in a decoder process."""
+"""Outcomes of a job in a decoder process."""
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-# With which a process ends that has no memory for a frame.
+# Exit code of a process that has no memory for a frame.
 OUT_OF_MEMORY_EXIT_CODE: Final = 77
 
 
 class Result(NamedTuple):
-    """The job's value; its blobs follow."""
+    """Value that the job returned; its blobs follow in the frame."""
 
     value: Any
 
@@ -33,7 +33,7 @@ class Crashed(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The job raised something else: a bug, or the process could not run it."""
+    """The job raised another exception: a bug, or the process could not run it."""
 
     details: str
 

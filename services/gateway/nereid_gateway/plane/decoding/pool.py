@@ -1,9 +1,10 @@
-"""The decoder processes of a gateway: jobs wait for one in fair queues.
+"""The decoder processes of a gateway; jobs wait for one of them in fair queues.
 
-One process more than the limit is kept for jobs that are not long, which so never wait behind those
-that are. A process starts with the first job that needs it, ends when it has had none for a while,
-and is killed when a job takes too long, or goes on though its client has disconnected. Its end
-fails the one job that it had; it is not run again, since it may be the cause.
+One process in addition to the limit is reserved for short jobs, so that they never wait behind long
+ones. A process starts with the first job that needs it and ends when it has been idle for a while.
+It is killed when a job takes too long, or when the job's client has disconnected and the job does
+not end soon. When a process ends, the job that it was running fails; the job is not run again,
+because it may be the cause.
 """
 
 from __future__ import annotations
@@ -40,25 +41,31 @@ _log = logging.getLogger(__name__)
 
 _MAX_WAITING: Final = 4096
 _IDLE_S: Final = 60.0
-# A new process takes as long to start.
+# A new process takes about as long to start, so that killing one sooner would save nothing.
 _ABANDONED_S: Final = 0.5
-# Of max_waiting_bytes, for jobs that are not long.
+# One part in this many of max_waiting_bytes is for short jobs.
 _SHORT_SHARE: Final = 8
-# Of a process's memory: what becomes JSON is there in several forms at once.
+# One part in this many of a process's memory may be JSON text that a job writes, because the
+# process holds the same data in several forms at once.
 _TEXT_SHARE: Final = 8
-# Failures of processes are logged once in this time.
+# Failures of processes are logged once per this interval.
 _LOG_INTERVAL_S: Final = 10.0
 
-# What a job returns: a value, and blobs.
+# Result of a job: a value, and blobs.
 Returned = tuple[Any, Any]
 
 
 @dataclass(frozen=True)
 class PoolLimits:
-    """How much the processes may have.
+    """Limits of the decoder processes.
 
-    processes: for long jobs; 0: all jobs run in the event loop. long_bytes: what is longer is a
-    long job. abandoned_s: how long a job without a client may take in all.
+    processes: number of processes that run long jobs; with 0, all jobs run in the event loop.
+    long_bytes: size of the blobs above which a job is long.
+    memory_bytes: memory that one process may allocate.
+    job_timeout_s: time after which a job's process is killed.
+    max_waiting_bytes: size of all waiting jobs' blobs together.
+    idle_s: time after which an idle process ends.
+    abandoned_s: time, from its beginning, that a job may take if its client has disconnected.
     """
 
     processes: int = 2
@@ -88,30 +95,32 @@ class DecoderPool:
             FairQueue[_WaitingJob]("requests to be decoded", _MAX_WAITING, max_bytes)
             for max_bytes in (short_bytes, limits.max_waiting_bytes - short_bytes)
         )
-        # The first one takes no long jobs.
+        # The first slot takes no long jobs.
         self._slots = [_Slot(self, limits) for _ in range(limits.processes + 1)]
         self._closed = False
         self._next_log_s = 0.0
 
     @property
     def max_text_bytes(self) -> int:
-        """Of the JSON that one job may write."""
+        """Maximum size of the JSON that one job may write."""
         return self._limits.memory_bytes // _TEXT_SHARE
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that run."""
+        """Process ids of the running processes."""
         return [pid for slot in self._slots if (pid := slot.process.pid) is not None]
 
     async def run(
         self, peer: str, function: JobFunction, *arguments: Any, blobs: Sequence[Blob] = ()
     ) -> Returned:
-        """What function(blobs, *arguments) returns in a decoder process. It is a function of a
-        module; peer is the client that it is for. A cancelled job is not begun, and a long one is
-        ended.
+        """Run function(blobs, *arguments) in a decoder process and return its result.
+
+        The function must be defined at a module's top level; peer is the client that the job is
+        for. A waiting job that is cancelled never begins; a running one has its process killed once
+        it has taken `abandoned_s`.
 
         Raises:
-            NereidError: function raised it, too much is waiting, or the process failed.
+            NereidError: the function raised it, too many jobs are waiting, or the process failed.
         """
         if not self._limits.processes:
             return function(list(blobs), *arguments)
@@ -130,29 +139,29 @@ class DecoderPool:
             return await done
         finally:
             queue.discard(ticket)
-            # An error has this frame in its traceback, and must keep neither the segments that the
-            # blobs are in nor the future that has the error.
+            # An error's traceback keeps this frame alive. The frame must keep neither the segments
+            # that hold the blobs nor the future that holds the error.
             del waiting, ticket, blobs, done
 
     def for_peer(self, peer: str) -> RunJob:
-        """run() for this peer."""
+        """Return `run` with this peer filled in."""
         return partial(self.run, peer)
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait until no job is left, or the time is over."""
+        """Wait until no job is running or waiting, or the time is over."""
         until = asyncio.get_running_loop().time() + timeout_s
         while running := [
-            each for slot in self._slots if (each := slot.running) and not each.done()
+            done for slot in self._slots if (done := slot.running) and not done.done()
         ]:
             left_s = until - asyncio.get_running_loop().time()
             if left_s <= 0:
                 return
             await asyncio.wait(running, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-            # Their processes take the next jobs.
+            # One turn of the loop lets the free processes take the next jobs.
             await asyncio.sleep(0)
 
     def close(self) -> None:
-        """End the processes; jobs that are left fail."""
+        """End the processes; waiting and running jobs fail."""
         self._closed = True
         for queue in (self._short, self._long):
             while (waiting := queue.take()) is not None:
@@ -164,16 +173,16 @@ class DecoderPool:
     # --- for the slots --------------------------------------------------------------------------
 
     def start_jobs(self) -> None:
-        """Give waiting jobs to free processes, those that run first."""
-        kept, *others = self._slots
-        if kept.running is None and (waiting := self._short.take()) is not None:
-            kept.run_job(waiting)
+        """Give waiting jobs to free processes; processes that already run come first."""
+        reserved, *others = self._slots
+        if reserved.running is None and (waiting := self._short.take()) is not None:
+            reserved.run_job(waiting)
         free = [slot for slot in others if slot.running is None]
         free.sort(key=lambda slot: slot.process.pid is None)
         for slot in free:
             if (waiting := self._long.take()) is not None:
-                # Short jobs shall not have to wait until theirs has started.
-                kept.start_process()
+                # Short jobs shall not have to wait until the process reserved for them starts.
+                reserved.start_process()
             else:
                 waiting = self._short.take()
             if waiting is None:
@@ -181,7 +190,7 @@ class DecoderPool:
             slot.run_job(waiting)
 
     def log_failure(self, what: str, details: str) -> None:
-        """Log what happened to a process, not more often than the interval."""
+        """Log the failure of a process, at most once per interval."""
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._next_log_s:
             self._next_log_s = now_s + _LOG_INTERVAL_S
@@ -198,11 +207,11 @@ class _Slot:
         self.running: asyncio.Future[Returned] | None = None
         self._begun_s = 0.0
         self._timed_out = False
-        # Of the running job, or of the idle process.
+        # Timeout of the running job, or end of the idle process.
         self._timer: asyncio.TimerHandle | None = None
 
     def start_process(self) -> None:
-        """Have the process run for a while, as if it had had a job."""
+        """Start the process before it has a job; it ends when it stays idle."""
         if self.running is None:
             self.process.start()
             self._set_timer(self._limits.idle_s, self.process.end)
@@ -216,7 +225,7 @@ class _Slot:
         waiting.done.add_done_callback(self._on_done)
 
         def on_outcome(outcome: Outcome, blobs: list[bytes]) -> None:
-            # The loop may be closed already.
+            # The loop may be closed already, which raises RuntimeError.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._on_outcome, outcome, blobs)
 
@@ -229,7 +238,7 @@ class _Slot:
             self._timer.cancel()
 
     def _on_done(self, done: asyncio.Future[Returned]) -> None:
-        """The running job has an outcome, or its client has disconnected."""
+        """Set a timer to kill the process if the running job's client has disconnected."""
         if self.running is done and done.cancelled():
             left_s = self._begun_s + self._limits.abandoned_s - done.get_loop().time()
             self._set_timer(max(left_s, 0.0), self._kill_process)
@@ -240,7 +249,7 @@ class _Slot:
 
     def _kill_process(self) -> None:
         self.process.kill()
-        # Again, in case the process was just being started.
+        # The timer repeats this, in case the process is just being started.
         self._set_timer(1.0, self._kill_process)
 
     def _on_outcome(self, outcome: Outcome, blobs: list[bytes]) -> None:

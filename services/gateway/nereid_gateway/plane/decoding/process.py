@@ -1,8 +1,8 @@
 """One decoder process, and the thread of the gateway that talks to it.
 
-The thread starts the process when the first job comes, and again when it has ended: the kernel
-kills a process with the thread that started it, so that none is left over. Sending and receiving
-leave the interpreter's lock to the event loop.
+The thread starts the process when the first job comes, and again after the process has ended. The
+kernel kills the process when the thread that started it ends, so that no process is left over.
+Sending and receiving release the interpreter's lock to the event loop.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ if TYPE_CHECKING:
 
     from nereid_gateway.core.tensors.jobs import Blob, JobFunction
 
-    # Runs in the process: takes the blobs and the arguments, returns a value and blobs.
 
 _MODULE: Final = "nereid_gateway.decoder"
-# What Python and its libraries need; no secrets of the gateway's environment.
+# Variables that Python and its libraries need. No others are passed on, because the gateway's
+# environment may hold secrets.
 _ENVIRONMENT: Final = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "HOME", "TMPDIR")
-# Others of this machine first: what is decoded there is large, and its client waits anyway.
+# Other processes of the machine go first: the requests decoded here are large, and their clients
+# have to wait anyway.
 _NICENESS: Final = 5
 _EXIT_TIMEOUT_S: Final = 2.0
-# What others send, and the kernel where the machine runs out of memory.
+# Signals that other processes send, and the kernel when the machine runs out of memory.
 _KILLED_BY: Final = frozenset({-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT})
 
 
@@ -53,15 +54,15 @@ class Job(NamedTuple):
 
 
 OnOutcome = Callable[[Outcome, list[bytes]], None]
-# None in place of a job: the process is only started.
+# With `None` in place of a job the process is only started.
 _Item = tuple[Job | None, OnOutcome]
 
 
 class DecoderProcess:
-    """Runs one job at a time. All methods are for the event loop's thread."""
+    """Runs one job at a time. All methods must be called in the event loop's thread."""
 
     def __init__(self, memory_bytes: int) -> None:
-        """memory_bytes: what the process may allocate."""
+        """Prepare a process, which may allocate memory_bytes; it starts with its first job."""
         self._memory_bytes = memory_bytes
         self._inbox: SimpleQueue[_Item | None] = SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
@@ -70,27 +71,27 @@ class DecoderProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the running process."""
+        """Process id, or `None` if the process is not running."""
         process = self._process
         return None if process is None else process.pid
 
     def run_job(self, job: Job, on_outcome: OnOutcome) -> None:
-        """Run a job; on_outcome is called in the process's thread."""
+        """Run a job; on_outcome is called in the thread that serves the process."""
         self._put((job, on_outcome))
 
     def start(self) -> None:
-        """Start the process before it has a job, unless that was done."""
+        """Start the process before it has a job, unless it is already running."""
         if self._thread is None:
             self._put((None, _ignore))
 
     def kill(self) -> None:
-        """End the process now, in the middle of its job; the next job gets a new one."""
+        """Kill the process in the middle of its job; the next job gets a new process."""
         process = self._process
         if process is not None:
             process.kill()
 
     def end(self) -> None:
-        """End the process once its job is done; a further job starts another one."""
+        """End the process once its job is done; a later job starts a new one."""
         if self._thread is not None:
             self._thread = None
             inbox, self._inbox = self._inbox, SimpleQueue()
@@ -139,7 +140,7 @@ class DecoderProcess:
                     [sys.executable, "-P", "-m", _MODULE, *map(str, arguments)],
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,
-                    # A terminal's signals are for the gateway.
+                    # A terminal's signals are meant for the gateway alone.
                     start_new_session=True,
                     env=_environment(),
                 )
@@ -150,12 +151,12 @@ class DecoderProcess:
 
 
 def _ignore(outcome: Outcome, blobs: list[bytes]) -> None:
-    """What becomes of a process that is only started."""
+    """Ignore the outcome of a process that is only started."""
 
 
 def _environment() -> dict[str, str]:
     known = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-    # Threads of BLAS would map a gigabyte, and are not needed.
+    # Threads of BLAS are not needed and would map a gigabyte.
     return known | {
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "OPENBLAS_NUM_THREADS": "1",
@@ -163,18 +164,21 @@ def _environment() -> dict[str, str]:
 
 
 def _outcome_of(code: int | None, error: Exception) -> Outcome:
-    """Of the job that a process had when it ended; error: of its channel."""
+    """Return the outcome of the job that an ended process had.
+
+    code is the exit code, or `None` for a process that did not start; error is the channel's.
+    """
     if code is None:
         return Lost(str(error))
     if code == OUT_OF_MEMORY_EXIT_CODE:
         return OutOfMemory()
     reason = f"signal {-code}" if code < 0 else f"exit code {code}"
-    # By itself it ends at the end of its gateway only.
+    # A process that nobody kills ends only with its gateway, so that its job must have crashed it.
     return Lost(reason) if code in _KILLED_BY else Crashed(reason)
 
 
 def _end(process: subprocess.Popen[bytes] | None, channel: socket.socket | None) -> int | None:
-    """End a process, if there is one; returns its exit code, or a signal's number negated."""
+    """End a process and return its exit code, negated for a signal; `None` without a process."""
     if channel is not None:
         channel.close()
     if process is None:

@@ -1,5 +1,6 @@
-"""Decoding in the event loop, of requests that are neither small nor large: at most so many bytes
-in one turn of the loop, and what is over waits for later turns.
+"""Allowance for decoding medium requests in the event loop.
+
+One turn of the loop decodes a bounded number of bytes; further requests wait for later turns.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ _MAX_WAITING_BYTES: Final = 256 << 20
 
 
 class TurnSpentError(Exception):
-    """The turn of the loop has decoded enough: the request has to wait for a later one."""
+    """Raised when a turn of the loop has decoded enough; the request must wait for a later one."""
 
 
 class LoopTurns:
-    """The allowance of each turn, and what waits for one. Belongs to one event loop."""
+    """The allowance of each turn, and the requests that wait. Belongs to one event loop."""
 
     def __init__(self, turn_bytes: int = TURN_BYTES) -> None:
         self._turn_bytes = turn_bytes
@@ -35,17 +36,17 @@ class LoopTurns:
         """Charge this turn with a request.
 
         Raises:
-            TurnSpentError: the turn cannot afford it, or others are waiting.
+            TurnSpentError: the turn cannot afford the request, or others are waiting.
         """
         if self._waiting or not self._affords(size_bytes):
             raise TurnSpentError
         self._charge(size_bytes)
 
     async def wait(self, peer: str, size_bytes: int) -> None:
-        """Wait for a turn that can afford a request of this peer, which it is charged with.
+        """Wait for a turn that can afford a request of this peer, and charge that turn with it.
 
         Raises:
-            Unavailable: too much is waiting.
+            Unavailable: too many requests are waiting.
         """
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:

@@ -1,1 +1,1 @@
-"""Traces as the gateway sees them: sampling, spans, and Triton's trace files."""
+"""Tracing in the gateway: sampling, spans, and Triton's trace files."""

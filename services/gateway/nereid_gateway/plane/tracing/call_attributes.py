@@ -1,5 +1,6 @@
-"""What a root span says of the call that its request came by, in OpenTelemetry's semantic
-conventions. Read for sampled requests only.
+"""Attributes of a root span that describe the request's call.
+
+Their names follow OpenTelemetry's semantic conventions. Only sampled requests pay for them.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
     from nereid.rpc.grpc.call import Call
     from nereid_gateway.server.call import HttpCall
 
-# gRPC's own code of a call that its client gave up, and HTTP's of one that succeeded.
+# gRPC's status code CANCELLED.
 CANCELLED: Final = 1
 _OK: Final = 200
 
 
 def call_attributes(arrival: Arrival, code: int) -> dict[str, Attribute]:
-    """code: the gRPC code that the request ended with; 0: it succeeded."""
+    """Return the attributes of a call; code is the gRPC code of the request, and 0 for success."""
     if arrival.call is None:
         return {}
     if arrival.protocol == "grpc":
@@ -40,7 +41,7 @@ def _of_http(call: HttpCall, code: int) -> dict[str, Attribute]:
     }
     if route := routes.template(target):
         attributes["http.route"] = route
-    # Nobody got a response to a call that was cancelled.
+    # A cancelled call has had no response.
     if code != CANCELLED:
         attributes["http.response.status_code"] = http_status(code) if code else _OK
     return attributes
@@ -76,7 +77,7 @@ def _of_client(peer: str) -> dict[str, Attribute]:
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
-    """host, host:port, [v6] or [v6]:port; 0: no port."""
+    """Split host, host:port, [v6] or [v6]:port; the port is 0 if the text has none."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal():
         host, port = text, "0"

@@ -1,7 +1,7 @@
 """Traces as JSON, in the form of Triton's trace files.
 
-A file is an array of objects. Those of one model's part in a request share an id: one names the
-model, the others hold a time or a tensor each. Pure.
+A file is an array of objects. The objects of one model's part in a request share an id: one of them
+names the model, each other one holds a time or a tensor. Pure.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 _FLOAT: Final = frozenset({"FP16", "FP32", "FP64"})
 _SHOWN: Final = NAMES - {"BF16"}
-# REQUEST_START, QUEUE_START.
+# Number of a model's times that come before its tensors: REQUEST_START and QUEUE_START.
 _UP_TO_QUEUE: Final = 2
 _at_ns = itemgetter(1)
 
 
 class Trace(NamedTuple):
-    """A request: the models that took part, the requested one first, and the gateway's own times
-    and tensors, which are of the requested model.
+    """Trace of one request: its models, and the gateway's times and tensors.
+
+    The requested model comes first; the gateway's times and tensors belong to it.
     """
 
     models: Sequence[TracedModel]
@@ -36,14 +37,14 @@ class Trace(NamedTuple):
 
 
 def text_of(trace: Trace, rule: TraceRule, first_id: int) -> str:
-    """The trace's objects, separated by commas. Its models have the ids from first_id on."""
-    # By start, so that parents come before their children.
+    """Return the trace's objects, separated by commas; its models get ids from first_id on."""
+    # Models are sorted by their start, so that parents come before their children.
     root, *others = trace.models
     others.sort(key=lambda model: model.times[0][1])
     ids = {model.context: first_id + index for index, model in enumerate((root, *others))}
     objects: list[dict[str, Any]] = []
     if rule.times:
-        # Readers expect the gateway's first times before all else.
+        # Readers of the files expect the gateway's first times before everything else.
         objects += _moments(first_id, trace.moments[:2])
         objects.append(_model(root, first_id, None))
     times = sorted((*root.times, *trace.moments[2:]), key=_at_ns)
@@ -53,7 +54,7 @@ def text_of(trace: Trace, rule: TraceRule, first_id: int) -> str:
         if rule.times:
             objects.append(_model(model, number, ids.get(model.parent, first_id)))
         objects += _times_and_tensors(number, rule, model.times, model.tensors)
-    return ",".join(json.dumps(each, separators=(",", ":")) for each in objects)
+    return ",".join(json.dumps(described, separators=(",", ":")) for described in objects)
 
 
 def _times_and_tensors(
@@ -62,7 +63,7 @@ def _times_and_tensors(
     times: Sequence[tuple[str, int]],
     tensors: Sequence[TracedTensor],
 ) -> Iterator[dict[str, Any]]:
-    """A model's times, and its tensors after the time of queueing, as in Triton's files."""
+    """Yield a model's times, and its tensors after the time of queueing, as Triton does."""
     if rule.times:
         yield from _moments(number, times[:_UP_TO_QUEUE])
     if rule.tensors:
@@ -96,17 +97,17 @@ def _tensor(number: int, tensor: TracedTensor) -> dict[str, Any]:
 
 
 def _data(datatype: str, data: bytes) -> str:
-    """The elements separated by commas: strings in quotes, floats as C++ writes them."""
+    """Return the elements separated by commas: strings in quotes, floats as C++ writes them."""
     if datatype == BYTES:
-        return ",".join(f'"{each.decode(errors="replace")}"' for each in split_bytes(data))
+        return ",".join(f'"{element.decode(errors="replace")}"' for element in split_bytes(data))
     if datatype not in _SHOWN:
         return ""
-    # A gateway starts without NumPy (nereid_gateway.core.deferred_imports).
+    # A gateway starts without NumPy (nereid_gateway.core.deferred_imports explains why).
     import numpy as np  # noqa: PLC0415
 
     from nereid.core.tensors.tensors import NUMPY_TYPE  # noqa: PLC0415
 
     array = np.frombuffer(data, NUMPY_TYPE[datatype])
     if datatype in _FLOAT:
-        return ",".join(f"{each:g}" for each in array.tolist())
-    return ",".join(str(int(each)) for each in array.tolist())
+        return ",".join(f"{element:g}" for element in array.tolist())
+    return ",".join(str(int(element)) for element in array.tolist())

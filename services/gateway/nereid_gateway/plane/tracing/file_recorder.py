@@ -1,8 +1,9 @@
-"""Requests' traces for files, as the gateway sees them: what was received and sent, and when.
+"""Records requests' traces for trace files: times and tensors, received and sent.
 
-A step of the data plane where traces go to files; otherwise not there. The settings alone decide
-which requests are traced: a client's traceparent is forwarded as unsampled, so that no service
-collects times that no file is for. Knows nothing of files but that they accept traces.
+It is a step of the data plane if traces go to files, and absent otherwise. The settings alone
+decide which requests are traced: a client's traceparent is forwarded as unsampled, so that no
+service collects times that no file will hold. This module only passes traces to a sink; it knows
+nothing else about files.
 """
 
 from __future__ import annotations
@@ -46,25 +47,28 @@ _SENT: Final = {
     "grpc": ("GRPC_SEND_START", "GRPC_SEND_END"),
 }
 _COMPLETE: Final = "INFER_RESPONSE_COMPLETE"
-# Responses that a trace shows of one request.
+# Maximum number of a request's responses that its trace shows.
 _MAX_RESPONSES: Final = 128
 
 
 class TraceSink(Protocol):
-    """Where traces go."""
+    """Receiver of finished traces."""
 
     def record_trace(self, sampler: Sampler, trace: Trace | None) -> None:
-        """A request that the sampler chose has ended; None: it was refused or cancelled."""
+        """Record that a request which the sampler chose has ended.
+
+        trace is `None` if the request was refused or cancelled.
+        """
 
     def set_samplers(self, samplers: Sequence[Sampler]) -> None:
-        """Requests are sampled by these from now on."""
+        """Set the samplers that choose requests from now on."""
 
     def close(self) -> None:
-        """Write what is left, within a bounded time; call off the event loop."""
+        """Write the remaining traces, within a bounded time; call off the event loop."""
 
 
 class FileTracing:
-    """A request_traces.TracingStep."""
+    """A `request_traces.TracingStep` that records traces for files."""
 
     def __init__(self, sink: TraceSink, sampling: Sampling, infer: Infer) -> None:
         self._sink = sink
@@ -72,6 +76,7 @@ class FileTracing:
         self._infer = infer
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
+        """Forward a request; record its trace if its sampler takes it."""
         sampler = self._sampling.sampler_of(request)
         if not sampler.takes_next():
             context = request.trace_context
@@ -81,15 +86,17 @@ class FileTracing:
         return _FileTrace(self._sink, sampler, self._infer, request, on_response)
 
     def set_rules(self, rules: TraceRules) -> None:
+        """Sample by these rules from now on."""
         self._sampling.set_rules(rules)
         self._sink.set_samplers(self._sampling.samplers)
 
     def close(self) -> None:
+        """Write the remaining traces, within a bounded time; call off the event loop."""
         self._sink.close()
 
 
 class _FileTrace:
-    """One sampled request, until its last response was passed on or it is cancelled."""
+    """A sampled request, until its last response is passed on or it is cancelled."""
 
     __slots__ = (
         "_done",
@@ -116,11 +123,11 @@ class _FileTrace:
         self._on_response = on_response
         self._tensors: list[TracedTensor] = []
         self._done = False
-        # Not the client's context: it may have several requests of one trace pending.
+        # The context is a new one: the client may have several requests of one trace pending.
         request.trace_context = child_context(b"")
         if sampler.rule.tensors:
             request.trace_context = with_tensors(request.trace_context)
-            data = [_copy(tensor_bytes(request, each)) for each in request.payloads]
+            data = [_copy(tensor_bytes(request, payload)) for payload in request.payloads]
             self._tensors += traced_inputs(request.head, data)
         assert request.arrival is not None, "the front recorded no arrival"
         protocol, received_ns = request.arrival.protocol, request.arrival.received_ns
@@ -131,7 +138,7 @@ class _FileTrace:
         self._handle = infer(request, self._forward_response)
 
     def _forward_response(self, response: InferResponse) -> None:
-        """Pass the response on; after the last, record the trace."""
+        """Pass the response on; record the trace after the last one."""
         now_ns = _now_ns()
         shown = bool(response.head or response.error or not response.more)
         shown = shown and (not response.more or len(self._moments) < 3 * _MAX_RESPONSES)
@@ -161,16 +168,16 @@ class _FileTrace:
         if models:
             models = to_local_clock(models, self._sent_ns, responded_ns)
             trace = Trace(models, self._moments, self._tensors)
-        # Triton traces no refused or cancelled requests, either.
+        # Refused and cancelled requests have no trace, as on Triton.
         self._sink.record_trace(self._sampler, trace)
 
 
 def to_local_clock(
     models: tuple[TracedModel, ...], sent_ns: int, responded_ns: int
 ) -> tuple[TracedModel, ...]:
-    """The models' times by this host's clock.
+    """Return the models with their times by this host's clock.
 
-    Times of another host's clock lie outside the time that the request took, except by chance; they
+    Times of another host's clock lie outside the request's own duration, except by chance; they
     are moved to its middle.
     """
     times = models[0].times
@@ -185,6 +192,6 @@ def to_local_clock(
 
 
 def _copy(payload: object) -> bytes | None:
-    """A copy of a tensor, whose memory will be used again; None if it is too large."""
+    """Return a copy of a tensor, because its memory is reused; `None` if it is too large."""
     assert isinstance(payload, bytes | memoryview), "a reference without its segment"
     return bytes(payload) if len(payload) <= MAX_TRACED_TENSOR_BYTES else None

@@ -1,9 +1,9 @@
-"""Trace files, written by a thread of their own: requests pay for an entry in a queue.
+"""Trace files, written by a thread of their own; a request pays only for an entry in a queue.
 
-By Triton's rules, a rule with a log frequency or a limit has its traces in numbered files (FILE.0,
+As on Triton, the traces of a rule with a log frequency or a limit go to numbered files (FILE.0,
 FILE.1 and so on); other traces go to FILE. Triton writes FILE when it ends; here it is written soon
-after each trace, and is valid JSON at any time. Traces that cannot be kept or written are dropped,
-and the log says so once a minute. Knows no request.
+after each trace, and is valid JSON at any time. Traces that cannot be queued or written are
+dropped, and the log says so once a minute. This module knows traces, but no requests.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
     from nereid.observability.tracing import Sampler
 
-    # What the thread is to do with its batches.
+    # A task for the thread, which owns the batches.
     _Job = Callable[["TraceBatches"], Iterator["Write"]]
 
 _log = logging.getLogger(__name__)
 
-# Jobs in the queue, and the bytes of tensors in them.
+# Bounds of the queue: its jobs, and the bytes of tensors in them.
 _MAX_QUEUED: Final = 4096
 _MAX_QUEUED_TENSOR_BYTES: Final = 64 << 20
-# Text of a batch.
+# A batch with more characters than this is written at once.
 _MAX_BATCH_TEXT: Final = 16 << 20
-# How long a trace may wait to be written together with others.
+# Time that a trace may wait to be written together with others.
 _FLUSH_INTERVAL_S: Final = 0.5
 _CLOSE_TIMEOUT_S: Final = 2.0
 _WARNING_INTERVAL_S: Final = 60.0
 
 
 class Write(NamedTuple):
-    """Traces to be written together; numbered: to a file of their own."""
+    """Traces that are written together; if numbered, to a file of their own."""
 
     texts: list[str]
     numbered: bool
@@ -54,7 +54,7 @@ class _Batch:
 
     texts: list[str] = field(default_factory=list)
     size: int = 0
-    # Requests that have ended, those without a trace among them.
+    # Number of requests that have ended, with or without a trace.
     ended: int = 0
 
 
@@ -63,12 +63,12 @@ class TraceBatches:
 
     def __init__(self) -> None:
         self._batches: dict[Sampler, _Batch] = {}
-        # None: set_samplers was not called yet.
+        # `None` means that set_samplers has not been called yet.
         self._current: frozenset[Sampler] | None = None
         self._next_id = 1
 
     def add_trace(self, sampler: Sampler, trace: Trace | None) -> Iterator[Write]:
-        """A request that the sampler chose has ended."""
+        """Add the trace of an ended request, if it has one; yield the traces to write now."""
         rule = sampler.rule
         batch = self._batches.setdefault(sampler, _Batch())
         batch.ended += 1
@@ -85,7 +85,10 @@ class TraceBatches:
             yield from self._end(sampler)
 
     def set_samplers(self, samplers: Sequence[Sampler]) -> Iterator[Write]:
-        """Requests are sampled by these: batches of others are complete, but for stragglers."""
+        """Set the samplers in use; end the batches of all others.
+
+        Requests that other samplers chose may still end later; their traces are written at once.
+        """
         self._current = frozenset(samplers)
         for sampler in [*self._batches]:
             if sampler not in self._current:
@@ -93,7 +96,7 @@ class TraceBatches:
 
     @property
     def due(self) -> bool:
-        """Whether there are traces that need not wait for others."""
+        """True if there are traces that need not wait for others."""
         return any(
             batch.texts and not _is_numbered(sampler) for sampler, batch in self._batches.items()
         )
@@ -110,7 +113,7 @@ class TraceBatches:
             yield from self._end(sampler)
 
     def _end(self, sampler: Sampler) -> Iterator[Write]:
-        # A rule with a limit alone that was not reached is not numbered.
+        # A rule with a limit and no log frequency is numbered only when the limit is reached.
         batch = self._batches.pop(sampler)
         yield from self._write(batch, numbered=sampler.rule.log_frequency > 0)
 
@@ -125,7 +128,7 @@ def _is_numbered(sampler: Sampler) -> bool:
 
 
 class TraceFiles:
-    """A file_recorder.TraceSink. close() once; traces that come later are dropped."""
+    """A `file_recorder.TraceSink`. Call close() once; later traces are dropped."""
 
     def __init__(self, path: str, max_queued_tensor_bytes: int = _MAX_QUEUED_TENSOR_BYTES) -> None:
         self._path = Path(path)
@@ -133,7 +136,8 @@ class TraceFiles:
         self._next_number = 0
         self._dropped = 0
         self._max_queued_tensor_bytes = max_queued_tensor_bytes
-        # Counted by two threads, each its own: bytes of tensors enqueued, and dequeued.
+        # Bytes of tensors that were enqueued and dequeued. Each count has one thread that writes
+        # it, so that neither needs a lock.
         self._enqueued_bytes = 0
         self._dequeued_bytes = 0
         self._next_warning_s = 0.0
@@ -142,6 +146,7 @@ class TraceFiles:
         self._thread.start()
 
     def record_trace(self, sampler: Sampler, trace: Trace | None) -> None:
+        """Enqueue a trace; one that exceeds the queue's bounds is dropped."""
         size_bytes = 0 if trace is None else _tensor_bytes(trace)
         queued_bytes = self._enqueued_bytes - self._dequeued_bytes
         if size_bytes and queued_bytes + size_bytes > self._max_queued_tensor_bytes:
@@ -156,9 +161,11 @@ class TraceFiles:
             self._enqueued_bytes += size_bytes
 
     def set_samplers(self, samplers: Sequence[Sampler]) -> None:
+        """Set the samplers in use, after the traces that are already queued."""
         self._enqueue(lambda batches: batches.set_samplers(samplers))
 
     def close(self) -> None:
+        """Write the queued traces and end the thread; blocks for a bounded time."""
         try:
             self._queue.put(None, timeout=_CLOSE_TIMEOUT_S)
         except Full:
@@ -177,7 +184,7 @@ class TraceFiles:
 
     def _run(self) -> None:
         batches = TraceBatches()
-        # When to write the traces that need not wait for others; None: there are none.
+        # Time to write the traces that need not wait for others; `None` while there are none.
         flush_s: float | None = None
         job: _Job | None = TraceBatches.flush
         while job is not None:
@@ -200,7 +207,7 @@ class TraceFiles:
         except OSError as error:
             self._warn(f"{self._path} cannot be written: {error}")
         except Exception:
-            # Go on with the next trace.
+            # One bad trace must not end the thread.
             _log.exception("a trace cannot be written")
         if self._dropped:
             self._warn(f"{self._dropped} traces were dropped: {self._path} is written too slowly")
@@ -227,12 +234,12 @@ class TraceFiles:
 
 
 def _tensor_bytes(trace: Trace) -> int:
-    below = (model.tensors for model in trace.models)
-    return sum(len(each.data or b"") for each in chain(trace.tensors, *below))
+    model_tensors = (model.tensors for model in trace.models)
+    return sum(len(tensor.data or b"") for tensor in chain(trace.tensors, *model_tensors))
 
 
 def _write_whole(path: Path, text: bytes) -> None:
-    """Write a file that is not visible before it is complete."""
+    """Write a file that becomes visible only when it is complete."""
     part = path.with_name(f".{path.name}.part")
     part.write_bytes(text)
     part.replace(path)

@@ -1,8 +1,7 @@
-"""Requests' traces as the gateway sees them: sampled here, with a root span and what was received
-and sent.
+"""Samples requests, and exports a root span and spans for receiving and sending.
 
-A step of the data plane where tracing is on, and otherwise not there. A request that is not sampled
-keeps the trace context that it came with. Traces in files are file_recorder's.
+It is a step of the data plane if tracing is on, and absent otherwise. A request that is not sampled
+keeps the trace context that it came with. Module file_recorder has the step for trace files.
 """
 
 from __future__ import annotations
@@ -43,30 +42,30 @@ _DISCONNECTED: Final = ErrorStatus(CANCELLED, "the client disconnected")
 
 
 class TracingStep(InferStep, Protocol):
-    """The step that decides of each request whether it is traced; its arrival must be set."""
+    """The step that decides whether to trace a request, whose arrival must be set."""
 
     def set_rules(self, rules: TraceRules) -> None:
         """Sample by these rules from now on."""
 
     def close(self) -> None:
-        """Write what is left, within a bounded time; call off the event loop."""
+        """Write or export the remaining traces, within a bounded time; call off the event loop."""
 
 
 def open_tracing(settings: TraceSettings, infer: Infer) -> TracingStep | None:
-    """The step that the settings ask for. None: no request is traced."""
+    """Return the step that the settings ask for; `None` means that no request is traced."""
     config = parse_trace_config(settings.trace_config)
     sampling = Sampling(config.rule, parent_based=config.parent_based)
     if config.to_file:
         return FileTracing(TraceFiles(config.file), sampling, infer)
     if config.levels and not config.on:
-        # Triton starts, too.
+        # This is no error, because Triton starts with such settings as well.
         _log.warning("no request is traced: name a file by --trace-config triton,file=PATH")
     tracer = open_tracer(settings, "gateway")
     return None if tracer is None else SpanTracing(tracer, sampling, infer)
 
 
 class SpanTracing:
-    """A TracingStep that exports spans."""
+    """A `TracingStep` that exports spans."""
 
     def __init__(self, tracer: Tracer, sampling: Sampling, infer: Infer) -> None:
         self._tracer = tracer
@@ -74,19 +73,22 @@ class SpanTracing:
         self._infer = infer
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
+        """Forward a request; export its spans if it is sampled."""
         if not self._sampling.sampler_of(request).wants(request.trace_context):
             return self._infer(request, on_response)
         return _SpanTrace(self._tracer, self._infer, request, on_response)
 
     def set_rules(self, rules: TraceRules) -> None:
+        """Sample by these rules from now on."""
         self._sampling.set_rules(rules)
 
     def close(self) -> None:
+        """Export the remaining spans, within a bounded time; call off the event loop."""
         self._tracer.close()
 
 
 class _SpanTrace:
-    """One sampled request, until its last response was passed on or it is cancelled."""
+    """A sampled request, until its last response is passed on or it is cancelled."""
 
     __slots__ = (
         "_arrival",
@@ -115,7 +117,7 @@ class _SpanTrace:
         self._handle = infer(request, self._forward_response)
 
     def _forward_response(self, response: InferResponse) -> None:
-        """Pass the response on; after the last, export the spans."""
+        """Pass the response on; export the spans after the last one."""
         if response.more:
             self._on_response(response)
             return

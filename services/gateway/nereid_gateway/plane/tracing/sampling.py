@@ -1,4 +1,4 @@
-"""Which requests this gateway traces: by the scheduler's rules, for each model or for all."""
+"""Choice of the requests that this gateway traces, by the scheduler's rules for models."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MAX_CACHED_HEAD_BYTES: Final = 4096
 
 
 class Sampling:
-    """A sampler for each model that has a rule of its own, and one for all others together."""
+    """A sampler for each model that has a rule of its own, and one for all other models."""
 
     def __init__(self, default: TraceRule, *, parent_based: bool = False) -> None:
-        """parent_based: see Sampler."""
+        """Sample all models by the default rule; `Sampler` explains parent_based."""
         self._parent_based = parent_based
         self._rule = default
         self._default = Sampler(default, parent_based=parent_based)
@@ -45,11 +45,11 @@ class Sampling:
 
     @property
     def samplers(self) -> list[Sampler]:
-        """Those in use."""
+        """All samplers in use."""
         return [self._default, *self._models.values()]
 
     def sampler_of(self, request: InferRequest) -> Sampler:
-        """The one that decides on this request."""
+        """Return the sampler that decides about this request."""
         if not self._models:
             return self._default
         head = request.head

@@ -1,9 +1,10 @@
 """`python <this directory> <socket> <memory> <parent> <sources>`: a worker that can serve a stream.
 
-As nereid_worker.__main__, but in Nereid's own Python; sources: the directories that the executor has
-`nereid` and `nereid_executor` from, joined as in PYTHONPATH. What Nereid needs of itself is imported here, before the model: a model that has a
-module or package called `nereid` finds this one instead, and needs an environment of its own
-(EXECUTION_ENV_PATH) for that.
+The arguments are those of nereid_worker.__main__, and sources: the directories that the executor
+imports `nereid` and `nereid_executor` from, joined as in PYTHONPATH. The worker runs in Nereid's own
+Python, and imports Nereid's own modules here, before the model. So a model that has a module or
+package called `nereid` finds Nereid's instead; it needs an environment of its own
+(EXECUTION_ENV_PATH).
 """
 
 # layout: not compiled, a program
@@ -19,6 +20,7 @@ if __name__ == "__main__":
     from nereid_executor.backends.python.direct.stream_server import DirectServer
     from nereid_executor.backends.python.worker_site.nereid_worker.runtime import process
 
-    # As in any other worker: models find the API's modules there, and Nereid's only if installed.
+    # The path is that of any other worker: models find the API's modules there, and Nereid's only
+    # if it is installed.
     sys.path[: len(_SOURCES)] = [worker_site.__path__[0]]
     process.main(DirectServer)

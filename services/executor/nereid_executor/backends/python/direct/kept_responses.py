@@ -1,4 +1,7 @@
-"""Responses that the scheduler may not have got, for the executor: requests may be sent again."""
+"""Responses that the scheduler may not have received, for the executor.
+
+The executor keeps them because the requests may be sent again.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +18,34 @@ _MAX_KEPT: Final = 64
 
 
 class KeptResponses:
-    """Those of one stream. From any thread."""
+    """The kept responses of one stream. Any thread may use them."""
 
     def __init__(self, send: Callable[[Sequence[int], bytes], None]) -> None:
-        """send: passes the requests' ids and their Executed message on to the executor."""
+        """Keep nothing yet; send passes requests' ids and Executed message to the executor."""
         self._send = send
         self._kept: deque[tuple[Sequence[int], bytes]] = deque(maxlen=_MAX_KEPT)
-        # The scheduler is lost: nobody else has the responses.
+        # True if the scheduler is lost, so that the responses exist nowhere else.
         self.is_cut = False
-        # Held while they are sent; nothing may follow the report that the stream has ended.
+        # The lock is held while responses are sent, because none may follow the report that the
+        # stream has ended.
         self._lock = threading.Lock()
         self._ended = False
 
     def add(self, ids: Sequence[int], reply: bytes) -> None:
-        """A batch has run. Large responses are kept only if the stream is cut."""
+        """Keep the responses of a batch that has run; large ones only if the stream is cut."""
         if self.is_cut or len(reply) <= MAX_KEPT_BYTES:
             self._kept.append((ids, reply))
 
     def cut(self) -> None:
-        """The stream is lost: others may ask for these while the model goes on executing."""
+        """Send all responses, because the stream is lost.
+
+        The executor may be asked for them while the model still executes.
+        """
         self.is_cut = True
         self._send_all()
 
     def end(self) -> None:
-        """The stream has ended."""
+        """Send the remaining responses if the stream was cut; send none after this call."""
         if self.is_cut:
             self._send_all()
         with self._lock:

@@ -1,8 +1,8 @@
-"""An event loop that is run by whichever thread waits for it.
+"""An event loop that is run by the threads that wait for it.
 
-A call that waits for its response runs the loop itself meanwhile, so that no other thread stands
-between the socket and the caller. What nobody waits for in this way is left to a thread of the
-driver's own, which also looks after the loop now and then while nothing is pending.
+A call that waits for its response runs the loop itself meanwhile, so that no other thread is needed
+between the socket and the caller. Work that no thread waits for in this way is left to the driver's
+own thread, which also runs the loop from time to time while nothing is pending.
 """
 
 # layout: not compiled, extends asyncio.SelectorEventLoop
@@ -24,20 +24,22 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# How long what arrives may wait while nothing is pending: a ping, or the end of a connection.
+# Time that arriving data may wait while nothing is pending: a ping, or the end of a connection.
 IDLE_S: Final = 1.0
 _READ_BYTES: Final = 1 << 16
 
 
 class _Selector(selectors.PollSelector):
-    """Notes what the handler of a signal raises while the loop waits: nothing is lost by that.
+    """Remembers an exception that a signal handler raises while the loop waits.
 
-    No epoll: that would belong to the model's forked processes as well, whose end would change it.
+    No work of the loop is lost by such an exception. The selector is no epoll, because forked
+    processes of the model would share that and change it when they end.
     """
 
     raised: BaseException | None = None
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for events; an exception is kept in `raised` as well."""
         try:
             return super().select(timeout)
         except BaseException as error:
@@ -46,7 +48,10 @@ class _Selector(selectors.PollSelector):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """Reads no more at once than malloc() has at hand: for more, it would map memory each time."""
+    """An event loop whose sockets read at most 64 KiB at once.
+
+    For larger buffers malloc() would map memory each time.
+    """
 
     def _make_socket_transport(self, *args: Any, **options: Any) -> Any:
         transport: Any = super()._make_socket_transport(*args, **options)  # type: ignore[misc]
@@ -55,11 +60,11 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class ClosedError(Exception):
-    """The loop has ended."""
+    """Raised when the loop has ended."""
 
 
 class LoopDriver:
-    """Owns the loop. May be used from any thread, and by finalisers except for run()."""
+    """Owns the loop. Any thread may use it, and finalisers as well, except for run()."""
 
     def __init__(
         self,
@@ -67,8 +72,10 @@ class LoopDriver:
         on_failure: Callable[[], None],
         idle_s: float = IDLE_S,
     ) -> None:
-        """is_busy: whether anything is awaited of the loop. on_failure: a callback has raised, and
-        what it has left undone is not known.
+        """Start the driver's own thread.
+
+        is_busy returns whether anybody waits for work of the loop. on_failure is called when a
+        callback has raised; nobody knows what it has left undone.
 
         Raises:
             OSError, RuntimeError: the system has no more descriptors or threads.
@@ -79,9 +86,9 @@ class LoopDriver:
         self._is_busy = is_busy
         self._on_failure = on_failure
         self._idle_s = idle_s
-        # Held by the thread that runs the loop.
+        # The thread that runs the loop holds this lock.
         self._running = threading.Lock()
-        # Guards the end. Reentrant, as finalisers submit work.
+        # Guards the end of the loop. It is reentrant, because finalisers submit work.
         self._gate = threading.RLock()
         self._closed = False
         self._last: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -96,7 +103,11 @@ class LoopDriver:
             raise
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have the loop call work soon; raises ClosedError."""
+        """Have the loop call work soon.
+
+        Raises:
+            ClosedError: the loop has ended.
+        """
         with self._gate:
             if self._closed:
                 raise ClosedError
@@ -104,16 +115,16 @@ class LoopDriver:
         self._wakes.put(None)
 
     def run(self, work: Callable[[], None], received: queue.SimpleQueue[T]) -> T:
-        """Have the loop call work, and wait for what comes into the queue.
+        """Have the loop call work, wait for an item of the queue and return it.
 
-        Whoever puts it there, on the loop, calls stop().
+        The callback that puts the item there, on the loop, must call stop().
 
         Raises:
             ClosedError: the loop has ended.
-            BaseException: what a callback of the loop has raised in this thread, such as the
-                exception of a signal handler.
+            BaseException: an exception that a callback of the loop has raised in this thread, or
+                that of a signal handler.
         """
-        # Within another loop none can be run.
+        # A thread that is running another event loop cannot run this one.
         elsewhere = asyncio._get_running_loop() is not None  # noqa: SLF001 - does not raise
         if elsewhere or not self._running.acquire(blocking=False):
             self.submit(work)
@@ -122,7 +133,7 @@ class LoopDriver:
             if self._closed:
                 raise ClosedError
             self.loop.call_soon(work)
-            # At the end, the driver's own thread has the loop.
+            # The driver's own thread runs the loop at its end.
             while received.empty() and self._last is None:
                 self._run_loop()
         finally:
@@ -132,12 +143,14 @@ class LoopDriver:
         return received.get()
 
     def stop(self) -> None:
-        """Have the thread that runs the loop look whether it is done. On the loop."""
+        """Have the thread that runs the loop check whether it is done; call this on the loop."""
         self.loop.stop()
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """End, by last(): it comes after all that was submitted, and has to see to it that all who
-        wait in run() get something. The first call counts.
+        """End the loop by running last(), after all work that was submitted.
+
+        last() must put an item into the queue of every thread that waits in run(). Only the first
+        call has an effect.
         """
         with self._gate:
             if self._last is not None:
@@ -147,7 +160,7 @@ class LoopDriver:
             self.submit(self.loop.stop)
 
     def _run_loop(self) -> None:
-        """Until stop(); with the lock held."""
+        """Run the loop until stop(); the caller holds the lock."""
         try:
             self.loop.run_forever()
             raised, self._raised = self._raised, None
@@ -173,11 +186,11 @@ class LoopDriver:
                 try:
                     while self._is_busy() and self._last is None:
                         self._run_loop()
-                    # Links send at the end of a turn: in the next one.
+                    # Links send at the end of a turn, so that the loop stops only in the next one.
                     self.loop.call_soon(self.loop.call_soon, self.loop.stop)
                     self._run_loop()
                 except BaseException:
-                    # Whatever it is, others wait for this thread.
+                    # The thread must survive any exception, because others wait for it.
                     _log.exception("the link to the scheduler has failed")
         with self._running:
             self._end()
@@ -189,7 +202,7 @@ class LoopDriver:
         last = self.loop.create_task(self._last())
         last.add_done_callback(lambda _: self.loop.stop())
         try:
-            # What was submitted may stop the loop as well.
+            # Submitted work may stop the loop as well, so that it may have to be run again.
             while not last.done():
                 self.loop.run_forever()
             last.result()

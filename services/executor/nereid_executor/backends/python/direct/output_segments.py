@@ -1,7 +1,7 @@
-"""Large outputs in segments of the executor, which the worker gets once and uses again and again.
+"""Large outputs in segments of the executor, which the worker gets once and reuses.
 
 The executor marks a segment free, in its last byte, when the response has been read. It grants
-another when none is free. What is free for a while is returned.
+another segment when none is free. A segment that is free for a while is returned.
 """
 
 from __future__ import annotations
@@ -36,34 +36,38 @@ from nereid_executor.backends.python.worker_site.nereid_worker.protocol import w
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# Further outputs, and larger ones, get a segment that is used once.
+# Outputs beyond this number of segments, and larger ones, get a segment that is used once.
 _MAX_GRANTED: Final = 64
 _MAX_GRANTED_BYTES: Final = 1 << 20
 
 
 class GrantedSegment:
-    """A segment of the executor that this process writes to each time that it is free."""
+    """A segment of the executor that this process may write to whenever it is free."""
 
     __slots__ = ("memory", "used_at", "view")
 
     def __init__(self, memory: SharedMemory, view: memoryview) -> None:
-        # What outputs may fill of it; the state is behind.
+        # Part of the segment that outputs may fill; the state is behind it.
         self.memory = memory._replace(size_bytes=memory.size_bytes - ALIGNMENT)
         self.view = view
         self.used_at = time.monotonic()
 
     @property
     def state(self) -> int:
+        """State of the segment, one of nereid.shm.segments' states."""
         return self.view[-1]
 
     def use(self) -> None:
-        """Take it, which is free; the executor says when it is again."""
+        """Mark a free segment as in use; the executor marks it as free again."""
         self.view[-1] = IN_USE
         self.used_at = time.monotonic()
 
 
 class OutputSegments:
-    """Those of one stream. Any thread may write outputs; the reading thread receives segments."""
+    """The segments for one stream's outputs.
+
+    Any thread may write outputs; the reading thread receives segments.
+    """
 
     def __init__(
         self,
@@ -74,40 +78,49 @@ class OutputSegments:
         max_granted: int = _MAX_GRANTED,
         idle_s: float = IDLE_S,
     ) -> None:
-        """request_buffer: has the executor respond, to the request of this number, with a buffer of
-        this size in bytes, or without one; granted, if the last is true. return_buffers: of these
-        names, which were granted.
+        """Start without segments.
+
+        request_buffer sends the executor a request: its number, the buffer's size in bytes, and
+        whether the buffer is granted for reuse. The executor responds with a buffer or without one.
+        in_reader_thread returns whether the calling thread is the reading one. return_buffers
+        returns granted buffers by their names.
         """
         self._request_buffer = request_buffer
         self._in_reader_thread = in_reader_thread
         self._return_buffers = return_buffers
         self._numbers = itertools.count(1)
-        # By number: where the responses go.
+        # Queues for the executor's responses, by the numbers of the requests.
         self._requests: dict[int, queue.SimpleQueue[Any]] = {}
-        # Those used last at the end, so that a few are used again and again.
+        # Segments that were used last are at the end, so that a few of them are reused.
         self._granted: list[GrantedSegment] = []
         self._max_granted = max_granted
         self._idle_s = idle_s
         self._sweeper = idle_sweeper.IdleSweeper(self._return_idle, idle_s)
-        # One thread requests at a time, and none once the stream has ended. While it waits, a
-        # finaliser that runs in it may request another.
+        # One thread at a time requests a buffer, and none once the stream has ended. The lock is
+        # reentrant, because a finaliser that runs in a waiting thread may request another one.
         self._lock = threading.RLock()
         # A finaliser may interrupt the choice of a segment.
         self._choosing = False
         self._ended = False
 
     def on_output_buffer(self, number: int, buffer: list[Any] | None) -> None:
-        """The executor's response; raises WireError: it responds to nothing."""
+        """Handle the executor's response to a request.
+
+        Raises:
+            WireError: there is no request of this number.
+        """
         request = self._requests.pop(number, None)
         if request is None:
             raise wire.WireError(f"a buffer for outputs that was not requested: number {number}")
         request.put(buffer)
 
     def write(self, tensors: Sequence[Any]) -> tuple[SharedMemory | None, Sequence[Any]]:
-        """Write outputs to a segment, which the executor keeps until they are read: the segment,
-        and their places in it; None, and the outputs: there is none.
+        """Write outputs to a segment, which the executor keeps until they are read.
+
+        Returns the segment and the outputs' places in it, or None and the outputs without a
+        segment.
         """
-        size_bytes = sum(aligned(len(each)) for each in tensors)
+        size_bytes = sum(aligned(len(tensor)) for tensor in tensors)
         granted = self._free_segment(size_bytes)
         if granted is not None:
             offsets, _ = shared_tensors.layout(tensors)
@@ -115,23 +128,27 @@ class OutputSegments:
             return buffer, shared_tensors.copy_tensors(
                 granted.view, tensors, wire.Range(*buffer), offsets
             )
-        given = self._acquire_buffer(size_bytes, granted=False)
-        if given is not None:
-            buffer = SharedMemory(*given)
+        place = self._acquire_buffer(size_bytes, granted=False)
+        if place is not None:
+            buffer = SharedMemory(*place)
             placed = shared_tensors.write_outputs(tensors, wire.Range(*buffer))
             if type(placed[0]) is wire.Range:
                 return buffer, placed
         return None, tensors
 
     def close(self) -> None:
-        """The stream has ended, and with it what the executor granted."""
+        """Forget the granted segments, which the executor takes back as the stream has ended."""
         with self._lock:
             self._ended = True
             self._granted.clear()
 
     def _free_segment(self, size_bytes: int) -> GrantedSegment | None:
-        """A granted segment for outputs of this size, taken; None: they get one of their own."""
-        # The reading thread must not wait for one that waits for what it is to receive.
+        """Return a granted segment for outputs of this size, marked as in use.
+
+        With None, the outputs get a segment that is used once.
+        """
+        # The reading thread must not wait for the lock: its holder may wait for a frame that the
+        # reading thread has to receive.
         if size_bytes > _MAX_GRANTED_BYTES or not self._lock.acquire(not self._in_reader_thread()):
             return None
         try:
@@ -160,22 +177,22 @@ class OutputSegments:
         return None
 
     def _may_grow(self) -> bool:
-        """Return whether another may be granted; a free one of the wrong size is returned."""
+        """Return whether another segment may be granted; give a free unfit one back for that."""
         granted = self._granted
         if len(granted) < self._max_granted:
             return True
-        self._granted = granted = [each for each in granted if each.state != DISCARDED]
-        unfit = next((each for each in granted if each.state == FREE), None)
+        self._granted = granted = [segment for segment in granted if segment.state != DISCARDED]
+        unfit = next((segment for segment in granted if segment.state == FREE), None)
         if unfit is not None:
             granted.remove(unfit)
             self._return_buffers([unfit.memory.segment_name])
         return len(granted) < self._max_granted
 
     def _request_grant(self, size_bytes: int) -> GrantedSegment | None:
-        given = self._acquire_buffer(size_bytes, granted=True)
-        if given is None:
+        place = self._acquire_buffer(size_bytes, granted=True)
+        if place is None:
             return None
-        memory = SharedMemory(*given)
+        memory = SharedMemory(*place)
         try:
             view = shared_tensors.map_whole(memory.segment_name, writable=True)
         except TritonModelException:
@@ -189,20 +206,27 @@ class OutputSegments:
         return segment
 
     def _return_idle(self) -> bool:
-        """Return what was not used for a while; whether anything is left."""
+        """Give idle segments back to the executor; return whether any segment is left."""
         with self._lock:
             since = time.monotonic() - self._idle_s
-            idle = [each for each in self._granted if each.state == FREE and each.used_at <= since]
+            idle = [
+                segment
+                for segment in self._granted
+                if segment.state == FREE and segment.used_at <= since
+            ]
             self._granted = [
-                each for each in self._granted if each not in idle and each.state != DISCARDED
+                segment
+                for segment in self._granted
+                if segment not in idle and segment.state != DISCARDED
             ]
             if idle and not self._ended:
                 with contextlib.suppress(wire.LostError):
-                    self._return_buffers([each.memory.segment_name for each in idle])
+                    self._return_buffers([segment.memory.segment_name for segment in idle])
             return bool(self._granted)
 
     def _acquire_buffer(self, size_bytes: int, *, granted: bool) -> Any:
-        # A finaliser may respond in the thread that would receive the buffer.
+        # A finaliser may send a response in the reading thread, which would have to receive the
+        # buffer that it waits for.
         if self._in_reader_thread():
             return None
         with self._lock:

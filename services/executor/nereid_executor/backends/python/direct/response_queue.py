@@ -1,4 +1,4 @@
-"""What response senders send, from any thread, until it is written to the instance's stream."""
+"""Responses of response senders, from any thread, until they are written to the stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nereid.rpc import BlockingStream
     from nereid_executor.batch.arrays import Piece
 
-    # Members and the pieces of their responses.
+    # Members, and the pieces of each one's response.
     MemberResponses = Sequence[tuple[int, Sequence[Piece]]]
 
 
@@ -29,19 +29,23 @@ class ResponseQueue:
     """Responses by batch, and the lock of the stream that they go to.
 
     `_stream_lock` guards reading and writing the stream; if it is held, enqueue for the holder. The
-    serving thread holds it except while the model executes, and it alone waits for the lock:
-    finalisers respond as well, and may interrupt any of this.
+    serving thread holds it except while the model executes. No other thread waits for the lock,
+    because finalisers send responses as well and may interrupt any code of this class.
     """
 
     def __init__(self, deliver: Callable[[int, MemberResponses], None]) -> None:
-        """deliver: called with the lock held. Made by the serving thread, which holds it now."""
+        """Make an empty queue in the serving thread, which holds the lock from now on.
+
+        deliver is called with the lock held.
+        """
         self._deliver = deliver
         self._queue: deque[tuple[int, MemberResponses]] = deque()
         self._stream_lock = threading.Lock()
         self._stream_lock.acquire()
-        # Reentrant: the garbage collector may finalise a sender while this thread holds it.
+        # The lock is reentrant, because the garbage collector may finalise a sender in a thread
+        # that holds it.
         self._event_lock = threading.RLock()
-        # Readable when the serving thread should look again.
+        # Readable when the serving thread should check the queue and its state again.
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def submit_responses(self, batch: int, responses: MemberResponses) -> None:
@@ -51,24 +55,26 @@ class ResponseQueue:
             self.wake()
 
     def deliver_all(self) -> None:
-        """Deliver what is queued; call with the lock held."""
+        """Deliver all queued responses; call with the lock held."""
         while self._queue:
             self._deliver(*self._queue.popleft())
 
     def try_lock_stream(self) -> bool:
+        """Acquire the stream's lock without waiting; return whether that succeeded."""
         return self._stream_lock.acquire(blocking=False)
 
     def lock_stream(self) -> None:
+        """Wait for the stream's lock; only the serving thread may do that."""
         self._stream_lock.acquire()
 
     def unlock_stream(self) -> None:
-        """Release the lock, and deliver what was queued meanwhile."""
+        """Release the lock, and deliver the responses that were queued meanwhile."""
         self._stream_lock.release()
         if self._queue:
             self._try_deliver()
 
     def _try_deliver(self) -> bool:
-        """Whether nothing is left for another thread to deliver."""
+        """Deliver all responses if the lock is free; return False if its holder must do it."""
         while self._queue:
             if not self._stream_lock.acquire(blocking=False):
                 return False
@@ -85,12 +91,13 @@ class ResponseQueue:
                 os.eventfd_write(self._event, 1)
 
     def close(self) -> None:
+        """Close the event; wake() does nothing after this."""
         with self._event_lock:
             event, self._event = self._event, -1
         os.close(event)
 
     def wait_for(self, stream: BlockingStream) -> None:
-        """Until there is something to deliver, or to read from the stream."""
+        """Wait until there are responses to deliver or data to read from the stream."""
         if stream.has_input:
             return
         poll = select.poll()
@@ -98,7 +105,8 @@ class ResponseQueue:
         poll.register(self._event, select.POLLIN)
         pause_s = FIRST_COLLECT_S
         while not poll.poll(pause_s * 1000):
-            # A lost sender responds when it is collected; in a reference cycle that takes this.
+            # A lost sender responds when it is collected. If it is in a reference cycle, that takes
+            # the garbage collector.
             gc.collect()
             pause_s = min(2 * pause_s, LONGEST_COLLECT_S)
         with contextlib.suppress(BlockingIOError):

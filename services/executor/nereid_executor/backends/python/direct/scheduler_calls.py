@@ -1,7 +1,8 @@
-"""A worker's own way to the scheduler for the calls of its model.
+"""A worker's own link to the scheduler, for the calls of its model.
 
-Only while the worker serves its instance's stream, and only where there is one scheduler: the link
-is with the scheduler of the stream, and fails with it. Otherwise calls go through the executor.
+The link exists only while the worker serves its instance's stream, and only in a mesh with one
+scheduler: it goes to the stream's scheduler and fails with it. Otherwise calls go through the
+executor.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _NO_LINK: Final = "no link to the scheduler: calls of the model go through the e
 
 
 class SchedulerPath:
-    """A CallPath over a link to the scheduler, driven by the threads that wait."""
+    """A `CallPath` over a link to the scheduler, which is driven by the threads that wait."""
 
     def __init__(  # noqa: PLR0913 (some by keyword)
         self,
@@ -59,8 +60,11 @@ class SchedulerPath:
         on_lost: Callable[[], None],
         idle_s: float = IDLE_S,
     ) -> None:
-        """about: the LINK frame. instance: the scheduler's number for it. on_lost: the link ended
-        without close(), from then on calls over it fail. idle_s: as of LoopDriver.
+        """Prepare a link to the scheduler at this address.
+
+        about is the LINK frame's message, and instance the scheduler's number of the instance.
+        on_lost is called when the link ends without close(); calls over it fail from then on.
+        idle_s is that of LoopDriver.
 
         Raises:
             OSError, RuntimeError: the system has no more descriptors or threads.
@@ -75,12 +79,12 @@ class SchedulerPath:
         self._channel: SocketChannel | None = None
         self._mesh: Mesh | None = None
         self._requests: dict[int, MeshRequest] = {}
-        # Where the outcome of open() goes.
+        # Receives the outcome of open().
         self._outcome: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._retired = False
 
     def open(self, timeout_s: float) -> bool:
-        """Whether the link is up, within so many seconds and unless it is closed meanwhile."""
+        """Open the link; return whether it is up within timeout_s and was not closed meanwhile."""
         self._opening = True
         try:
             return self._driver.run(partial(self._open, timeout_s), self._outcome)
@@ -114,13 +118,13 @@ class SchedulerPath:
         return self._opening or self.calls.any_pending()
 
     def close(self) -> None:
-        """Pending calls fail. From any thread, once or more often."""
-        # The link belongs to the process that the model has forked.
+        """Close the link; pending calls fail. Any thread may call this, also repeatedly."""
+        # In a forked process nothing is done, because the link belongs to the parent process.
         if not is_forked():
             self._driver.close(self._end)
 
     def retire(self) -> None:
-        """Close once no call is pending. From any thread."""
+        """Close the link once no call is pending. Any thread may call this."""
         if not is_forked():
             with contextlib.suppress(ClosedError):
                 self._driver.submit(self._begin_retirement)
@@ -134,21 +138,21 @@ class SchedulerPath:
             self.close()
 
     async def _end(self) -> None:
-        """Nothing is submitted any more, and nobody waits in vain."""
+        """Close the mesh and its channel, with an error for every call that has no response."""
         self._report(False)
         try:
             self._close_mesh()
         finally:
-            # What a failure of the loop has lost is not known to the mesh.
+            # The mesh does not know the calls that a failure of the loop has lost.
             for number, model in self.calls.unanswered():
                 self._refuse(number, model, Unavailable(UNREACHABLE))
         if self._channel is not None:
             await self._channel.close()
 
     def _close_mesh(self) -> None:
-        # Otherwise the scheduler would wait for their being sent again.
-        for asked in self._requests.values():
-            asked.on_receiver_event("cancel")
+        # Without the cancellations the scheduler would wait for the requests to be sent again.
+        for request in self._requests.values():
+            request.on_receiver_event("cancel")
         if self._mesh is not None:
             self._mesh.close()
 
@@ -159,6 +163,7 @@ class SchedulerPath:
     # ---- calls
 
     def send(self, number: int, about: dict[str, Any], tensors: Sequence[Any]) -> None:
+        """Send a call; it fails with UNAVAILABLE if the link has ended."""
         what = about["what"]
         if what != "infer":
             self._control(about, what)
@@ -171,6 +176,7 @@ class SchedulerPath:
             self._refuse(number, about["model"], Unavailable(UNREACHABLE))
 
     def send_from_finalizer(self, _number: int, about: dict[str, Any]) -> None:
+        """Send a call without tensors and without a response."""
         self._control(about, about["what"])
 
     def send_and_wait(
@@ -180,6 +186,7 @@ class SchedulerPath:
         tensors: Sequence[Any],
         received: queue.SimpleQueue[pending_calls.Response],
     ) -> pending_calls.Response:
+        """Send a call and wait for its response, running the loop if no other thread does."""
         work = self._infer(number, about, tensors)
         try:
             return self._driver.run(work, received)
@@ -190,7 +197,7 @@ class SchedulerPath:
     def _infer(
         self, number: int, about: dict[str, Any], tensors: Sequence[Any]
     ) -> Callable[[], None]:
-        """What the loop has to do to send a request; its tensors are read here."""
+        """Return the work by which the loop sends a request; its tensors are read here."""
         request: InferRequest | InvalidArgument
         try:
             request = infer_request(about, tensors, self._instance, None)
@@ -224,10 +231,10 @@ class SchedulerPath:
             self._refuse(number, model, request)
             return
         assert self._mesh is not None, "calls come after open()"
-        self._requests[number] = asked = self._mesh.new_request(
+        self._requests[number] = mesh_request = self._mesh.new_request(
             request, partial(self._on_infer_response, number, model)
         )
-        self._mesh.submit(asked)
+        self._mesh.submit(mesh_request)
 
     def _on_infer_response(self, number: int, model: str, response: InferResponse) -> None:
         parts = response_parts(model, response)
@@ -238,9 +245,9 @@ class SchedulerPath:
             self._close_if_done()
 
     def _send_control(self, number: int, what: RequestControl) -> None:
-        asked = self._requests.get(number)
-        if asked is not None:
-            asked.on_receiver_event(what)
+        request = self._requests.get(number)
+        if request is not None:
+            request.on_receiver_event(what)
             if what == "cancel":
                 del self._requests[number]
                 self._driver.stop()
@@ -260,7 +267,7 @@ def _credential(metadata: Sequence[tuple[str, str]], _path: str) -> Sequence[tup
 
 
 class SchedulerCalls:
-    """The calls over a link that the first call opens; None: calls go through the executor."""
+    """The calls over a link to the scheduler, which the first call opens."""
 
     def __init__(
         self,
@@ -270,8 +277,12 @@ class SchedulerCalls:
         *,
         must_not_wait: Callable[[], bool],
     ) -> None:
-        """request_link: asks the executor, whose response comes to on_link(). timeout_s: of the
-        first call for the link to be up. must_not_wait: whether this thread reads that response.
+        """Prepare a link; nothing is opened yet.
+
+        open_path makes the path for a LINK frame's message. request_link asks the executor for a
+        link; its response comes to on_link(). timeout_s bounds the first call's wait for the
+        response, and for the link to be up. must_not_wait returns whether this thread reads the
+        response.
         """
         self._open_path = open_path
         self._request_link = request_link
@@ -280,15 +291,19 @@ class SchedulerCalls:
         self._granted: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._requested = False
         self._opening = threading.Lock()
-        # Whether there is a link is known: calls of a sequence keep to one way.
+        # True once it is settled whether there is a link, so that the calls of a sequence do not
+        # change their path.
         self._decided = False
         self._path: SchedulerPath | None = None
-        # Whether the link came up; and whether it is lost or closed, which other threads may set
+        # True if the link came up; and true if it is lost or closed, which other threads may set
         # while it opens.
         self._is_up = self._ended = False
 
     def calls(self) -> pending_calls.PendingCalls | None:
-        """The calls over the link, if there is one."""
+        """Return the calls over the link, or None if calls go through the executor.
+
+        The first call opens the link and waits for it.
+        """
         if not self._decided and not self._must_not_wait():
             with self._opening:
                 if not self._decided:
@@ -298,14 +313,19 @@ class SchedulerCalls:
         return path.calls if path is not None and self._is_up and not self._ended else None
 
     def on_link(self, about: dict[str, Any] | None) -> None:
-        """The executor grants a link, or (None) does not. From the reading thread."""
-        # A late request of the stream before may be granted in this one.
+        """Handle the executor's response to a request of a link; None means that it grants none.
+
+        The reading thread calls this.
+        """
+        # The response may belong to a late request of the stream before.
         if self._requested:
             self._granted.put(about)
 
     def close(self, *, cut: bool) -> None:
-        """Open no link any more, and use none for further calls. From any thread, once or more
-        often. cut: pending calls fail; else the link ends after them.
+        """Open no link any more, and use none for further calls.
+
+        With cut, pending calls fail; otherwise the link ends after them. Any thread may call this,
+        also repeatedly.
         """
         self._end_use()
         self._granted.put(None)
@@ -327,7 +347,7 @@ class SchedulerCalls:
         except (OSError, RuntimeError) as error:
             _log.warning("%s: %s", _NO_LINK, error)
             return
-        # From here on, close() ends it.
+        # From here on, close() ends the link.
         self._path = path
         self._is_up = not self._ended and path.open(self._timeout_s)
         if not (self._is_up or self._ended):

@@ -1,11 +1,11 @@
-"""A worker's own service of its instance's stream: batches from the scheduler, responses to it.
+"""Serves an instance's stream in its worker: batches from the scheduler, responses to it.
 
-Runs in a worker, in the thread that runs the model, with nothing between the two; so do the model's
-calls of other models (see scheduler_calls). Everything else goes through the executor (see
-supervisor.direct_supervisor). Threads of the model that respond
-later write to the stream themselves while execute() runs. Only for models that run in the
-executor's Python and are not decoupled. What becomes of a batch is decided by received_batches, and
-what is sent of it by open_batches, both in nereid_executor.batch.
+It runs in the thread that runs the model, so that no other process or thread is between scheduler
+and model. The model's calls of other models go to the scheduler directly as well (see
+scheduler_calls). Everything else goes through the executor (see supervisor.direct_supervisor).
+Threads of the model that respond later write to the stream themselves while execute() runs. This is
+only for models that run in the executor's Python and are not decoupled. In nereid_executor.batch,
+received_batches decides about a batch's state, and open_batches about its frames.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ _MOST_FORMS: Final = 1024
 
 
 class DirectServer:
-    """Serves one stream; a StreamServer and a ReplySink of nereid_worker.runtime.
+    """Serves one stream; it is a `StreamServer` and a `ReplySink` of nereid_worker.runtime.
 
-    The main thread serves. The reading thread calls stop() and on_output_buffer(); threads of the
-    model send replies, poll for controls, and make calls.
+    The main thread serves. The reading thread calls stop(), on_link() and on_output_buffer();
+    threads of the model send replies, poll for controls, and make calls.
     """
 
     def __init__(self, serving: Serving, about: dict[str, Any], stopped: threading.Event) -> None:
@@ -86,7 +86,7 @@ class DirectServer:
         )
         self._heads = ResponseHeads(config.name, about["version"], output_reshapes(config))
         self._forms: BoundedCache[RequestSpec, received_requests.Form] = BoundedCache(_MOST_FORMS)
-        # The model knows batches by the scheduler's numbers.
+        # Batches have the scheduler's numbers for the model as well.
         self._open = OpenBatches(
             config,
             Path(about["model_path"]),
@@ -95,7 +95,7 @@ class DirectServer:
             traced=about["traced"],
         )
         self._received = self._open.received
-        # What broke the protocol while the model executed.
+        # Error of the scheduler's protocol that was found while the model executed.
         self._broken: ProtocolError | DecodeError | None = None
         self._stream: BlockingStream | None = None
         channel = self._connection.channel
@@ -117,22 +117,39 @@ class DirectServer:
         return SchedulerPath(about["address"], link, about["number"], segments, on_lost=on_lost)
 
     def stop(self, *, cut: bool) -> None:
+        """Have serve() return once all batches have their responses.
+
+        The reading thread calls this. cut means that the scheduler is lost, and the stream with it.
+        """
         if cut:
             self._kept.cut()
             self._calls.close(cut=True)
-        # A batch that arrives right now is lost with the stream; the scheduler gives it to another
+        # A batch that arrives right now is lost with the stream; the scheduler sends it to another
         # instance.
         if self._stream is not None and (cut or not self._received.busy):
             self._stream.cut()
         self._queue.wake()
 
     def on_link(self, about: dict[str, Any] | None) -> None:
+        """Handle the executor's response to REQUEST_LINK; the reading thread calls this."""
         self._calls.on_link(about)
 
     def on_output_buffer(self, number: int, buffer: list[Any] | None) -> None:
+        """Handle the executor's response to the REQUEST_OUTPUT_BUFFER of this number.
+
+        The reading thread calls this.
+
+        Raises:
+            wire.WireError: there is no such request.
+        """
         self._segments.on_output_buffer(number, buffer)
 
     def serve(self) -> list[Any] | None:
+        """Serve until the stream ends or stop() is called.
+
+        Returns None if there was no error, else a status and a message. The status is None if the
+        scheduler broke the protocol.
+        """
         try:
             self._stream = BlockingStream(
                 self._about["address"],
@@ -175,14 +192,14 @@ class DirectServer:
             self._on_frame(frame, stream)
 
     def _serve_deferred(self, stream: BlockingStream) -> None:
-        """Send deferred responses until a batch comes or there are no more."""
+        """Send deferred responses until a batch comes or no more of them are expected."""
         while self._received.busy and not self._read_ahead and not stream.ended:
             self._queue.wait_for(stream)
             self._queue.deliver_all()
             self._read_ahead += stream.read_messages()
 
     def _on_frame(self, frame: bytes, stream: BlockingStream) -> None:
-        """Execute a batch and send its responses, or pass controls on."""
+        """Execute the batch of a frame and send its responses, or handle the frame's controls."""
         started_ns = perf_counter_ns()
         message = pb.Batch.FromString(frame)
         if not message.members:
@@ -208,7 +225,7 @@ class DirectServer:
             self._queue.deliver_all()
         response = batch.next_frame(self._received, executed_ns, executed=True)
         if execution.inputs is not None:
-            # Their owner reuses the memory after this.
+            # The inputs' owner reuses their memory once it has the response.
             execution.inputs.copy_held()
         if response is not None:
             self._kept.add(batch.ids, response)
@@ -249,8 +266,8 @@ class DirectServer:
             batch.execution.on_control(member, kind)
 
     def _poll_controls(self) -> None:
-        """Read controls that have arrived, for a model that asks from any of its threads."""
-        # If the lock is held, the holder reads the stream.
+        """Read controls that have arrived; any thread of the model may call this."""
+        # If the lock is held, its holder reads the stream.
         if self._stream is None or is_forked() or not self._queue.try_lock_stream():
             return
         try:
@@ -258,30 +275,30 @@ class DirectServer:
                 message = pb.Batch.FromString(frame)
                 self._on_controls(message)
                 if message.members:
-                    # It raises: one executes.
+                    # This raises ProtocolError, because a batch is executing.
                     self._received.read(message.id)
         except (ProtocolError, DecodeError) as error:
-            # For the serving thread, not for the model.
+            # The serving thread raises the error; the model must not see it.
             self._broken = error
         finally:
             self._queue.unlock_stream()
 
     def caller_context(self, batch: int | None) -> dict[str, Any]:
-        """On behalf of which requests a thread makes a call.
+        """Describe the requests on whose behalf a thread makes a call.
 
-        batch: the one that the thread executes, if known; None: it is the main thread. Any other
-        thread may call for any open request. Which one is not guessed: for a wrong one, deadlock
-        detection would refuse calls that cause no deadlock.
+        batch is the number of the batch that the thread executes, and 0 if that is not known. None
+        means the main thread. A thread of an unknown batch may call on behalf of any open request.
+        It is not guessed which one: with a wrong guess, deadlock detection would refuse calls that
+        cause no deadlock.
         """
         opened = self._received.begun()
-        executing = next((each for each in opened if each.state is EXECUTING), None)
-        known = batch is None or all(each is executing for each in opened)
+        executing = next((begun for begun in opened if begun.state is EXECUTING), None)
+        known = batch is None or all(begun is executing for begun in opened)
         if executing is not None:
             known = known or batch == executing.number
             if known:
                 opened = [executing]
-        executions = [each.execution for each in opened]
-        deadlines = [each.deadline_ns for each in executions]
+        deadlines = [begun.execution.deadline_ns for begun in opened]
         deadline_ns = max(deadlines) if deadlines and all(deadlines) else 0
         return {"deadline_ns": deadline_ns, "caller_known": known}
 
@@ -293,16 +310,17 @@ class DirectServer:
         replies: list[wire.Reply],
         inputs: shared_tensors.MappedInputs | None = None,
         *,
-        executed: bool = False,  # noqa: ARG002 - senders' replies alone come here
+        executed: bool = False,  # noqa: ARG002 - only replies of senders come here
     ) -> None:
-        """Write replies of a response sender, in its thread, and have them sent."""
-        # The stream belongs to the process that the model has forked.
+        """Write replies of a response sender in its thread, and have them sent."""
+        # A forked process sends nothing, because the stream belongs to its parent process.
         if is_forked():
             return
         opened = self._received.find(batch)
         written: MemberResponses = []
         if opened is not None:
-            # Copied: the model may change its arrays, and inputs their owner, before it is sent.
+            # Replies are copied, because the model may change its arrays, and the inputs' owner its
+            # memory, before they are sent.
             written = [
                 (member, (b"".join(pieces),))
                 for member, pieces in self._write_replies(opened, replies)
@@ -314,14 +332,17 @@ class DirectServer:
             self._queue.submit_responses(batch, written)
 
     def send_from_finalizer(self, batch: int, reply: wire.Reply) -> None:
+        """Write a reply and have it sent, without waiting for any lock of this thread."""
         self.send_replies(batch, [reply])
 
     def _deliver_responses(self, number: int, responses: MemberResponses) -> None:
-        """Add senders' responses to their batch and send them, unless it still executes."""
+        """Add senders' responses to their batch, and send them unless the batch still executes."""
         batch, stream = self._received.find(number), self._stream
         if batch is None or stream is None:
             return
-        batch.add_final_responses([each for each in responses if batch.is_open(each[0])])
+        batch.add_final_responses(
+            [response for response in responses if batch.is_open(response[0])]
+        )
         if batch.state is EXECUTING:
             return
         frame = batch.next_frame(self._received)
@@ -344,7 +365,11 @@ class DirectServer:
     def _write_all(
         self, batch: OpenBatch, replies: Sequence[wire.Reply]
     ) -> list[tuple[int, Sequence[Piece]]]:
-        """Raises WireError if they are too large together."""
+        """Write replies as responses.
+
+        Raises:
+            WireError: they are too large together.
+        """
         classes, written = batch.classes, []
         total_bytes = 0
         for member, flags, meta, raws in replies:
@@ -365,7 +390,7 @@ class DirectServer:
 
 
 def _flat(raw: Any) -> bytes | memoryview:
-    """An output as bytes; large ones are not copied."""
+    """Return an output as bytes; a large one is not copied."""
     if type(raw) is bytearray:
         return bytes(raw)
     return raw.tobytes() if raw.nbytes < SHM_THRESHOLD_BYTES else wire.as_bytes(raw)

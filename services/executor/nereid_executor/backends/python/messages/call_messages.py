@@ -1,6 +1,6 @@
-"""A model's calls as requests of the mesh, and the mesh's responses as the model's.
+"""Conversion of a model's calls to requests of the mesh, and of their responses to the model's.
 
-Used where calls enter the mesh: in the executor, and in workers with a link of their own.
+Both places where calls enter the mesh use it: the executor, and workers with a link of their own.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _MAX_HEAD_BYTES: Final = 4096
 def infer_request(
     about: dict[str, Any], tensors: Sequence[Any], instance: int, deadline: float | None
 ) -> InferRequest:
-    """The request that a model of this instance describes.
+    """Return the request that a model of this instance describes.
 
-    deadline: of the requests that the model executes (time.monotonic), unless the model's worker
-    names a better one.
+    deadline is that of the requests that the model executes (time.monotonic). It is used unless the
+    worker's description has a more exact one.
     """
     caller = instance
     if "deadline_ns" in about:
@@ -43,7 +43,10 @@ def infer_request(
     return InferRequest(
         0,
         _request_head(about),
-        [SharedMemory(*each) if type(each) is wire.Range else bytes(each) for each in tensors],
+        [
+            SharedMemory(*tensor) if type(tensor) is wire.Range else bytes(tensor)
+            for tensor in tensors
+        ],
         request_id=about["id"],
         parameters=_parameters(about),
         timeout_us=about["timeout_us"],
@@ -76,7 +79,7 @@ def _parameters(about: dict[str, Any]) -> dict[str, Parameter] | None:
 
 
 def _trace_context(traceparent: str, tracestate: str) -> bytes:
-    """W3C's text form as the bytes that travel here; empty if there is none."""
+    """Convert W3C's text form to the services' binary form; empty if there is no trace."""
     parts = traceparent.split("-")
     if len(parts) < 4:
         return b""
@@ -90,9 +93,9 @@ _response_heads: BoundedCache[bytes, dict[str, Any]] = BoundedCache(_MAX_HEADS, 
 
 
 def response_parts(model: str, response: InferResponse) -> tuple[int, Any, Sequence[Any]]:
-    """The flags of a response (wire.Reply), what it says (pending_calls.Response) and its tensors.
+    """Return a response's flags (wire.Reply), its metadata (pending_calls.Response) and tensors.
 
-    model: the one that was asked. What the response says is shared between calls.
+    model is the called model's name. The metadata is shared between calls and must not be changed.
     """
     more = wire.MORE if response.more else 0
     if response.error is not None:
@@ -103,19 +106,20 @@ def response_parts(model: str, response: InferResponse) -> tuple[int, Any, Seque
         return wire.EMPTY | more, None, ()
     reported = _response_heads.get(head) or _response_heads.remember(head, _read_head(head))
     tensors = [
-        wire.Range(*each) if type(each) is SharedMemory else each for each in response.payloads
+        wire.Range(*payload) if type(payload) is SharedMemory else payload
+        for payload in response.payloads
     ]
     return more, reported, tensors
 
 
 def _read_head(head: bytes) -> dict[str, Any]:
     response = kserve_pb2.ModelInferResponse.FromString(head)
-    outputs = [(each.name, each.datatype, list(each.shape)) for each in response.outputs]
+    outputs = [(output.name, output.datatype, list(output.shape)) for output in response.outputs]
     return {"outputs": outputs, "parameters": read_parameters(response.parameters)}
 
 
 def _message_of(model: str, error_status: ErrorStatus) -> str:
-    """The message of an error, as Triton words it for the model that made the request."""
+    """Return the message of an error, as Triton words it for the model that made the request."""
     message = error_status.message
     if message == DECOUPLED:
         message = (

@@ -1,4 +1,4 @@
-"""Requests as a worker gets them: metadata as JSON, and tensors or references to them."""
+"""The form in which workers get requests: metadata as JSON, and tensors or references to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from nereid.backends import Request, RequestSpec
 
-# A parameter that the scheduler adds: which iteration of a rescheduled request it is.
+# Parameter that the scheduler adds to a request that may be rescheduled: its iteration.
 ITERATION: Final = "triton_iteration"
 
 
@@ -25,19 +25,19 @@ _MOST_FORMS: Final = 1024
 
 
 class RequestForms:
-    """What a worker knows of requests' specs: each is sent once, and has a number then."""
+    """The specs of requests that a worker knows; each is sent once and gets a number."""
 
     def __init__(self, send: Callable[[list[bytes]], None]) -> None:
-        """send: the parts of a FORM frame."""
+        """Start without specs; send is called with the parts of a FORM frame."""
         self._send = send
         self._numbers: dict[RequestSpec, int] = {}
 
     def clear(self) -> None:
-        """There is another worker."""
+        """Forget all specs, because there is another worker."""
         self._numbers.clear()
 
     def number_of(self, spec: RequestSpec) -> int:
-        """From 1."""
+        """Return the number of a spec, from 1; send the spec if the worker does not know it."""
         return self._numbers.get(spec) or self._add(spec)
 
     def _add(self, spec: RequestSpec) -> int:
@@ -50,24 +50,24 @@ class RequestForms:
 
 
 def spec_json(spec: RequestSpec) -> bytes:
-    """The inputs and outputs that requests with this spec have."""
+    """Return the inputs and outputs of requests with this spec as JSON."""
     return json.dumps({"inputs": spec.inputs, "outputs": spec.outputs}).encode()
 
 
 def tensors_of(request: Request) -> Sequence[Any]:
-    """Its inputs' bytes or references to them; and last, if it has one, its output buffer."""
+    """Return a request's inputs or references to them, followed by its output buffer, if any."""
     tensors, buffer = request.tensors, request.output_buffer
     if buffer is None and SharedMemory not in map(type, tensors):
         return tensors
-    placed = [wire.Range(*each) if type(each) is SharedMemory else each for each in tensors]
+    placed = [wire.Range(*tensor) if type(tensor) is SharedMemory else tensor for tensor in tensors]
     if buffer is not None:
-        # One more than the spec has inputs.
+        # The worker recognises the buffer, because the list then has one more element than inputs.
         placed.append(wire.Range(*buffer))
     return placed
 
 
 def meta_of(request: Request) -> bytes:
-    """What a request has beside its tensors; empty: nothing."""
+    """Return a request's metadata as JSON; empty if it has nothing but tensors."""
     _, _, request_id, parameters, context, _, timeout_us, _ = request
     if not (request_id or parameters or context or timeout_us):
         return b""

@@ -1,7 +1,7 @@
-"""Workers' replies as responses: heads made of outputs' metadata, and errors.
+"""Conversion of workers' replies to responses: heads made from outputs' metadata, and errors.
 
-Heads are remembered by their metadata: a model's responses differ in little. What a worker sends is
-checked, since a model's own code runs in it.
+Heads are remembered by their metadata, because a model's responses differ little. Replies are
+checked, because a model's own code runs in the worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MOST_HEADS: Final = 1024
 _new_tuple = tuple.__new__
-# Triton's names of codes to those of gRPC.
+# gRPC's status codes by Triton's names.
 _CODES: Final = {
     "UNKNOWN": 2,
     "INTERNAL": 13,
@@ -44,12 +44,12 @@ _UNNAMED: Final = {4: "UNAVAILABLE"}
 
 
 def well_formed(text: object) -> str:
-    """A text that can be encoded: models may have unpaired surrogates in theirs."""
+    """Return a text that can be encoded, because models' texts may have unpaired surrogates."""
     return str(text).encode("utf-8", "backslashreplace").decode()
 
 
 def code_name(code: int) -> str:
-    """Triton's name of a gRPC status code."""
+    """Return Triton's name of a gRPC status code."""
     return _NAMES.get(code) or _UNNAMED.get(code, "INTERNAL")
 
 
@@ -62,15 +62,20 @@ class ResponseHeads:
         model_version: str,
         reshapes: Mapping[str, Reshape] | None = None,
     ) -> None:
-        """reshapes: to the shapes of responses, by output."""
+        """Make heads for a model; reshapes lead to the shapes of responses, by output."""
         self._name, self._version = model_name, model_version
         self._reshapes = reshapes or {}
-        # With the sizes of the tensors; None: BYTES, of any size.
+        # Heads by metadata, with the sizes of the tensors; None stands for BYTES, which may have
+        # any size.
         self._known: BoundedCache[bytes, tuple[bytes, list[int | None]]]
         self._known = BoundedCache(_MOST_HEADS)
 
     def head_of(self, meta: bytes, sizes: Sequence[int]) -> bytes:
-        """The head for these outputs; raises Internal if the tensors have other sizes."""
+        """Return the head for outputs with this metadata.
+
+        Raises:
+            Internal: the metadata is malformed, or the tensors have other sizes.
+        """
         known = self._known.get(meta)
         if known is None:
             known = self._known.remember(meta, self._make_head(meta))
@@ -87,20 +92,25 @@ class ResponseHeads:
         tensors: Sequence[Any],
         buffer: SharedMemory | None,
     ) -> Response:
-        """A worker's reply (wire.Reply); buffer: shared memory where its outputs may be."""
+        """Return the response of a worker's reply (wire.Reply).
+
+        buffer is the shared memory that outputs may be in. A malformed reply becomes an error.
+        """
         more = bool(flags & wire.MORE)
         if flags & wire.ERROR:
             return Response(member, more, error_status_of(meta))
         if flags & wire.EMPTY:
             return Response(member, more)
         try:
-            sizes = [each.size if type(each) is wire.Range else len(each) for each in tensors]
+            sizes = [
+                tensor.size if type(tensor) is wire.Range else len(tensor) for tensor in tensors
+            ]
             head = self.head_of(meta, sizes)
             if wire.Range in map(type, tensors):
-                tensors = [_in_buffer(each, buffer) for each in tensors]
+                tensors = [_in_buffer(tensor, buffer) for tensor in tensors]
         except NereidError as error:
             return Response(member, more, error_of_error(error))
-        # Quicker than _make().
+        # This is quicker than _make().
         return _new_tuple(Response, (member, more, None, head, tensors))
 
     def _make_head(self, meta: bytes) -> tuple[bytes, list[int | None]]:
@@ -124,7 +134,11 @@ class ResponseHeads:
 
 
 def _in_buffer(tensor: Any, buffer: SharedMemory | None) -> SharedMemory:
-    """An output that a worker has written to shared memory. Raises Internal if it may not."""
+    """Return an output that a worker has written to its buffer.
+
+    Raises:
+        Internal: it is not in the buffer, or there is none.
+    """
     if type(tensor) is not wire.Range or buffer is None:
         raise Internal("the worker of the model put an output in shared memory without a buffer")
     if tensor.segment != buffer.segment_name or tensor.offset + tensor.size > buffer.size_bytes:
@@ -139,7 +153,7 @@ def _fit(sizes: Sequence[int], expected: Sequence[int | None]) -> bool:
 
 
 def error_status_of(meta: bytes) -> ErrorStatus:
-    """The error in a worker's reply."""
+    """Return the error in a worker's reply; a malformed one becomes an internal error."""
     try:
         code, message, by_model = json.loads(meta)
         return ErrorStatus(

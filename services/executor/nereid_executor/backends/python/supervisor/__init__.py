@@ -1,1 +1,1 @@
-"""The executor's side of the worker processes that Python models live in."""
+"""The executor's side of the worker processes that run Python models."""

@@ -1,6 +1,6 @@
-"""The metrics that models on this executor make, until they are sent to the scheduler.
+"""Metrics that models on this executor define, until they are sent to the scheduler.
 
-Updated by the instances' threads, read by the event loop.
+The instances' threads update them, and the event loop reads them.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ _KINDS = ("counter", GAUGE, _HISTOGRAM)
 
 
 class CustomMetrics:
-    """All series by their holders: several models may hold the same one."""
+    """All series by their holders; several models may hold the same series."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._series: dict[tuple[Any, int], pb.CustomSeries] = {}
-        # The models of holders, and what their workers that have ended had counted: counters that
-        # were shown do not fall.
+        # Models by holder, and the counts of workers that have ended, so that counters which were
+        # shown do not fall.
         self._models: dict[Any, str] = {}
         self._counted: dict[tuple[str, SeriesKey], pb.CustomSeries] = {}
-        # By who is interested; called from any thread after the first change since the last
+        # Callbacks by their owners. Any thread calls them, after the first change since the last
         # read().
         self.on_change: dict[Any, Callable[[], None]] = {}
         self._change_reported = False
 
     def on_message(self, holder: Any, model: str, message: list[Any]) -> None:
-        """A message of a model's worker.
+        """Handle a message about metrics of a model's worker.
 
         Raises:
-            ValueError, TypeError, KeyError or IndexError: it is malformed.
+            ValueError, TypeError, KeyError or IndexError: the message is malformed.
         """
         what, number, *rest = message
         key = holder, int(number)
@@ -59,37 +59,37 @@ class CustomMetrics:
             else:
                 value, counts = rest
                 series = self._series[key]
-                # Moved to the end, where the newest is.
+                # The series moves to the end, where the newest one is.
                 self._series[key] = self._series.pop(key)
                 series.value = value
                 series.counts[:] = counts
         self._report_change()
 
     def on_worker_end(self, holder: Any) -> None:
-        """Keep what a worker has counted that is lost; another one takes its place."""
+        """Keep the counts of a worker that has ended, because another one takes its place."""
         with self._lock:
             self._end_worker(holder)
         self._report_change()
 
     def remove_holder(self, holder: Any) -> None:
-        """An instance is unloaded; with the last one of its model ends what was counted."""
+        """Remove an instance that is unloaded; the model's last one takes the kept counts along."""
         with self._lock:
             self._end_worker(holder)
             model = self._models.pop(holder, None)
             if model not in self._models.values():
-                for key in [each for each in self._counted if each[0] == model]:
-                    del self._counted[key]
+                for counted in [key for key in self._counted if key[0] == model]:
+                    del self._counted[counted]
         self._report_change()
 
     def _end_worker(self, holder: Any) -> None:
-        for number in [each for each in self._series if each[0] is holder]:
-            series = self._series.pop(number)
+        for held in [key for key in self._series if key[0] is holder]:
+            series = self._series.pop(held)
             if series.kind != GAUGE:
                 key = series.model, series_key(series)
                 self._counted[key] = sum_of(self._counted.get(key), series)
 
     def read(self) -> pb.CustomMetrics:
-        """All series, the one that changed last at the end."""
+        """Return all series; the one that changed last is at the end."""
         with self._lock:
             self._change_reported = False
             return pb.CustomMetrics(series=[*self._counted.values(), *self._series.values()])

@@ -1,8 +1,8 @@
 """The executor's side of a worker that serves its instance's stream itself.
 
-Everything but responses, and calls of other models, still comes here: logs, metrics, shared memory
-for large outputs, traces, and what the worker needs for a link of its own to the scheduler. And the
-executor outlives the worker, so it reports which batch it had begun.
+Responses and calls of other models do not come here; everything else does: logs, metrics, shared
+memory for large outputs, traces, and requests of a link to the scheduler. The executor outlives the
+worker, so that it reports the batch that a lost worker had begun.
 """
 
 from __future__ import annotations
@@ -45,21 +45,23 @@ class DirectSupervisor:
         self._spec = spec
         self._worker = worker
         self._context = context
-        # How the stream ended, once it has.
+        # The worker's report (SERVED), once the stream has ended.
         self._outcome: list[Any] = []
         self._stop_sent = False
-        # When it must end, once it is abandoned.
+        # Time by which the stream must end, once the scheduler is lost.
         self._until: float | None = None
 
     def run(self, on_wake: Callable[[], None]) -> None:
-        """Until the stream has ended. on_wake: sends the worker what other threads left for it.
+        """Supervise the stream until it has ended.
+
+        on_wake sends the worker the messages that other threads have left for it.
 
         Raises:
-            ModelLostError: the worker has ended, and the scheduler knows what it had begun; or it
-                is to be ended, since it did not finish in time for a lost scheduler.
+            ModelLostError: the worker has ended, or must be ended, because it did not finish in
+                time for a lost scheduler. The batch that it had begun was reported.
             RpcError: the stream could not be opened, or broke.
-            ProtocolError: the scheduler sent what cannot be.
-            Internal: the worker cannot serve it.
+            ProtocolError: the scheduler broke the protocol.
+            Internal: the worker cannot serve the stream.
         """
         worker, context = self._worker, self._context
         try:
@@ -115,12 +117,12 @@ class DirectSupervisor:
                 on_wake()
 
     def _send_stop(self) -> None:
-        """Once the stream is to end; once more if the scheduler is lost, and it is to be cut."""
+        """Send STOP once the stream is to end, and again to cut it if the scheduler is lost."""
         worker, tenure = self._worker, self._context.tenure
         if tenure.abandoned.is_set() and self._until is None:
             self._stop_sent = True
             running = worker.running_requests
-            # It may go on with its batch for a while, if the responses may be asked for.
+            # The worker may finish its batch, because another scheduler may ask for the responses.
             times = self._context.shared.times
             grace_s = times.abandoned_s if any(running) or not running else 0.0
             self._until = time.monotonic() + grace_s
@@ -155,7 +157,10 @@ class DirectSupervisor:
                 raise wire.WireError("malformed message") from error
 
     def _new_link(self) -> dict[str, Any] | None:
-        """What a link to the scheduler needs: its credential is good for one."""
+        """Return the message for one link to the scheduler, for which its credential is valid.
+
+        `None` means that calls go through the executor.
+        """
         context = self._context
         domain = context.tenure.endpoint.link_domain
         if domain is None:

@@ -25,10 +25,10 @@ _unpacked: dict[bytes, TemporaryDirectory] = {}
 
 
 def python_of(model: str, path: Path) -> str:
-    """The interpreter in an environment.
+    """Return the path of an environment's interpreter; path may also be an interpreter itself.
 
     Raises:
-        InvalidArgument: there is none.
+        InvalidArgument: the environment has no interpreter.
         Internal: the path does not exist, or cannot be unpacked.
     """
     if not path.exists():
@@ -61,7 +61,7 @@ def _unpack(model: str, path: Path) -> Path:
             directory = TemporaryDirectory.make(PYTHON_ENV)
             try:
                 with tarfile.open(path) as archive:
-                    # Not into the directory itself, whose mode an archive may set.
+                    # The archive gets a folder of its own, because it may set the folder's mode.
                     archive.extractall(directory.path / _FOLDER, filter="tar")
                 _relocate(directory.path / _FOLDER)
             except (OSError, tarfile.TarError, subprocess.SubprocessError) as error:
@@ -74,7 +74,7 @@ def _unpack(model: str, path: Path) -> Path:
 
 
 def _relocate(directory: Path) -> None:
-    """Run conda-unpack, which replaces the paths of the machine that packed it."""
+    """Run conda-unpack, which replaces the paths of the machine that packed the environment."""
     script = directory / "bin" / "conda-unpack"
     if os.access(script, os.X_OK):
         subprocess.run(

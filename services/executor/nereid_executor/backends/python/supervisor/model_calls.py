@@ -1,7 +1,7 @@
-"""Calls of a worker's model to the mesh, and the responses on their way back to it.
+"""Calls of a worker's model to the mesh, and their responses until the worker has them.
 
 The instance's thread starts calls. Responses arrive on the event loop, which sends them to the
-worker, or leaves them to the instance's thread where it would have to wait.
+worker, or leaves them to the instance's thread if it would have to wait.
 """
 
 from __future__ import annotations
@@ -27,46 +27,50 @@ if TYPE_CHECKING:
 
 
 class ModelCalls:
-    """One worker's calls. mesh None: the model can make none."""
+    """The calls of one worker's model."""
 
     def __init__(self, mesh: MeshClient | None, instance: int) -> None:
+        """Make calls for an instance by its number; without a mesh they are refused."""
         self._mesh = mesh
         self._instance = instance
         self._responses: deque[wire.Call] = deque()
         self._requests: dict[int, MeshRequest] = {}
-        # Guards what both threads use. Reentrant: a finaliser may interrupt its holder.
+        # Guards the fields that both threads use. The lock is reentrant, because a finaliser may
+        # interrupt its holder.
         self._lock = threading.RLock()
-        # Segments of responses that the worker has, or is about to get.
+        # Segments of responses that the worker is reading, or will be sent.
         self._segments: set[str] = set()
         self._closed = False
-        # Sends the worker a response if it need not wait; whether it did.
+        # Sends the worker a response if that need not wait; returns whether it was sent.
         self.try_send: Callable[[wire.Call], bool] = lambda _response: False
-        # Responses that the instance's thread has yet to send: others keep behind them.
+        # Number of responses that the instance's thread has yet to send; later responses must not
+        # overtake them.
         self._unsent = 0
-        # Of the requests that the model executes now (time.monotonic), for calls on their behalf,
-        # unless the worker sends a better one.
+        # Deadline of the executing requests (time.monotonic), for calls on their behalf. It is used
+        # unless the worker sends a more exact one.
         self.deadline: float | None = None
         # Readable when there are responses to collect.
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
+        """Return the event's descriptor, which is readable when there are responses to collect."""
         return self._event
 
     def close(self) -> None:
-        """The worker has ended: cancel its calls and release the responses that it had."""
+        """Cancel the calls of a worker that has ended, and release its responses' segments."""
         with self._lock:
             self._closed = True
             requests, self._requests = self._requests, {}
             segments, self._segments = self._segments, set()
             event, self._event = self._event, -1
-        for each in requests.values():
-            each.send_control("cancel")
+        for request in requests.values():
+            request.send_control("cancel")
         for segment_name in segments:
             self._release_segment(segment_name)
         os.close(event)
 
     def collect_responses(self) -> list[wire.Call]:
-        """The responses that have arrived."""
+        """Return the responses that the instance's thread has to send."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._event)
         responses = []
@@ -75,7 +79,7 @@ class ModelCalls:
         return responses
 
     def note_sent(self) -> None:
-        """One of the collected responses was sent."""
+        """Note that one of the collected responses was sent."""
         with self._lock:
             self._unsent -= 1
 
@@ -121,7 +125,7 @@ class ModelCalls:
             )
 
     def _release_read(self, segment_names: list[str]) -> None:
-        """The worker reads responses in these segments no more."""
+        """Release segments whose responses the worker does not read any more."""
         with self._lock:
             known = self._segments.intersection(segment_names)
             self._segments -= known

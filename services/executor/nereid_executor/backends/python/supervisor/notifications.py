@@ -1,4 +1,4 @@
-"""What workers send unasked: lines for the log, and metrics of the models' own."""
+"""Messages that workers send on their own: lines for the log, and models' metrics."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)
 
 
 class NotificationHandler:
-    """Handles one instance's worker; malformed notifications are logged and dropped."""
+    """Handles messages of one instance's worker; malformed ones are logged and dropped."""
 
     def __init__(self, instance: str, model: str) -> None:
-        """instance: its name."""
+        """Handle messages for an instance and its model, by their names."""
         self._instance = instance
         self._model = model
 
     def on_notification(self, kind: int, body: bytearray) -> None:
+        """Handle a frame of kind LOG or METRIC; other kinds are ignored."""
         try:
             message: Any = json.loads(bytes(body))
             if kind == wire.LOG:
@@ -39,9 +40,9 @@ class NotificationHandler:
             )
 
     def remove_metrics(self) -> None:
-        """The instance is unloaded, and its metrics with it."""
+        """Remove the instance's metrics, because it is unloaded."""
         METRICS.remove_holder(self)
 
     def on_worker_end(self) -> None:
-        """Note that another worker takes its place."""
+        """Keep the counts of a worker that has ended, because another one takes its place."""
         METRICS.on_worker_end(self)

@@ -1,7 +1,7 @@
-"""Queries whether a worker's model is ready, and what it responds.
+"""Queries whether a worker's model is ready, and their responses.
 
-Made from any thread; the instance's thread sends them and receives the responses. Knows no worker:
-only how to wake the thread that talks to it.
+Any thread may make a query; the instance's thread sends it and receives the response. This module
+knows no worker, only how to wake the thread that communicates with it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    # As of ReadinessReporter.query_readiness.
+    # The callback of ReadinessReporter.query_readiness.
     OnReady = Callable[[bool | None], None]
 
 _log = logging.getLogger(__name__)
 
 
 class ReadinessQueries:
-    """One instance's queries, whichever worker it has at the time."""
+    """The queries of one instance, which may have several workers one after another."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # None: there is no worker whose model has is_ready().
+        # Wakes the instance's thread; `None` while there is no worker whose model has is_ready().
         self._wake: Callable[[], None] | None = None
         self._numbers = count(1)
         self._unsent: list[int] = []
@@ -34,16 +34,16 @@ class ReadinessQueries:
 
     @property
     def enabled(self) -> bool:
-        """Whether there is a model to query."""
+        """True if there is a model to query."""
         return self._wake is not None
 
     def enable(self, wake: Callable[[], None]) -> None:
-        """There is a model to query; wake: wakes the thread that talks to its worker."""
+        """Accept queries; wake wakes the thread that communicates with the worker."""
         with self._lock:
             self._wake = wake
 
     def disable(self) -> None:
-        """The worker ends, so its model is not ready; wake is not called after this."""
+        """Respond with False to all queries, because the worker ends; wake is not called again."""
         with self._lock:
             self._wake = None
             self._unsent.clear()
@@ -52,27 +52,29 @@ class ReadinessQueries:
             on_response(False)
 
     def submit_query(self, on_response: OnReady) -> None:
-        """on_response is called from any thread: with None when the worker has the query, then with
-        the model's response, or never if it hangs.
+        """Query whether the model is ready.
+
+        Any thread may call on_response: with None when the worker has the query, then with the
+        model's response, or never if the model hangs.
         """
         with self._lock:
             if self._wake is not None:
                 number = next(self._numbers)
                 self._pending[number] = on_response
                 self._unsent.append(number)
-                # Within the lock: disable() must not come between.
+                # This is done with the lock held, because disable() must not come in between.
                 self._wake()
                 return
         on_response(False)
 
     def pop_unsent(self) -> list[int]:
-        """The numbers of the queries to send to the worker."""
+        """Return the numbers of the queries that the worker is still to be sent."""
         with self._lock:
             unsent, self._unsent = self._unsent, []
         return unsent
 
     def on_ready(self, body: bytearray) -> None:
-        """The worker's response to a query; a malformed one is logged and dropped."""
+        """Handle the worker's response to a query; a malformed one is logged and dropped."""
         try:
             number, ready = json.loads(bytes(body))
             with self._lock:

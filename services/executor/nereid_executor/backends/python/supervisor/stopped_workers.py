@@ -1,6 +1,7 @@
-"""Workers that are stopped (SIGSTOP): they are killed, and so restarted as after a crash.
+"""Stopped workers (SIGSTOP), which are killed and so restarted as after a crash.
 
-A worker that executes for long is not stopped, however busy it is: /proc tells the two apart.
+A worker that executes for a long time is not stopped, however busy it is; /proc shows the
+difference.
 """
 
 from __future__ import annotations
@@ -25,34 +26,39 @@ _INTERVAL_S: Final = 1.0
 
 
 class StoppedWorkers:
-    """Watches the process's workers, by process id; from any thread."""
+    """Watches this process's workers by their process ids. Any thread may use it."""
 
     def __init__(self, is_stopped: Callable[[int], bool] = is_stopped) -> None:
         self._is_stopped = is_stopped
-        # A process id is free for others once its worker is forgotten.
+        # The lock keeps kill_stopped() from killing a process id that was forgotten meanwhile and
+        # now belongs to another process.
         self._lock = threading.Lock()
-        # By process id: the worker's model, and since when the worker is stopped.
+        # The worker's model, and the time since which the worker is stopped, by process id.
         self._models: dict[int, str] = {}
         self._stopped_since: dict[int, float] = {}
 
     def watch_worker(self, pid: int, model: str) -> None:
+        """Watch a worker until it is forgotten."""
         with self._lock:
             self._models[pid] = model
 
     def forget_worker(self, pid: int) -> None:
-        """To be called before its exit is waited for."""
+        """Stop watching a worker; call this before waiting for its exit."""
         with self._lock:
             self._models.pop(pid, None)
             self._stopped_since.pop(pid, None)
 
     async def run(self, limit_s: float) -> None:
-        """Kill workers that are stopped for so long, until cancelled."""
+        """Kill workers that are stopped for limit_s, until this is cancelled."""
         while True:
             await asyncio.sleep(_INTERVAL_S)
             self.kill_stopped(time.monotonic(), limit_s)
 
     def kill_stopped(self, now: float, limit_s: float) -> list[int]:
-        """One look; the process ids of the workers that were killed, with all that they started."""
+        """Kill workers that are stopped for limit_s, with all processes that they have started.
+
+        Returns the process ids of the killed workers. now is a monotonic time in seconds.
+        """
         killed = []
         with self._lock:
             for pid, model in self._models.items():

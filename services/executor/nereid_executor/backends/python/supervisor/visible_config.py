@@ -1,6 +1,6 @@
-"""Configurations as Python models see them: with every default, and instance groups in full.
+"""Configurations for Python models to read: with every default, and complete instance groups.
 
-The executor goes by the configuration as it came; this one is for models to read.
+The executor itself uses the configuration as it came.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _KIND_MODEL = model_config_pb2.ModelInstanceGroup.KIND_MODEL
 def visible_config(
     config: model_config_pb2.ModelConfig, gpu: int | None = None
 ) -> model_config_pb2.ModelConfig:
-    """The configuration for the model; gpu: the one of its instance."""
-    # Of the executor's GPUs, those that are known here.
-    gpus = {each for group in config.instance_group for each in group.gpus}
+    """Return the configuration for the model; gpu is that of its instance."""
+    # Only these of the executor's GPUs are known here.
+    gpu_ids = {gpu_id for group in config.instance_group for gpu_id in group.gpus}
     if gpu is not None:
-        gpus.add(gpu)
+        gpu_ids.add(gpu)
     visible = config
     try:
         visible = complete_config(config, model_name=config.name, description=None)
         visible.default_model_filename = config.default_model_filename or "model.py"
-        visible = with_instance_groups(visible, gpu_ids=sorted(gpus))
+        visible = with_instance_groups(visible, gpu_ids=sorted(gpu_ids))
     except InvalidArgument:
-        # Loading it reports the error.
+        # The load reports the error.
         pass
     return visible
 
 
 def instance_kind(spec: InstanceSpec) -> str:
-    """The kind of the instance's group, in Triton's words."""
+    """Return the kind of the instance's group as Triton names it: CPU, GPU or MODEL."""
     group_name = spec.name.rpartition("_")[0]
     groups = visible_config(spec.config, spec.gpu).instance_group
     if any(group.name == group_name and group.kind == _KIND_MODEL for group in groups):

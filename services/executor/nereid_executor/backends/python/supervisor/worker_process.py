@@ -1,7 +1,7 @@
 """A worker process: its start, its connection, its end.
 
-Used by one thread, which must outlive the worker: the kernel kills a worker with the thread that
-started it, so that none is ever left over.
+One thread uses it, which must outlive the worker: the kernel kills a worker when the thread that
+started it ends, so that no worker is ever left over.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from nereid_executor.backends.python.worker_site.nereid_worker.protocol.channel 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-# What Python runs: a worker in any Python, or one in Nereid's that can serve a stream itself.
+# Programs of workers: one for any Python, and one for Nereid's Python, which can serve a stream.
 _WORKER: Final = str(Path(worker_site.__path__[0]).resolve() / "nereid_worker")
 _DIRECT_WORKER: Final = direct.__path__[0]
 # The directories that a direct worker imports Nereid from.
@@ -44,31 +44,33 @@ _SOURCES: Final = os.pathsep.join(
     dict.fromkeys(str(Path(each.__path__[0]).parent) for each in (nereid, nereid_executor))
 )
 
-# What a worker leaves in the memory that it shares: its last batch, and the requests that it runs.
+# Layout of the memory that a worker shares: the number of its last batch, then the number and the
+# ids of the executing requests.
 _LAST_BATCH: Final = Struct("<Q")
 _RUNNING: Final = Struct("<Q")
-# A worker that reads nothing for this long while frames are waiting hangs.
+# A worker is taken to hang if frames wait and it reads nothing for this time.
 _SEND_TIMEOUT_S: Final = 60.0
 _FINALIZE_TIMEOUT_S: Final = 10.0
 _EXIT_TIMEOUT_S: Final = 5.0
-# How often it is asked whether a worker that does not get ready is still wanted.
+# Interval at which a start checks whether the worker is still wanted.
 _WANTED_INTERVAL_MS: Final = 200.0
 
 
 def worker_environ(environ: dict[str, str], threads: int) -> dict[str, str]:
-    """A worker's environment, with the number of threads of numerical libraries where they would
-    start more by themselves. What the user has set is kept.
+    """Return a worker's environment, with a limit of numerical libraries' threads if they need one.
+
+    They need one if they would start more threads by themselves. A limit in environ is kept.
     """
     if 0 < threads < len(os.sched_getaffinity(0)):
-        # OpenBLAS, MKL and torch read it as well.
+        # OpenBLAS, MKL and torch read this variable as well.
         return {"OMP_NUM_THREADS": str(threads), **environ}
     return environ
 
 
 class WorkerProcess:
-    """One worker, from start to kill()."""
+    """One worker, from its start to kill()."""
 
-    def __init__(  # noqa: PLR0913 - what most workers need comes by keyword
+    def __init__(  # noqa: PLR0913 - some arguments are passed by keyword
         self,
         python: str,
         model: str,
@@ -78,11 +80,14 @@ class WorkerProcess:
         serves_stream: bool = False,
         threads: int = 0,
     ) -> None:
-        """Start it; raises Internal if the system cannot.
+        """Start a worker.
 
-        on_notification: receives logs, metrics and readiness. calls: the model's calls to the mesh.
-        serves_stream: python is Nereid's own, and the worker shall be able to serve a stream.
-        threads: for operators of numerical libraries; 0: they decide.
+        on_notification receives logs, metrics and readiness. calls are the model's calls to the
+        mesh. With serves_stream, python is Nereid's own, and the worker is able to serve a stream.
+        threads is the number of threads of numerical libraries; with 0 they decide.
+
+        Raises:
+            Internal: the system cannot start the process.
         """
         self.calls = calls or ModelCalls(None, 0)
         self._model = model
@@ -97,7 +102,8 @@ class WorkerProcess:
             program = (
                 [_DIRECT_WORKER, *arguments, _SOURCES] if serves_stream else [_WORKER, *arguments]
             )
-            # In its own session: a terminal's signals to the foreground are for the executor.
+            # The worker has its own session, because a terminal's signals to the foreground are
+            # meant for the executor.
             self._process = subprocess.Popen(
                 [python, *program],
                 pass_fds=descriptors,
@@ -116,7 +122,8 @@ class WorkerProcess:
         self._process_end = os.pidfd_open(self._process.pid)
         self.channel = Channel(ours)
         self.calls.try_send = self._try_send_response
-        # Readable: frames; the process's end; what other threads left for the worker.
+        # Descriptors that are readable when frames arrive, when the process ends, and when other
+        # threads have left messages for the worker.
         self.descriptors = self.channel.fileno(), self._process_end, self.calls.fileno()
         self._poll = select.poll()
         for descriptor in self.descriptors:
@@ -125,21 +132,25 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
+        """Process id of the worker."""
         return self._process.pid
 
     @property
     def last_batch(self) -> int:
-        """The number of the batch that it began last; also after its end."""
+        """Number of the batch that the worker began last; it is known after its end as well."""
         number: int = _LAST_BATCH.unpack_from(self._last_batch, 0)[0]
         return number
 
     def forget_last_batch(self) -> None:
-        """While it serves no stream: the batches to come are numbered anew."""
+        """Forget the last batch, because the next ones are numbered from the start.
+
+        Call this while the worker serves no stream.
+        """
         _LAST_BATCH.pack_into(self._last_batch, 0, 0)
 
     @property
     def running_requests(self) -> tuple[int, ...]:
-        """The ids of the requests that it executes now, of a stream that it serves itself."""
+        """Ids of the executing requests of a stream that the worker serves itself."""
         (count,) = _RUNNING.unpack_from(self._last_batch, _LAST_BATCH.size)
         offset = _LAST_BATCH.size + _RUNNING.size
         count = min(count, (len(self._last_batch) - offset) // _RUNNING.size)
@@ -148,14 +159,21 @@ class WorkerProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether the process has ended, even if a child of it has the socket."""
+        """True if the process has ended, even if a child of it has the socket."""
         return self._process.poll() is not None
 
     def send_frame(self, kind: int, parts: Sequence[Any]) -> None:
-        """Write a frame; raises wire.LostError, SlowError or WireError."""
+        """Write a frame.
+
+        Raises:
+            wire.LostError: the worker has closed the socket.
+            wire.SlowError: the worker has read nothing for 60 s.
+            wire.WireError: the frame is too large.
+        """
         self.channel.send(kind, parts, _SEND_TIMEOUT_S)
 
     def send_json(self, kind: int, message: Any) -> None:
+        """Write a frame with a JSON body; errors are those of send_frame()."""
         self.send_frame(kind, [json.dumps(message).encode()])
 
     def wait_for(
@@ -164,10 +182,14 @@ class WorkerProcess:
         timeout_s: float | None,
         is_wanted: Callable[[], bool] | None = None,
     ) -> bytearray:
-        """The body of the next frame of this kind. is_wanted: asked now and then; None: it is.
+        """Wait for the next frame of this kind and return its body.
+
+        is_wanted is called from time to time and returns whether the worker is still wanted; `None`
+        means that it always is.
 
         Raises:
-            Internal: the worker reports a failure, ends, or takes longer, or is not wanted.
+            Internal: the worker reports a failure, ends, takes longer than timeout_s, or is not
+                wanted any more.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         try:
@@ -208,13 +230,15 @@ class WorkerProcess:
         return frame
 
     def arrived_frames(self, ready: Collection[int]) -> Iterator[tuple[int, bytearray]]:
-        """The frames that have arrived. ready: those of its descriptors that are readable.
+        """Yield the frames that have arrived; ready has the readable ones of the descriptors.
 
-        Raises wire.LostError after the last frame of a worker that has ended.
+        Raises:
+            wire.LostError: the worker has ended; raised after its last frame.
         """
         socket, process_end, _ = self.descriptors
         ended = process_end in ready
-        # One read: if there is more, poll says so. Of a worker that has ended, everything.
+        # One read is enough, because poll reports further data. The frames of a worker that has
+        # ended are all read now.
         while (ended or socket in ready) and self.channel.read_available():
             while (frame := self.channel.buffered_frame()) is not None:
                 yield frame
@@ -224,7 +248,7 @@ class WorkerProcess:
             raise wire.LostError
 
     def on_frame(self, kind: int, body: bytearray) -> None:
-        """Handle a frame that is about no batch."""
+        """Handle a frame that does not concern a batch."""
         if kind == wire.CALL:
             self.calls.start_call(wire.read_call(body))
         else:
@@ -232,7 +256,7 @@ class WorkerProcess:
 
     @contextlib.contextmanager
     def loss_reported(self) -> Iterator[None]:
-        """Raises ModelLostError for errors of the connection, and ends a worker that broke it."""
+        """Raise ModelLostError for errors of the connection, and end a worker that broke it."""
         try:
             yield
         except wire.WireError as error:
@@ -246,6 +270,7 @@ class WorkerProcess:
             raise ModelLostError(self.death_reason()) from error
 
     def send_call_responses(self) -> None:
+        """Send the responses to calls that other threads have left to this one."""
         for response in self.calls.collect_responses():
             self.send_frame(wire.CALL_RESPONSE, wire.call_parts(response))
             self.calls.note_sent()
@@ -255,7 +280,7 @@ class WorkerProcess:
         return self.channel.try_send(wire.CALL_RESPONSE, wire.call_parts(response))
 
     def death_reason(self) -> str:
-        """How a lost worker ended."""
+        """Return a text that says how a lost worker ended."""
         try:
             code = self._process.wait(_EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -264,7 +289,7 @@ class WorkerProcess:
         return f"the worker of model '{self._model}' ended with {how}"
 
     def shut_down(self) -> None:
-        """Have it finalise its model and end; kill it if it takes too long."""
+        """Have the worker finalise its model and end; kill it if that takes too long."""
         with contextlib.suppress(Internal, wire.LostError, wire.SlowError, wire.WireError):
             if not self.ended:
                 self.channel.send(wire.FINALIZE, [], _FINALIZE_TIMEOUT_S)
@@ -272,9 +297,9 @@ class WorkerProcess:
         self.kill()
 
     def terminate(self) -> None:
-        """Kill the process; what it sent before can still be read."""
+        """Kill the process; frames that it has sent can still be read."""
         with contextlib.suppress(ProcessLookupError):
-            # With the processes that the model started, which are in the same group.
+            # Processes that the model has started are in the same group and killed as well.
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def kill(self) -> None:
@@ -282,7 +307,7 @@ class WorkerProcess:
         STOPPED_WORKERS.forget_worker(self._process.pid)
         self.terminate()
         self._process.wait()
-        # First: other threads send responses to them over the channel.
+        # Calls are closed first, because other threads send their responses over the channel.
         self.calls.close()
         self.channel.close()
         os.close(self._process_end)

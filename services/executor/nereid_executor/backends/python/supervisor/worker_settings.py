@@ -16,20 +16,21 @@ if TYPE_CHECKING:
 
     from nereid.pb import model_config_pb2
 
-# How long a worker may take to start.
+# Time that a worker may take to start.
 _START_KEY: Final = "stub-timeout-seconds"
 _START_DEFAULT_S: Final = 30.0
-# 0: no limit. Large models need minutes, and Triton waits for them.
+# 0 means no limit, which is the default: large models need minutes, and Triton waits for them.
 _INITIALIZE_KEY: Final = "initialize-timeout-seconds"
 _EXECUTE_KEY: Final = "execute-timeout-seconds"
 ENVIRONMENT_KEY: Final = "EXECUTION_ENV_PATH"
-# Inputs are in the CPU's memory anyway; a wrong value is refused as by Triton.
+# The value has no effect, because inputs are always in the CPU's memory; a wrong value is refused,
+# as on Triton.
 _CPU_INPUTS_KEY: Final = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """Times in seconds; None: no limit."""
+    """Interpreter and time limits of a worker; `None` means no limit."""
 
     python: str
     start_s: float = _START_DEFAULT_S
@@ -40,7 +41,7 @@ class WorkerSettings:
 def read_worker_settings(
     config: model_config_pb2.ModelConfig, model_path: Path, backend: Mapping[str, str]
 ) -> WorkerSettings:
-    """The settings; the model's parameters take precedence over --backend-config.
+    """Return the settings; the model's parameters take precedence over --backend-config.
 
     Raises:
         InvalidArgument: a value is invalid.
@@ -50,7 +51,7 @@ def read_worker_settings(
     if _CPU_INPUTS_KEY in config.parameters:
         wanted = config.parameters[_CPU_INPUTS_KEY].string_value
         if wanted not in ("yes", "no"):
-            # The quote is Triton's.
+            # The stray quote is Triton's.
             raise Unimplemented(f"Incorrect value for {_CPU_INPUTS_KEY}: {wanted}'")
 
     def seconds(key: str, default: float) -> float:

@@ -1,5 +1,5 @@
-"""What workers of Python models have on their path: the modules that model.py files import.
+"""The directory on the path of Python models' workers: the modules that model.py files import.
 
-Workers may run another Python than the executor, with numpy and nothing else installed: what is
-here knows numpy and the standard library alone, and runs on Python 3.9.
+A worker may run another Python than the executor, with numpy and nothing else installed. So modules
+in this directory import only numpy and the standard library, and run on Python 3.9.
 """

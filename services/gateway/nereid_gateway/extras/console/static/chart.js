@@ -1,4 +1,4 @@
-// Small drawings in SVG: lines over time, shares of a whole. Sizes are attributes, since the
+// Small drawings in SVG: lines over time, shares of a whole. Sizes are attributes, because the
 // content security policy allows no inline styles.
 
 import { h } from "./dom.js";
@@ -7,7 +7,7 @@ import { known } from "./format.js";
 const WIDTH = 160;
 const HEIGHT = 36;
 
-// values: oldest first; null leaves a gap. label: what a screen reader says instead.
+// Draws values as a line, oldest first; null leaves a gap. label: text for screen readers.
 export function sparkline(values, label, capacity = 60) {
   const most = Math.max(...values.filter(known), 0) || 1;
   const step = WIDTH / (capacity - 1);
@@ -32,8 +32,8 @@ export function sparkline(values, label, capacity = 60) {
   );
 }
 
-// A bar of parts [{ name, value, text, tone }] of a whole, and what its tones mean. total: more than
-// their sum leaves the rest empty. prefix: of what a screen reader says.
+// Draws parts [{ name, value, text, tone }] of a whole as one bar with a legend. A total that exceeds
+// their sum leaves the rest of the bar empty. prefix: beginning of the text for screen readers.
 export function breakdown(parts, total = parts.reduce((sum, part) => sum + part.value, 0), prefix = "") {
   const label = prefix + parts.map((part) => `${part.name} ${part.text}`).join(", ");
   return [stack(parts, total, label), legend(parts)];
@@ -71,7 +71,7 @@ function legend(parts) {
   );
 }
 
-// A bar chart: rows [{ name, value, text }], the longest of which is full.
+// Draws rows [{ name, value, text }] as a bar chart; the bar of the largest value has full width.
 export function bars(rows, label) {
   const most = Math.max(...rows.map((row) => row.value), 0) || 1;
   return h(

@@ -1,4 +1,4 @@
-// Loads and unloads models and drains executors, after a question.
+// Loads and unloads models and drains executors, after the viewer has confirmed it.
 
 import { announce, confirmed, notify } from "./dialogs.js";
 import { h } from "./dom.js";
@@ -40,7 +40,7 @@ export function drainButton(context, { name }) {
 }
 
 function button({ ui, refresh }, { name, path, unfit, label, verb, done, question, dangerous = false, insist = null }) {
-  // What is done to one model or executor disables all buttons of it.
+  // While an action on a model or executor runs, all buttons of that subject are disabled.
   const subject = path.slice(0, path.lastIndexOf("/"));
   return h("button", {
     type: "button", key: path, class: dangerous ? "dangerous" : null, disabled: ui.doing === subject,
@@ -72,7 +72,7 @@ function button({ ui, refresh }, { name, path, unfit, label, verb, done, questio
   }, verb);
 }
 
-// Why a POST is refused; null: it is not.
+// Sends a POST; returns the error message if it is refused, and null otherwise.
 async function refusalOf(path) {
   const response = await request(path, {
     method: "POST", headers: { "content-type": "application/json" }, body: "{}",

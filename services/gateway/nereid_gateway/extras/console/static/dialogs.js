@@ -1,15 +1,15 @@
-// Questions that are asked before something is done, and what is announced to screen readers.
+// Confirmation dialogs, notices, and announcements for screen readers.
 
 import { h, update } from "./dom.js";
 
-// Says it once, politely.
+// Has screen readers say a text once, without interrupting them.
 export function announce(text) {
   const region = document.getElementById("announcement");
-  // The same text again is an announcement as well.
+  // Screen readers announce only changes, so that a repeated text is made to differ by a space.
   region.textContent = region.textContent === text ? `${text}\u00a0` : text;
 }
 
-// Shows what was done, or why not, for a while.
+// Shows a notice for a while: the result of an action, or the reason why it failed (bad).
 let hide = 0;
 export function notify(text, bad = false) {
   const notice = document.getElementById("notice");
@@ -22,7 +22,7 @@ export function notify(text, bad = false) {
   }, bad ? 15_000 : 5_000);
 }
 
-// A promise of whether the viewer wants it.
+// Asks for confirmation; the promise resolves to true if the viewer has confirmed.
 export function confirmed(title, text, verb, dangerous = false) {
   return new Promise((resolve) => {
     const dialog = document.createElement("dialog");
@@ -58,7 +58,7 @@ export function copyButton(text, what) {
 }
 
 async function copy(text) {
-  // Only there on HTTPS and on localhost.
+  // Browsers have navigator.clipboard only on HTTPS and on localhost.
   if (navigator.clipboard) {
     await navigator.clipboard.writeText(text);
     return;

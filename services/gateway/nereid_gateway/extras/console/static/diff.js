@@ -1,10 +1,11 @@
 // Differences of a model's declared and effective configuration, down to single values. Pure.
 
-// What a field that nobody has set has.
+// JSON of the values that unset fields have.
 const UNSET = new Set(["\"\"", "[]", "{}", "0", "false", "null", "\"TYPE_INVALID\"", "\"FORMAT_NONE\""]);
 
-// differences: of the document. Lines { field, declared, effective, kind } with texts, null where there
-// is nothing. kind: "added" (filled in by the server), "changed", "removed" (declared without effect).
+// Returns the document's differences as lines { field, declared, effective, kind }. The values are
+// texts, and null for an unset one. kind: "added" (filled in by the server), "changed", "removed"
+// (declared without effect).
 export function lines(differences) {
   const found = [];
   for (const { field, declared, effective } of differences) compare(field, declared, effective, found);
@@ -31,13 +32,14 @@ function text(value) {
   return UNSET.has(json) ? null : json;
 }
 
-// "list", "object", or false: it is shown as one value.
+// Returns "list" or "object", or false for a value that is shown as a whole.
 function hasMembers(value) {
   if (Array.isArray(value)) return value.some((each) => hasMembers(each) === "object") || value.length === 0 ? "list" : false;
   return value !== null && typeof value === "object" ? "object" : false;
 }
 
-// By the end of the field's name. An element is known by its name where both lists have it.
+// Returns the members by the suffix of their field's name. Elements of a list have their index, or
+// their name if both lists have an element of that name.
 function members(value, other) {
   if (!value || typeof value !== "object") return new Map();
   if (!Array.isArray(value)) return new Map(Object.entries(value).map(([name, each]) => [`.${name}`, each]));

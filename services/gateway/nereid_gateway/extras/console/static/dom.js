@@ -1,11 +1,11 @@
 // Builds elements and updates them in place, so that focus, selection and scrolling outlive an
-// update. Knows nothing of the mesh. Text becomes text nodes and attributes, never markup.
+// update. Text becomes text nodes and attributes, never markup. The module knows nothing of the mesh.
 
 const SVG = "http://www.w3.org/2000/svg";
 const SVG_TAGS = new Set(["svg", "path", "rect", "line", "title"]);
 
-// A description of an element. attributes: "on<event>" is a listener, "key" its identity among its
-// siblings, true and false set and remove an attribute, null is left out.
+// Describes an element. In attributes, "on<event>" is a listener and "key" identifies the element
+// among its siblings; true sets an attribute, false removes it, null leaves it out.
 export function h(tag, attributes, ...children) {
   return { tag, attributes: attributes ?? {}, children: flat(children) };
 }
@@ -19,7 +19,7 @@ function flat(children) {
   return result;
 }
 
-// Makes parent's children what is described.
+// Updates parent's children so that they are as described.
 export function update(parent, ...descriptions) {
   const wanted = flat(descriptions);
   const byKey = new Map();
@@ -31,9 +31,9 @@ export function update(parent, ...descriptions) {
   for (const description of wanted) {
     const key = description.attributes?.key;
     let node = key === undefined ? place : byKey.get(key);
-    // Two of one key are two nodes.
+    // Two descriptions with the same key must get two nodes.
     byKey.delete(key);
-    // What another description will find by its key is not reused for this one.
+    // A node is not reused here if another description will find it by its key.
     while (key === undefined && node && keyed.has(node.described?.attributes.key)) node = node.nextSibling;
     if (node && fits(node, description)) {
       if (node === place) place = place.nextSibling;
@@ -75,7 +75,7 @@ function apply(node, description) {
   }
   const before = node.described.attributes;
   node.described = description;
-  // A select has no value before its options are there.
+  // Children come before attributes, because a select accepts a value only if it has its options.
   update(node, ...description.children);
   const { attributes } = description;
   for (const name of Object.keys(before)) if (!(name in attributes)) set(node, name, null, before[name]);
@@ -85,7 +85,7 @@ function apply(node, description) {
 function set(node, name, value, before) {
   if (name === "key" || value === before) return;
   if (name.startsWith("on")) {
-    // One listener for each event and node, which calls the newest function.
+    // Each node has one listener per event, which calls the newest function.
     node.listeners ??= {};
     const type = name.slice(2);
     if (!(type in node.listeners)) node.addEventListener(type, (event) => node.listeners[type]?.(event));

@@ -1,4 +1,4 @@
-// Executors, their devices, and who has the memory.
+// Executors, their devices, and the models that use their memory.
 
 import { breakdown } from "./chart.js";
 import { drainButton } from "./control.js";
@@ -7,7 +7,7 @@ import { seesAll } from "./facts.js";
 import { bytes, count, percent, plural } from "./format.js";
 import { badge, definitions, empty, section, table, versionLink } from "./parts.js";
 
-// Of one device in its bar; the rest of them are one part.
+// Number of models that a device's bar shows; further models share one part.
 const MOST_PARTS = 7;
 const MOST_TENANTS = 200;
 

@@ -1,13 +1,14 @@
-// The document that the gateway streams, and what of its past the page draws. Pure.
+// The document that the gateway streams, and the past values that the page draws. Pure.
 
 const CAPACITY = 60;
 
-// RFC 7396: objects merge, null deletes, all else replaces. Leaves target as it is.
+// Returns target with a merge patch applied (RFC 7396): objects merge, null deletes, anything else
+// replaces. target itself is not changed.
 export function merge(target, patch) {
   if (patch === null || typeof patch !== "object" || Array.isArray(patch)) return patch;
   const result = target !== null && typeof target === "object" && !Array.isArray(target) ? { ...target } : {};
   for (const [name, value] of Object.entries(patch)) {
-    // Names of models are members: this one would be no member but the prototype.
+    // Names of models are members, and a plain assignment to this one would set the prototype.
     if (name === "__proto__") define(result, name, value === null ? undefined : merge({}, value));
     else if (value === null) delete result[name];
     else result[name] = merge(Object.hasOwn(result, name) ? result[name] : undefined, value);
@@ -25,7 +26,7 @@ export class History {
   #series = new Map();
   #seen = new Map();
 
-  // time: nothing is recorded twice for one.
+  // Records a value; a second value for the same time is ignored.
   record(name, time, value) {
     if (this.#seen.get(name) === time) return;
     this.#seen.set(name, time);
@@ -39,7 +40,7 @@ export class History {
     return this.#series.get(name) ?? [];
   }
 
-  // Forgets what does not begin so.
+  // Forgets all series whose names begin with none of these prefixes.
   keep(...prefixes) {
     for (const name of this.#series.keys()) {
       if (!prefixes.some((prefix) => name.startsWith(prefix))) {
@@ -50,7 +51,7 @@ export class History {
   }
 }
 
-// Whether the viewer has a right for a row of the models.
+// Returns whether the viewer has a right for the model of a row.
 export function may(facts, row, right) {
   const { permissions } = facts;
   if (right === "model-repository" && !permissions.may_load) return false;
@@ -58,7 +59,8 @@ export function may(facts, row, right) {
   return (row.may ?? permissions.rights).includes(right);
 }
 
-// Whether the viewer may see all models: else figures are of those that it may, and some are absent.
+// Returns whether the viewer may see all models. Otherwise figures cover only the models that the
+// viewer may see, and some figures are absent.
 export function seesAll(facts) {
   return facts.permissions.for_all_models.includes("console");
 }
@@ -71,7 +73,7 @@ export function busyInstances(facts) {
   return Object.values(facts.executors).reduce((sum, each) => sum + each.busy, 0);
 }
 
-// The phases of a request's mean time. What is no phase of its own is the rest.
+// The phases of a request's mean duration; the remaining time is shown as "Other".
 const PHASES = [
   ["queue", "Queue", 1],
   ["compute_input", "Input", 2],

@@ -1,4 +1,4 @@
-// Figures as people read them. Pure.
+// Formatting of figures for people. Pure.
 
 const UNKNOWN = "–";
 
@@ -7,7 +7,7 @@ export function count(value) {
   return Math.round(value).toLocaleString("en-US");
 }
 
-// How many in a second, without the unit.
+// Formats a number per second, without the unit.
 export function rate(value) {
   if (!known(value)) return UNKNOWN;
   return value === 0 ? "0" : digits(value);
@@ -48,13 +48,13 @@ export function percent(share) {
   return `${value < 10 ? value.toFixed(1) : Math.round(value)} %`;
 }
 
-// A time of day from seconds since 1970.
+// Formats seconds since 1970 as a time of day.
 export function clock(unixSeconds) {
   if (!known(unixSeconds) || unixSeconds === 0) return UNKNOWN;
   return new Date(unixSeconds * 1000).toLocaleTimeString("en-GB", { hour12: false });
 }
 
-// The shortest text of a 32-bit float, which JSON writes as a 64-bit one.
+// Returns the shortest text of a 32-bit float, which JSON writes with the digits of a 64-bit one.
 export function float32(value) {
   if (typeof value !== "number" || !Number.isFinite(value)) return String(value);
   for (let length = 1; length < 10; length += 1) {

@@ -1,4 +1,4 @@
-// A request to a decoupled model by /generate_stream, and its responses: so many and no more.
+// A request to a decoupled model by /generate_stream, and a limited number of its responses.
 
 import { request as send } from "./session.js";
 import { EventParser, messageOf } from "./stream.js";
@@ -6,11 +6,12 @@ import { generateBody, generatePath } from "./wire.js";
 
 const MOST_RESPONSES = 1000;
 const MOST_CHARACTERS = 4_000_000;
-// The page shows these; the others are counted.
+// Number of responses that the page shows; further ones are only counted.
 const MOST_KEPT = 100;
 
-// A promise of the end. inputs: of the model's metadata. onResult(result): whenever more has come,
-// of { status, took, count, responses: [{ number, took, text }], stopped, error }.
+// Sends the request; the promise resolves at its end. inputs: those of the model's metadata.
+// onResult is called after each response and at the end, with a result { status, took, count,
+// responses: [{ number, took, text }], stopped, error }.
 export async function generate(request, inputs, signal, onResult) {
   const started = performance.now();
   const result = { count: 0, responses: [], stopped: "" };
@@ -47,7 +48,7 @@ async function read(reply, result, changed) {
       if (result.responses.length < MOST_KEPT) result.responses.push({ number: result.count, took: result.took, text: data });
     }
     if (result.count >= MOST_RESPONSES || characters >= MOST_CHARACTERS) {
-      // It ends the request as well.
+      // Cancelling the reader ends the request as well.
       await reader.cancel();
       result.stopped = "Stopped: a page takes no more.";
       return;

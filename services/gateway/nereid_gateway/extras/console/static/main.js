@@ -16,12 +16,12 @@ import * as schedulers from "./schedulers.js";
 import * as slow from "./slow.js";
 
 const VIEWS = { overview, models, model, executors, schedulers, slow, request };
-// Those of the navigation, with the keys that open them after a g.
+// Views of the navigation, with the keys that open them after a g.
 const PLACES = [
   ["overview", "Overview", "o"], ["models", "Models", "m"], ["executors", "Executors", "e"],
   ["schedulers", "Schedulers", "s"], ["slow", "Slow requests", "l"],
 ];
-// The views of one model belong to the list.
+// The navigation marks the list of models while a view of one model is shown.
 const WITHIN = { model: "models", request: "models" };
 const SILENCE_MS = 10_000;
 const STATES = {
@@ -33,7 +33,7 @@ const history = new History();
 let place = { view: "overview", parameters: {} };
 let ui = {};
 let facts = null;
-// The query that facts respond to: a view that asked for something else waits.
+// The query of the stream. A view that needs another query waits until the facts respond to it.
 let asked = "";
 let connection = { state: "connecting", error: null };
 let stream = null;
@@ -106,8 +106,8 @@ function onConnection(state, error) {
   draw();
 }
 
-// Once a frame, however much has come. What somebody types or clicks is shown at once instead
-// (render): a frame that comes late would write a field in the middle of the next input.
+// Draws at most once per frame, however many events have come. Input of the viewer is shown at once
+// by render() instead, because a late frame would overwrite a field in the middle of the next input.
 function draw() {
   if (drawing) return;
   drawing = requestAnimationFrame(render);
@@ -122,7 +122,7 @@ function render() {
   update(document.getElementById("connection"), connectionBadge());
   update(document.getElementById("viewer"), viewer());
   const { name, version } = facts?.server ?? {};
-  // Every server says that it is "triton", unless its operator names it.
+  // A server is called "triton" unless its operator names it, so that this name says nothing.
   update(document.getElementById("mesh"), version ? (name === "triton" ? version : `${name} ${version}`) : "");
   update(document.querySelector("main"), content());
 }
@@ -143,7 +143,7 @@ function viewer() {
 
 function content() {
   if (connection.state === "refused") return h("div", { key: "refused" }, refused());
-  // What one view asked for is not what another shows.
+  // Some views show only facts of their own query.
   const ready = facts && (facts.query === asked || ["overview", "models", "executors", "schedulers", "slow"].includes(place.view));
   if (!ready) {
     return h("div", { key: "waiting" }, h("h1", { tabindex: -1 }, VIEWS[place.view].title(place.parameters)),
@@ -182,7 +182,7 @@ function enter(text) {
   draw();
 }
 
-// Another address of the same view, without an entry in the browser's history.
+// Changes the address within the same view, without an entry in the browser's history.
 function replace(href) {
   globalThis.history.replaceState(null, "", href);
   onNavigation();
@@ -221,7 +221,7 @@ function onKey(event) {
     if (place.view === "models") document.getElementById("search")?.focus();
     else {
       location.hash = address("models");
-      // The view is there in the next frame.
+      // The view appears in the next frame.
       setTimeout(() => document.getElementById("search")?.focus(), 50);
     }
   } else if (event.key === "g") {
@@ -255,7 +255,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   document.querySelector("main").focus();
 });
 document.addEventListener("keydown", onKey);
-// A page that nobody looks at costs the gateway nothing.
+// A hidden page ends its stream, so that it costs the gateway nothing.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) {
     stream?.stop();

@@ -1,4 +1,4 @@
-// One model: its versions, why they are as they are, what they do now, and how they are configured.
+// One model: its versions, their states and the reasons for them, their load and configuration.
 
 import { bars } from "./chart.js";
 import { loadButton, unloadButton } from "./control.js";
@@ -134,7 +134,8 @@ function placement(row) {
   ]);
 }
 
-// Those that are executed now; else the last that were, since most are over before anyone has read.
+// Shows the batches that are executed now. If there are none, it shows the last ones that the page
+// saw, because most batches end before anyone has read them.
 function batches(list, ui, version) {
   if (list.length > 0) ui.batches = { version, list: list.slice(0, 8) };
   const seen = ui.batches?.version === version ? ui.batches.list : [];

@@ -1,4 +1,5 @@
-// All models, by pages: the gateway searches, so that ten thousand are no more work here than fifty.
+// All models in pages. The gateway searches, so that ten thousand models are no more work for the
+// page than fifty.
 
 import { h } from "./dom.js";
 import { may, rowsOf } from "./facts.js";

@@ -1,4 +1,4 @@
-// The mesh at a glance.
+// An overview of the mesh.
 
 import { h } from "./dom.js";
 import { busyInstances, latencyParts, rowsOf, seesAll } from "./facts.js";
@@ -6,7 +6,7 @@ import { bytes, count, percent, plural, rate } from "./format.js";
 import { address, badge, definitions, empty, modelLink, phases, section, stateBadge, table, tile } from "./parts.js";
 
 export const title = () => "Overview";
-// Failed models come first: so many of them are shown.
+// Failed models come first in the list; at most this many of them are shown.
 export const query = () => ({ limit: 8 });
 
 export function render({ facts, history }) {

@@ -1,10 +1,10 @@
-// Pieces that several views are made of.
+// Components that several views use.
 
 import { breakdown, sparkline } from "./chart.js";
 import { h } from "./dom.js";
 import { microseconds } from "./format.js";
 
-// target: a view and what it is of, as address() writes it.
+// Returns the address of a view with parameters; empty ones and zeros are left out.
 export function address(view, parameters = {}) {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "" && value !== 0));
   return `#/${view}${query.size > 0 ? `?${query}` : ""}`;
@@ -20,7 +20,7 @@ export function versionLink(name, version) {
 
 const MARKS = { READY: "good", LOADING: "busy", UNLOADING: "busy", UNAVAILABLE: "bad", "": "quiet" };
 
-// A state in words, with a mark beside it: colour alone says nothing.
+// Shows a state in words with a mark beside it, because not everybody sees colours.
 export function stateBadge(row) {
   let [mark, text] = [MARKS[row.state] ?? "quiet", row.state || "not loaded"];
   if (row.state === "READY" && row.in_memory === false) [mark, text] = ["quiet", "READY on demand"];
@@ -55,7 +55,7 @@ export function tile(name, value, unit, history, note = "") {
   );
 }
 
-// What may be part of an id, of any text, and of no other text.
+// Returns a text that may be part of an id and that no other text results in.
 export function idOf(text) {
   return Array.from(text, (each) => (/[a-z0-9]/i.test(each) ? each : `_${each.codePointAt(0).toString(16)}_`)).join("");
 }
@@ -69,7 +69,7 @@ export function empty(text) {
   return h("p", { class: "empty" }, text);
 }
 
-// Where the mean time of a request goes.
+// Shows the phases of a request's mean duration.
 export function phases(parts, totalUs, label) {
   if (parts.length === 0) return empty("No requests in the last interval.");
   const named = parts.map((part) => ({ ...part, text: microseconds(part.value) }));
@@ -78,18 +78,18 @@ export function phases(parts, totalUs, label) {
     breakdown(named));
 }
 
-// The keyboard scrolls it as well.
+// Wraps content so that the keyboard can scroll it as well.
 function scrollable(name, content) {
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": name }, content);
 }
 
-// A text that is shown on demand.
+// Shows a text when the viewer opens it.
 export function foldedText(name, text) {
   return h("details", { key: name }, h("summary", null, name), scrollable(name, h("pre", null, text)));
 }
 
-// columns: [{ title, class, cell(row) }]; the first is the row's header. On a narrow page rows that
-// are "stacked" are laid out as blocks, which would no longer be a table without the roles.
+// Shows a table. columns: [{ title, class, cell(row) }]; the first one is the row's header. A narrow
+// page lays "stacked" rows out as blocks, so that screen readers need the roles to see a table.
 export function table(caption, columns, rows, keyOf, kind = "") {
   return scrollable(caption,
     h("table", { role: "table", class: kind },
@@ -102,7 +102,7 @@ export function table(caption, columns, rows, keyOf, kind = "") {
           : h("td", { role: "cell", class: column.class, "data-title": column.title }, column.cell(row))))))));
 }
 
-// What `nereid explain` says.
+// Shows the statements of `nereid explain`.
 export function statements(list) {
   if (list.length === 0) return empty("Nothing to say.");
   return h("ul", { class: "statements" }, list.map((each, index) =>

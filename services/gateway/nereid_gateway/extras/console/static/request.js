@@ -1,4 +1,4 @@
-// A request from a model's metadata: its form, its response, and the code that sends it again.
+// A request that is built from a model's metadata: its form, its response, and code that sends it.
 
 import { breakdown } from "./chart.js";
 import { announce, copyButton } from "./dialogs.js";
@@ -13,10 +13,10 @@ import { messageOf } from "./stream.js";
 import { elementCount, firstShape, parseShape, parseValues, randomValues, valuesText } from "./tensors.js";
 import { binaryBody, fitsPath, hasJson, inferPath, jsonBody, modelPath, readOutputs } from "./wire.js";
 
-// Of more values the text is not shown: a page would be slow with it.
+// Number of values above which a field does not show them as text, because the page would be slow.
 const MOST_WRITTEN = 4096;
 const MOST_READ = 64;
-// Of a response of several.
+// Characters of a response that are shown if there are several responses.
 const MOST_TEXT = 1000;
 const CODES = [["curl", "curl"], ["http", "Python"], ["grpc", "Python, gRPC"], ["grpcurl", "grpcurl"]];
 
@@ -63,7 +63,7 @@ export function render(context) {
   ];
 }
 
-// ---- what the model takes
+// ---- the model's inputs
 
 function specOf({ facts, ui, refresh }, row) {
   const config = facts.details?.model === row.name ? facts.details.versions?.[row.version]?.effective : null;
@@ -101,7 +101,7 @@ function datatypeOf(type) {
 }
 
 function fill(ui, spec) {
-  // Inputs may have any name.
+  // Inputs may have any name, even one of Object's own members.
   ui.inputs ??= Object.create(null);
   for (const input of spec.inputs) {
     if (!Object.hasOwn(ui.inputs, input.name)) {
@@ -118,11 +118,11 @@ function randomize(state, input) {
     state.values = values;
     state.text = values.length <= MOST_WRITTEN ? valuesText(input.datatype, values) : "";
   } catch {
-    // The shape's own message says what is wrong.
+    // The shape's field shows its own error.
   }
 }
 
-// [request, errors by field]; request is null while there are errors.
+// Returns [request, errors by field]; request is null while there are errors.
 function build(ui, spec, { name, version }) {
   const errors = Object.create(null);
   const inputs = [];
@@ -203,7 +203,7 @@ function field({ ui, refresh }, input, errors) {
     ] : null);
 }
 
-// The attributes of a field that has an error.
+// Returns the attributes that mark a field with an error.
 function invalid(id, error) {
   return error ? { "aria-invalid": "true", "aria-describedby": `${id}-error` } : {};
 }
@@ -249,7 +249,7 @@ function paste({ ui, refresh }, spec) {
 }
 
 function fillFromJson(ui, spec, text) {
-  // Large integers keep their digits where the browser gives them.
+  // Large integers keep their digits if the browser passes the source text.
   const document = JSON.parse(text, (name, value, context) =>
     Number.isInteger(value) && !Number.isSafeInteger(value) && context?.source ? context.source : value);
   if (!Array.isArray(document?.inputs)) throw new Error('expected {"inputs": [...]}');
@@ -313,7 +313,7 @@ async function submit(context, request, spec) {
 async function stream({ ui, refresh, draw }, request, spec) {
   const abort = new AbortController();
   const stop = () => abort.abort();
-  // Of another view nobody reads them.
+  // Leaving the view stops the request, because nobody sees the responses any more.
   addEventListener("hashchange", stop, { once: true });
   Object.assign(ui, { sending: true, stop, result: null });
   refresh();
@@ -372,7 +372,7 @@ function shortened(text) {
   return text.length > 20_000 ? `${text.slice(0, 20_000)}\n…` : text;
 }
 
-// W3C's Server-Timing: name;dur=milliseconds, ...
+// Parses W3C's Server-Timing: name;dur=milliseconds, ...
 function timings(header) {
   const entries = [...header.matchAll(/([\w-]+)((?:;[^,;"]*(?:"[^"]*")?)*)/g)].map(([, name, rest]) => ({
     name, ms: Number(/;\s*dur=([\d.]+)/.exec(rest)?.[1] ?? NaN), text: /;\s*desc="([^"]*)"/.exec(rest)?.[1] ?? "",

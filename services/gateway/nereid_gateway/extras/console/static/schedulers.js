@@ -1,4 +1,4 @@
-// Schedulers, and which models each owns.
+// Schedulers, and the models that each of them owns.
 
 import { h } from "./dom.js";
 import { seesAll } from "./facts.js";

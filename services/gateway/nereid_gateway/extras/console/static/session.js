@@ -1,4 +1,4 @@
-// Who looks: the key, and requests that carry it. The key is kept as long as the tab is open.
+// The viewer's key, and requests that carry it. The key is kept as long as the tab is open.
 
 const KEY = "nereid-key";
 
@@ -11,8 +11,8 @@ export function setKey(text) {
   else sessionStorage.removeItem(KEY);
 }
 
-// The header that carries it: a key's or a token's, or the one of --http-restricted-api, which is
-// entered as NAME: VALUE. Null: there is none.
+// Returns the header that carries the key, or null without a key. A key or token is sent as a Bearer;
+// the header of --http-restricted-api is entered as NAME: VALUE.
 export function header() {
   const text = key();
   if (!text) return null;
@@ -20,7 +20,7 @@ export function header() {
   return name ? { name, prefix: "", value } : { name: "Authorization", prefix: "Bearer ", value: text };
 }
 
-// fetch of this origin alone, with the key.
+// Fetches from this origin alone, with the key.
 export function request(path, options = {}) {
   const headers = { ...options.headers };
   const own = header();

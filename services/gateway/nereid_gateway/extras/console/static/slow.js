@@ -9,7 +9,7 @@ import { badge, empty, section, versionLink } from "./parts.js";
 import { request as send } from "./session.js";
 import { messageOf } from "./stream.js";
 
-// What the mesh recorded, for `nereid timeline FILE`.
+// The mesh's recorded timeline, for `nereid timeline FILE`.
 const TIMELINE = "/v2/nereid/timeline";
 const SECONDS = 30;
 const FILE = "nereid-timeline.raw";
@@ -27,7 +27,7 @@ export function render({ facts, ui, refresh }) {
   ];
 }
 
-// Only who may see all models' requests has it.
+// The button is shown only to a viewer who may trace all models' requests.
 function timeline({ permissions, server }, ui, refresh) {
   const saved = `nereid timeline ${FILE} -o trace.pftrace`;
   const asked = `nereid timeline --url=${location.origin} --last=${SECONDS}s -o trace.pftrace`;
@@ -38,7 +38,7 @@ function timeline({ permissions, server }, ui, refresh) {
       ? h("div", { class: "buttons" }, h("button", { type: "button", disabled: ui.saving === true, onclick: async () => {
         ui.saving = true;
         refresh();
-        // When: requests that end later are not in it.
+        // The time of saving is kept, because later requests are not in the file.
         ui.saved = (await save()) && server.time_s;
         ui.saving = false;
         refresh();
@@ -48,7 +48,7 @@ function timeline({ permissions, server }, ui, refresh) {
   ];
 }
 
-// Whether it is saved.
+// Saves the timeline; returns whether that succeeded.
 async function save() {
   try {
     const response = await send(`${TIMELINE}?last=${SECONDS}`);
@@ -58,7 +58,7 @@ async function save() {
     link.href = url;
     link.download = FILE;
     link.click();
-    // Downloads begin after this turn.
+    // The download begins after this turn of the event loop and needs the URL.
     setTimeout(() => URL.revokeObjectURL(url), 10_000);
     notify(`Saved ${FILE}.`);
     return true;
@@ -68,7 +68,7 @@ async function save() {
   }
 }
 
-// A request's own part of the timeline: the command, once it is asked for.
+// Shows a button for a request's own timeline, and its command once the button was pressed.
 function own(request, { permissions, server }, ui, refresh) {
   if (!request.number || !(server.timeline_seconds > 0) || !permissions.for_all_models.includes("trace")) return null;
   if (ui.request !== request.number) {

@@ -1,16 +1,16 @@
-// Server-sent events by fetch, which can send a key, unlike EventSource. Says what state the
-// connection is in and dials again with growing pauses.
+// Server-sent events by fetch, which can send a key, unlike EventSource. Reports the connection's
+// state and reconnects with growing pauses.
 
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 20_000;
 
-// Events from chunks of text, as the HTML standard reads them. Pure but for what it has kept.
+// Parses chunks of text into events, as the HTML standard does. Keeps an incomplete event.
 export class EventParser {
   #rest = "";
   #event = "message";
   #data = [];
 
-  // [{ event, data }] that this chunk completes.
+  // Returns the events [{ event, data }] that this chunk completes.
   push(chunk) {
     const events = [];
     const lines = (this.#rest + chunk).split(/\r\n|\n|\r(?!$)/);
@@ -30,13 +30,15 @@ export class EventParser {
   }
 }
 
-// The pause before attempt number attempt (from 0): doubled each time, and of each page another.
+// Returns the pause before an attempt (numbered from 0). It doubles each time, and is random so that
+// pages do not reconnect all at once.
 export function pauseMs(attempt, random = Math.random) {
   return Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** attempt) * (0.5 + random() / 2);
 }
 
-// open(signal): a promise of a Response. handlers: { onEvent({ event, data }), onState(state, error) }
-// silenceMs(): after which an open stream is stale.
+// A stream that reconnects. open(signal) returns a promise of a Response.
+// handlers: { onEvent({ event, data }), onState(state, error) }.
+// silenceMs() returns the time without events after which an open stream is stale.
 // state: "connecting", "live", "stale" (open, but silent), "reconnecting", "refused".
 export class Stream {
   #open;
@@ -53,7 +55,7 @@ export class Stream {
     this.#silenceMs = silenceMs;
   }
 
-  // Dials now, whatever was before.
+  // Connects now; ends an earlier connection.
   start() {
     this.stop();
     this.#abort = new AbortController();
@@ -111,7 +113,7 @@ export class Stream {
   }
 }
 
-// The text of an error response.
+// Returns the error message of a response.
 export async function messageOf(response) {
   const text = await response.text();
   try {

@@ -1,4 +1,4 @@
-// Tensors of a request from what a person writes: datatypes, shapes, values. Pure.
+// Parsing of tensors that a person writes: datatypes, shapes, values. Pure.
 
 const INTEGERS = new Map(
   [8n, 16n, 32n, 64n].flatMap((bits) => [
@@ -7,9 +7,9 @@ const INTEGERS = new Map(
   ]),
 );
 const FLOATS = new Set(["FP16", "FP32", "FP64", "BF16"]);
-// Of numbers these have a form in JSON that is exact only as text.
+// Datatypes whose numbers a JavaScript number cannot hold exactly; they are BigInts.
 const WIDE = new Set(["INT64", "UINT64"]);
-// The HTTP protocol has no JSON form of them.
+// Datatypes without a JSON form in the HTTP protocol.
 export const BINARY_ONLY = new Set(["FP16", "BF16"]);
 const MOST_ELEMENTS = 2_000_000;
 
@@ -17,12 +17,12 @@ export function elementCount(shape) {
   return shape.reduce((product, size) => product * size, 1);
 }
 
-// A shape to begin with: what the model leaves open is 1.
+// Returns an initial shape; variable dimensions are 1.
 export function firstShape(dims) {
   return dims.map((size) => (Number(size) < 0 ? 1 : Number(size)));
 }
 
-// Raises an Error whose message says what to write instead.
+// Parses a shape. Throws an Error whose message says what to write instead.
 export function parseShape(text, dims) {
   const sizes = text.split(/[\s,x×[\]]+/).filter(Boolean).map((each) => (/^\d+$/.test(each) ? Number(each) : NaN));
   if (sizes.some(Number.isNaN)) throw new Error("a shape is whole numbers with commas between them, such as 1, 8");
@@ -35,8 +35,8 @@ export function parseShape(text, dims) {
   return sizes;
 }
 
-// The values in a text: a JSON array, nested or not, or numbers with spaces or commas between them;
-// of BYTES a JSON array of texts, or one text a line. Raises an Error as parseShape.
+// Parses the values in a text: a JSON array, nested or not, or numbers separated by spaces or commas;
+// for BYTES a JSON array of texts, or one text per line. Throws an Error as parseShape does.
 export function parseValues(datatype, text) {
   if (datatype === "BYTES") return parseTexts(text);
   const tokens = text.split(/[\s,[\]]+/).filter(Boolean);
@@ -88,7 +88,7 @@ export function randomValues(datatype, count, random = Math.random) {
   return Array.from({ length: count }, make);
 }
 
-// What parseValues reads.
+// Writes values as a text that parseValues reads.
 export function valuesText(datatype, values) {
   return datatype === "BYTES" ? JSON.stringify(values) : values.join(", ");
 }

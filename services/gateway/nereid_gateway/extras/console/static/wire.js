@@ -1,5 +1,5 @@
-// Requests and responses of KServe v2 over HTTP, as text where they have a JSON form and with raw
-// tensors behind the header where they have none. Pure.
+// Requests and responses of KServe v2 over HTTP: as JSON if their datatypes have such a form, else
+// with raw tensors behind a JSON header. Pure.
 
 import { BINARY_ONLY, elementCount } from "./tensors.js";
 
@@ -42,7 +42,8 @@ export function modelPath({ model, version }) {
   return `/v2/models/${encodeURIComponent(model)}${version ? `/versions/${version}` : ""}`;
 }
 
-// request: { model, version, inputs: [{ name, datatype, shape, values }], parameters }.
+// Returns a request's path. request: { model, version, inputs: [{ name, datatype, shape, values }],
+// parameters }.
 export function inferPath(request) {
   return `${modelPath(request)}/infer`;
 }
@@ -51,17 +52,18 @@ export function generatePath(request) {
   return `${modelPath(request)}/generate_stream`;
 }
 
-// Names are quoted in paths; no quoting keeps apart what these are made of.
+// Returns whether a name can be part of a path. Names are percent-encoded there, which does not help
+// for slashes and dot segments.
 export function fitsPath(name) {
   return name.isWellFormed() && !name.includes("/") && name !== "." && name !== "..";
 }
 
-// Whether there is JSON for all tensors. outputs: of the model's metadata.
+// Returns whether all tensors have a JSON form. outputs: those of the model's metadata.
 export function hasJson(request, outputs) {
   return ![...request.inputs, ...outputs].some(({ datatype }) => BINARY_ONLY.has(datatype));
 }
 
-// The body as JSON. 64-bit integers are written in full.
+// Returns the body as JSON. 64-bit integers are written with all their digits.
 export function jsonBody({ inputs, parameters }) {
   const texts = inputs.map(({ name, datatype, shape, values }) => {
     const data = valuesJson(values);
@@ -76,8 +78,8 @@ function valuesJson(values) {
   return values.map((each) => (typeof each === "bigint" ? String(each) : JSON.stringify(each))).join(",");
 }
 
-// The same request as /generate_stream takes it: without shapes and raw tensors. inputs: of the
-// model's metadata. Raises an Error for what it cannot express.
+// Returns the request's body for /generate_stream, which has no shapes and no raw tensors.
+// described: the inputs of the model's metadata. Throws an Error if the request cannot be expressed.
 export function generateBody({ inputs, parameters }, described) {
   const members = inputs.map(({ name, datatype, shape, values }) => {
     if (name === "id" || name === "parameters") throw new Error(`/generate_stream takes ${name} for another thing than an input: use a gRPC stream`);
@@ -92,7 +94,8 @@ export function generateBody({ inputs, parameters }, described) {
   return `{${members.join(",")}}`;
 }
 
-// The innermost variable dimension gets what the others leave.
+// Returns the shape that /generate_stream gives a number of values. The innermost variable dimension
+// takes all values that the fixed dimensions leave; other variable dimensions are 1.
 function generateShape(dims, count) {
   let rest = dims.reduce((left, size) => (size < 0 ? left : left / size), count);
   return dims.toReversed().map((size) => {
@@ -103,7 +106,7 @@ function generateShape(dims, count) {
   }).toReversed();
 }
 
-// { body, headers } with raw tensors in both directions.
+// Returns { body, headers } of a request with raw tensors, which asks for raw outputs as well.
 export function binaryBody({ inputs, parameters }) {
   const raws = inputs.map(({ datatype, values }) => rawTensor(datatype, values));
   const header = new TextEncoder().encode(
@@ -143,8 +146,8 @@ export function rawTensor(datatype, values) {
   return raw;
 }
 
-// The outputs of a response: [{ name, datatype, shape, values }]. headerLength: of the header
-// Inference-Header-Content-Length, or null. Raises an Error for what is no response.
+// Returns the outputs of a response: [{ name, datatype, shape, values }]. headerLength: value of the
+// header Inference-Header-Content-Length, or null. Throws an Error for an invalid response.
 export function readOutputs(buffer, headerLength) {
   const length = headerLength === null ? buffer.byteLength : Number(headerLength);
   const document = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 0, length)));
@@ -185,7 +188,7 @@ function fromBits(bits) {
   return SCRATCH.getFloat32(0);
 }
 
-// To the nearest, of two to the even one.
+// Rounds to the nearest value, and to the even one of two.
 function toBfloat(value) {
   const bits = bitsOf(value);
   return ((bits + 0x7fff + ((bits >>> 16) & 1)) >>> 16) & 0xffff;
@@ -198,7 +201,7 @@ function toHalf(value) {
   if (size >= 65_520) return sign | 0x7c00;
   if (size < 2 ** -14) return sign | even(size * 2 ** 24);
   const exponent = Math.floor(Math.log2(size));
-  // Rounding up to the next power of two carries into the exponent, as it should.
+  // Rounding up to the next power of two carries into the exponent, which gives the right value.
   return sign | (((exponent + 15) << 10) + even((size / 2 ** exponent - 1) * 1024));
 }
 

@@ -1,13 +1,13 @@
 """`python <this directory> <socket> <memory> <parent>`: a worker in any Python that has numpy.
 
 socket and memory are descriptors that the executor left open: the connection, and shared memory for
-the number of the last batch that the worker began. parent: the executor's process id.
+the number of the last batch that the worker began. parent is the executor's process id.
 """
 
 import sys
 from pathlib import Path
 
-# Models find the API's modules there, and none of the worker's own beside them.
+# This directory has the API's modules for models, and none of the worker's own modules.
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The worker's one connection to its executor: logs, metrics, and calls to the mesh.
 
-Responses to the requests that the model executes do not go through here (see runtime.execution).
-Calls go through the executor, unless the worker has a way of its own to the scheduler.
+Responses to the requests that the model executes are sent elsewhere (see runtime.execution). Calls
+go through the executor, unless the worker has a link of its own to the scheduler.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ if TYPE_CHECKING:
 
 
 class ExecutorPath:
-    """A CallPath through the executor."""
+    """A `CallPath` through the executor."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
     def send(self, number: int, about: dict[str, Any], tensors: Sequence[Any]) -> None:
+        """Send a call as a CALL frame."""
         call = wire.Call(number, 0, json.dumps(about).encode(), tensors)
         self._channel.send(wire.CALL, wire.call_parts(call))
 
     def send_from_finalizer(self, number: int, about: dict[str, Any]) -> None:
+        """Send a call without tensors as a CALL frame, without waiting for a lock."""
         call = wire.Call(number, 0, json.dumps(about).encode(), ())
         self._channel.send_from_finalizer(wire.CALL, wire.call_parts(call))
 
@@ -43,12 +45,13 @@ class ExecutorPath:
         tensors: Sequence[Any],
         received: queue.SimpleQueue[Response],
     ) -> Response:
+        """Send a call and wait for its response in the queue."""
         self.send(number, about, tensors)
         return received.get()
 
 
 class ExecutorConnection:
-    """May be used from any thread."""
+    """The worker's end of the connection. Any thread may use it."""
 
     def __init__(
         self,
@@ -59,24 +62,27 @@ class ExecutorConnection:
         max_mapped: int = MAX_MAPPED,
         release_s: float = RELEASE_S,
     ) -> None:
-        """verbose: whether log_verbose is worth sending. max_mapped, release_s: of its calls."""
+        """Use this channel; verbose means that messages of log_verbose are sent.
+
+        max_mapped and release_s are those of `PendingCalls`.
+        """
         self.channel = channel
         self.verbose = verbose
         self.model_dir = model_dir
         self.instance = ""
-        # Starts the thread that reads responses while callers wait; None: calls are impossible.
+        # Starts the thread that reads responses while callers wait; None if calls are impossible.
         self._start_reader: Callable[[], None] | None = None
-        # On behalf of which requests this thread makes a call.
+        # Describes the requests on whose behalf this thread makes a call.
         self.caller_context: Callable[[], dict[str, Any]] = dict
         self._calls = PendingCalls(
             ExecutorPath(channel), max_mapped=max_mapped, release_s=release_s
         )
-        # The calls over the way to the scheduler that this process has itself; None: it has none.
+        # Returns the calls over this process's own link to the scheduler; None without a link.
         self.own_calls: Callable[[], PendingCalls | None] = lambda: None
 
     @property
     def segments(self) -> RequestSegmentPool:
-        """For the tensors of calls."""
+        """Segments for the tensors of calls."""
         return self._calls.segments
 
     def enable_calls(
@@ -86,21 +92,23 @@ class ExecutorConnection:
         caller_context: Callable[[], dict[str, Any]],
         segments: RequestSegmentPool | None = None,
     ) -> None:
-        """The model of this instance may make calls, and use these segments for their tensors."""
+        """Let the model of this instance make calls, with these segments for their tensors."""
         self.instance = instance
         self._start_reader, self.caller_context = start_reader, caller_context
         if segments is not None:
             self._calls.segments = segments
 
     def notify(self, kind: int, message: Any, *, finalizing: bool = False) -> None:
-        """Send a JSON frame that expects no response. finalizing: called by a finaliser."""
+        """Send a JSON frame that expects no response; finalizing means that a finaliser calls."""
         if is_forked():
             return
         send = self.channel.send_from_finalizer if finalizing else self.channel.send
         send(kind, [json.dumps(message).encode()])
 
     def calls(self, *, infer: bool = False) -> PendingCalls:
-        """The way for a call. infer: it is an inference, which may go to the scheduler directly.
+        """Return the calls over the path that a new call should take.
+
+        infer means that the call is an inference, which may go to the scheduler directly.
 
         Raises:
             TritonModelException: calls are not possible.
@@ -114,7 +122,7 @@ class ExecutorConnection:
         return self._calls if own_calls is None else own_calls
 
     def on_call_response(self, body: bytearray) -> None:
-        """Pass a CALL_RESPONSE frame on to the caller."""
+        """Pass the response in a CALL_RESPONSE frame on to the caller."""
         number, flags, meta, tensors = wire.read_call(body)
         about = json.loads(meta) if meta else None
         self._calls.on_response(number, Response(flags, about, tensors))
@@ -124,12 +132,17 @@ _connection: ExecutorConnection | None = None
 
 
 def set_connection(connection: ExecutorConnection) -> None:
+    """Set the process's connection, for current_connection()."""
     global _connection  # noqa: PLW0603 - a process has one
     _connection = connection
 
 
 def current_connection() -> ExecutorConnection:
-    """The process's connection; raises TritonModelException outside of a worker."""
+    """Return the process's connection.
+
+    Raises:
+        TritonModelException: this process is no worker.
+    """
     if _connection is None:
         raise TritonModelException("this only works inside a model that is being served")
     return _connection

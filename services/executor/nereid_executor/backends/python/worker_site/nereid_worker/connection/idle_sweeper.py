@@ -1,4 +1,4 @@
-"""A timer for what is kept for later use, and given up when it was not used for a while."""
+"""A timer for objects that are kept for reuse, and dropped when they were idle for a while."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ class IdleSweeper:
     """Calls sweep, in a thread of its own, every idle_s for as long as sweep returns True."""
 
     def __init__(self, sweep: Callable[[], bool], idle_s: float) -> None:
-        """sweep: gives up what is idle; whether anything is left. idle_s: math.inf for never."""
+        """Make a timer that is not running; with idle_s math.inf it never runs.
+
+        sweep drops idle objects and returns whether any object is left.
+        """
         self._sweep = sweep
         self._idle_s = idle_s
         self._timer: threading.Timer | None = None
-        # Reentrant: the garbage collector may finalise what calls start().
+        # The lock is reentrant, because a finaliser that calls start() may interrupt its holder.
         self._lock = threading.RLock()
 
     def start(self) -> None:
-        """Something is kept."""
+        """Start the timer because an object is kept; a running timer is left as it is."""
         if self._timer is not None or self._idle_s == math.inf:
             return
         with self._lock:
             if self._timer is None:
                 timer = threading.Timer(self._idle_s, self._run)
                 timer.daemon = True
-                # Too many threads: try again with the next call.
+                # If the system has too many threads, the next call tries again.
                 with contextlib.suppress(RuntimeError):
                     timer.start()
                     self._timer = timer

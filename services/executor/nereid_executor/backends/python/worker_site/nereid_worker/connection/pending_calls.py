@@ -1,4 +1,4 @@
-"""The calls of a model to the mesh that have begun, and the memory of their responses."""
+"""Pending calls of a model to the mesh, and the memory of their responses."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
     OnResponse = Callable[["Response"], None]
 
-# Responses in shared memory that a model may hold; more are copied, so that their owners get their
-# memory back.
+# Number of responses in shared memory that a model may hold. Further responses are copied, so that
+# the owners of the memory get it back.
 MAX_MAPPED = 64
-# How long the release of a response waits for the next call, which takes it along.
+# Time that the release of a response waits for a next call, which carries it.
 RELEASE_S = 0.1
 
 
 class Response(NamedTuple):
-    """A response to a call: flags as a wire.Reply has, what it says, and tensors."""
+    """A response to a call: the flags of `wire.Reply`, metadata, and tensors."""
 
     flags: int
-    # {"outputs": [[name, datatype, shape]...], "parameters": {}} of an inference; [code, message]
-    # of an error; None of an empty one.
+    # An inference has {"outputs": [[name, datatype, shape]...], "parameters": {}}; an error has
+    # [code, message]; an empty response has None.
     about: Any
     tensors: Sequence[Any]
 
@@ -43,10 +43,15 @@ class CallPath(Protocol):
     """Carries calls to the mesh, and their responses back to PendingCalls.on_response()."""
 
     def send(self, number: int, about: dict[str, Any], tensors: Sequence[Any]) -> None:
-        """From any thread; raises wire.WireError or wire.LostError."""
+        """Send a call, from any thread.
+
+        Raises:
+            wire.WireError: the call is too large.
+            wire.LostError: the connection is lost.
+        """
 
     def send_from_finalizer(self, number: int, about: dict[str, Any]) -> None:
-        """Send a call without tensors; never waits for a lock that this thread may hold."""
+        """Send a call without tensors, and never wait for a lock that this thread may hold."""
 
     def send_and_wait(
         self,
@@ -55,7 +60,7 @@ class CallPath(Protocol):
         tensors: Sequence[Any],
         received: queue.SimpleQueue[Response],
     ) -> Response:
-        """Send a call and wait for its one response, which on_response() puts there."""
+        """Send a call and wait for its one response, which on_response() puts into the queue."""
 
 
 class _PendingCall:
@@ -65,7 +70,7 @@ class _PendingCall:
 
     def __init__(self, on_response: OnResponse, lease: SegmentLease | None, model: str) -> None:
         self.on_response = on_response
-        # The one that is asked; empty: a call of another kind.
+        # Name of the called model; empty for a call that is no inference.
         self.model = model
         # The memory of the call's tensors, if they are large.
         self.lease = lease
@@ -73,7 +78,7 @@ class _PendingCall:
 
 
 class PendingCalls:
-    """The calls over one path. May be used from any thread."""
+    """The calls over one path. Any thread may use them."""
 
     def __init__(
         self,
@@ -83,34 +88,38 @@ class PendingCalls:
         max_mapped: int = MAX_MAPPED,
         release_s: float = RELEASE_S,
     ) -> None:
-        """segments: for the tensors of calls. release_s: how long the release of a response waits
-        for a call that takes it along.
+        """Send calls over this path; large tensors go into the segments.
+
+        max_mapped is the number of responses in shared memory that the model may hold. release_s
+        is the time that the release of a response waits for a call that carries it.
         """
         self.path = path
         self.segments = RequestSegmentPool(0) if segments is None else segments
         self._numbers = itertools.count(1)
         self._calls: dict[int, _PendingCall] = {}
-        # Names of the segments whose responses the model still holds.
+        # Names of the segments that hold responses which the model still uses.
         self._mapped: set[str] = set()
         self._max_mapped = max_mapped
-        # Segments whose responses were copied, to be released.
+        # Segments whose responses were copied; they are still to be released.
         self._copied: deque[str] = deque()
         self._releaser = IdleSweeper(self._release_copied, release_s)
 
     def any_pending(self) -> bool:
-        """Whether any call waits for a response."""
+        """Return whether any call waits for a response."""
         return bool(self._calls)
 
     def unanswered(self) -> list[tuple[int, str]]:
-        """The numbers of all calls without a last response, and the models that they ask."""
-        # A finaliser may change them meanwhile.
+        """Return the numbers of all calls without a last response, and the called models."""
+        # A finaliser may change the table meanwhile.
         calls = [(number, self._calls.get(number)) for number in list(self._calls)]
         return [(number, call.model) for number, call in calls if call is not None]
 
     def start_call(
         self, about: dict[str, Any], tensors: Sequence[Any], on_response: OnResponse
     ) -> int:
-        """Call the mesh. on_response is called by the reading thread, up to the last response.
+        """Call the mesh and return the call's number.
+
+        The reading thread calls on_response for each response, up to the last one.
 
         Raises:
             TritonModelException: the call cannot be sent.
@@ -126,7 +135,11 @@ class PendingCalls:
     def call_and_wait(
         self, about: dict[str, Any], tensors: Sequence[Any], received: queue.SimpleQueue[Response]
     ) -> Response:
-        """Call the mesh for one response, by way of an empty queue; raises as start_call()."""
+        """Call the mesh and return the one response, which comes through the empty queue.
+
+        Raises:
+            TritonModelException: the call cannot be sent.
+        """
         number, tensors = self._begin(about, tensors, received.put)
         try:
             return self.path.send_and_wait(number, about, tensors, received)
@@ -137,7 +150,7 @@ class PendingCalls:
     def _begin(
         self, about: dict[str, Any], tensors: Sequence[Any], on_response: OnResponse
     ) -> tuple[int, Sequence[Any]]:
-        """The number of a new call, and its tensors or, if they are large, their places."""
+        """Return the number of a new call, and its tensors, or their places if they are large."""
         lease = None
         if about["what"] == "infer":
             if self._copied:
@@ -148,16 +161,16 @@ class PendingCalls:
         return number, tensors if lease is None else lease.places
 
     def cancel_call(self, number: int) -> None:
-        """Forget a call and have it cancelled; also for finalisers."""
+        """Forget a call and have it cancelled; finalisers may call this."""
         self.forget_call(number)
         self._notify({"what": "cancel", "call": number})
 
     def _notify(self, about: dict[str, Any]) -> None:
-        """A call that expects no response; also for finalisers."""
+        """Send a call that expects no response; finalisers may call this."""
         self.path.send_from_finalizer(next(self._numbers), about)
 
     def forget_call(self, number: int) -> None:
-        """Drop further responses."""
+        """Forget a call; its further responses are dropped."""
         self._calls.pop(number, None)
 
     def on_response(self, number: int, response: Response) -> None:
@@ -165,11 +178,11 @@ class PendingCalls:
         if wire.Range in map(type, response.tensors):
             response = self._open_response(response)
         more = response.flags & wire.MORE
-        # At once, as several threads may have a last response.
+        # The call is popped in one step, because several threads may have a last response.
         pending = self._calls.get(number) if more else self._calls.pop(number, None)
         if pending is None:
             return
-        # After an error or several responses, somebody may still be reading the segment.
+        # After an error or several responses, another process may still be reading the segment.
         in_use = more or pending.responded or response.flags & wire.ERROR
         if pending.lease is not None and not in_use:
             pending.lease.free()
@@ -177,8 +190,9 @@ class PendingCalls:
         pending.on_response(response)
 
     def _open_response(self, response: Response) -> Response:
-        """A response with its tensors copied, or, being large, mapped until the model holds none of
-        them any more.
+        """Return a response with its tensors copied, or mapped if they are large.
+
+        Mapped tensors stay valid until the model holds none of them any more.
         """
         segment_name = response.tensors[0].segment
         self._mapped.add(segment_name)
@@ -197,7 +211,7 @@ class PendingCalls:
             about = ["UNAVAILABLE", "the executor was lost before its response was read"]
             return Response(response.flags | wire.ERROR, about, ())
         if len(self._mapped) > self._max_mapped:
-            return response._replace(tensors=[bytearray(each) for each in tensors])
+            return response._replace(tensors=[bytearray(tensor) for tensor in tensors])
         return response._replace(tensors=tensors)
 
     def _release_segment(self, segment_name: str) -> None:
@@ -216,7 +230,7 @@ class PendingCalls:
         return segment_names
 
     def _release_copied(self) -> bool:
-        """Release what no call took along; whether calls are made at present."""
+        """Release the segments that no call has carried; return whether there were any."""
         segment_names = self._pop_copied()
         if segment_names:
             self._send_release(segment_names)

@@ -1,8 +1,9 @@
-"""Segments for the tensors of a model's own requests: this process writes, others read.
+"""Segments for the tensors of a model's own requests: this process writes, other processes read.
 
-A segment is an anonymous file that can neither shrink nor grow, so a reader's mapping stays valid
-even if this process ends. A segment is reused once its request has the response; where somebody may
-still be reading it, it is discarded instead. The kernel frees it with its last descriptor.
+A segment is an anonymous file that can neither shrink nor grow, so that a reader's mapping stays
+valid even if this process ends. A segment is reused once its request has the response. If another
+process may still be reading it, the segment is discarded instead; the kernel frees it with its last
+descriptor.
 
 nereid.shm.segments does the same for Nereid's services, with names of the same form. It cannot be
 used here: a worker may run a Python without Nereid, and nereid.shm may not import from services.
@@ -32,22 +33,27 @@ _SHRINK_AND_GROW = 0x2 | 0x4
 
 
 class RequestSegment:
-    """One anonymous memory file; others open it by its name."""
+    """An anonymous memory file, which other processes open by its name."""
 
     __slots__ = ("descriptor", "freed_at", "name", "size", "view")
 
     def __init__(self, size: int) -> None:
-        """Raises OSError when the system has no more memory or descriptors."""
+        """Make a segment of size bytes.
+
+        Raises:
+            OSError: the system has no more memory or descriptors.
+        """
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         self.descriptor = os.memfd_create("nereid-segment", flags)
         try:
             os.fchmod(self.descriptor, 0o600)
             os.ftruncate(self.descriptor, size)
             fcntl.fcntl(self.descriptor, _ADD_SEALS, _SHRINK_AND_GROW)
-            # It stays mapped, unless it is very large.
+            # The segment stays mapped, unless it is very large.
             self.view: memoryview | None = None
             if size <= shared_tensors.MAX_KEPT_BYTES:
-                # Writing to memory that the system does not have would end the process.
+                # The memory is allocated now: writing to a mapping when the system has none left
+                # would kill the process.
                 os.posix_fallocate(self.descriptor, 0, size)
                 self.view = memoryview(mmap.mmap(self.descriptor, size))
         except BaseException:
@@ -60,28 +66,33 @@ class RequestSegment:
 
 
 class RequestSegmentPool:
-    """The segments of this process, within a limit. May be used from several threads."""
+    """The segments of this process, within a limit. Several threads may use them."""
 
     def __init__(self, limit: int, idle_s: float = 0.0) -> None:
-        """limit: bytes of all segments; 0: none. idle_s: how long free segments are kept."""
+        """Make an empty pool.
+
+        limit is the maximum size of all segments in bytes; 0 means no segments. idle_s is the time
+        after which free segments are discarded.
+        """
         self._limit = limit
         self._idle_s = idle_s
-        # Reentrant: the garbage collector may finalise a lease while this thread holds it.
+        # The lock is reentrant, because the garbage collector may finalise a lease in a thread that
+        # holds it.
         self._lock = threading.RLock()
-        # Oldest first.
+        # Free segments; those that were freed first come first.
         self._free: list[RequestSegment] = []
         self._trim_timer: threading.Timer | None = None
-        # Bytes of all segments, used and free.
+        # Size of all segments in bytes, used and free.
         self.total = 0
 
     @property
     def available(self) -> int:
-        """Bytes that no lease uses."""
+        """Number of bytes that no lease uses."""
         with self._lock:
-            return self._limit - self.total + sum(each.size for each in self._free)
+            return self._limit - self.total + sum(segment.size for segment in self._free)
 
     def lend_copy(self, tensors: Sequence[Any]) -> SegmentLease | None:
-        """Copy tensors to a segment; None: they are small, or the limit is reached."""
+        """Copy tensors to a segment; return None if they are small or the limit is reached."""
         offsets, size = shared_tensors.layout(tensors)
         if not shared_tensors.LEAST_BYTES <= size <= self._limit:
             return None
@@ -98,19 +109,19 @@ class RequestSegmentPool:
                     segment.descriptor, tensors, buffer, offsets
                 )
         except OSError:
-            # The system has no memory for all of it.
+            # The system has no memory for the whole segment.
             return None
         return lease
 
     def free(self, segment: RequestSegment) -> None:
-        """Keep it for reuse: nobody reads it any more."""
+        """Keep a segment for reuse; nobody may be reading it any more."""
         with self._lock:
             segment.freed_at = time.monotonic()
             self._free.append(segment)
             self._schedule_trim()
 
     def discard(self, segment: RequestSegment) -> None:
-        """Close it: somebody may still read it, so it must not be reused."""
+        """Close a segment, which must not be reused because another process may be reading it."""
         with self._lock:
             self.total -= segment.size
             segment.view = None
@@ -119,15 +130,16 @@ class RequestSegmentPool:
     def _acquire(self, size: int) -> RequestSegment | None:
         with self._lock:
             fitting = [
-                each
-                for each in self._free
-                if size <= each.size <= _LEAST_FILL * max(size, shared_tensors.LEAST_BYTES)
+                segment
+                for segment in self._free
+                if size <= segment.size <= _LEAST_FILL * max(size, shared_tensors.LEAST_BYTES)
             ]
             if fitting:
-                segment = min(fitting, key=lambda each: each.size)
+                segment = min(fitting, key=lambda candidate: candidate.size)
                 self._free.remove(segment)
                 return segment
-            # Rounded up by up to an eighth, so that tensors of similar sizes share segments.
+            # The size is rounded up by at most an eighth, so that tensors of similar sizes share
+            # segments.
             step = 1 << max(12, size.bit_length() - 3)
             size = -(-size // step) * step
             while self._free and self.total + size > self._limit:
@@ -146,7 +158,7 @@ class RequestSegmentPool:
             left_s = self._free[0].freed_at + self._idle_s - time.monotonic()
             timer = threading.Timer(max(0.0, left_s), self._trim)
             timer.daemon = True
-            # Too many threads: try again with the next segment.
+            # If the system has too many threads, the next free segment tries again.
             with contextlib.suppress(RuntimeError):
                 timer.start()
                 self._trim_timer = timer
@@ -161,18 +173,18 @@ class RequestSegmentPool:
 
 
 class SegmentLease:
-    """A segment in use by one request; discarded when the lease is collected without free()."""
+    """A segment in use by one request; it is discarded if the lease is collected without free()."""
 
     __slots__ = ("_segment", "_segments", "places")
 
     def __init__(self, segments: RequestSegmentPool, segment: RequestSegment) -> None:
         self._segments = segments
         self._segment: RequestSegment | None = segment
-        # Where its tensors are.
+        # Places of the request's tensors in the segment.
         self.places: list[Range] = []
 
     def free(self) -> None:
-        """Keep the segment for the next request: nobody reads it any more."""
+        """Keep the segment for the next request; nobody may be reading it any more."""
         segment, self._segment = self._segment, None
         if segment is not None:
             self._segments.free(segment)

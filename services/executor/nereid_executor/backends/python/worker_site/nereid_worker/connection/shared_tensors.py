@@ -1,9 +1,10 @@
 """Tensors in other processes' segments: inputs are copied or mapped, outputs written to a buffer.
 
 A segment is an anonymous file of another process. Its name holds the process id, the descriptor
-and the inode number, so that a descriptor that was closed and reused is noticed. Segments are used
-again and again, so those of ordinary sizes stay mapped (KeptMappings) and inputs are copied from
-there: mapping 200 kB anew costs three times as much as copying them. Very large inputs are mapped.
+and the inode number, so that a descriptor that was closed and reused is noticed. Segments are
+reused, so that those of ordinary sizes stay mapped (KeptMappings) and inputs are copied from the
+mappings: mapping 200 kB again takes three times as long as copying them. Very large inputs are
+mapped.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 
 # Smaller tensors are sent inline.
 LEAST_BYTES = 1 << 16
-# Larger segments are mapped, or opened, for each use.
+# Segments that are larger are mapped, or opened, for each use.
 MAX_KEPT_BYTES = 1 << 22
 _MAX_KEPT = 64
 _KEPT_S = 10.0
-# Larger inputs are mapped copy-on-write: most models do not write to them.
+# Larger inputs are mapped copy-on-write, because most models do not write to them.
 _MAX_COPIED_BYTES = 1 << 20
 _ALIGNMENT = 64
 _PAGE = mmap.PAGESIZE
@@ -40,19 +41,20 @@ _GONE = "the data of the request is gone"
 
 
 class KeptMappings:
-    """Segments that stay mapped while they are in use. May be used from several threads.
+    """Segments that stay mapped while they are in use. Several threads may use them.
 
-    No more than `most`, and none that was not used for about idle_s: its owner may have closed it.
+    At most `most` segments stay mapped. A segment that was not used for about idle_s is unmapped,
+    because its owner may have closed it.
     """
 
     def __init__(self, most: int = _MAX_KEPT, idle_s: float = _KEPT_S) -> None:
         self._most = most
-        # Reentrant: the garbage collector may finalise a response sender while this thread holds
-        # it.
+        # The lock is reentrant, because the garbage collector may finalise a response sender in a
+        # thread that holds it.
         self._lock = threading.RLock()
-        # By name and whether they can be written to; those used last at the end.
+        # Mappings by segment name and whether they are writable; those used last are at the end.
         self._kept: OrderedDict[tuple[str, bool], memoryview] = OrderedDict()
-        # Used since the last sweep.
+        # Keys of the mappings that were used since the last sweep.
         self._used: set[tuple[str, bool]] = set()
         self._sweeper = IdleSweeper(self._sweep, idle_s)
 
@@ -60,10 +62,10 @@ class KeptMappings:
         return len(self._kept)
 
     def view(self, segment: str, *, writable: bool = False) -> memoryview | None:
-        """All of a segment; None: it is too large to be kept.
+        """Return a view of a whole segment, or None if it is too large to stay mapped.
 
         Raises:
-            TritonModelException: it does not exist any more.
+            TritonModelException: the segment does not exist any more.
         """
         key = segment, writable
         with self._lock:
@@ -82,8 +84,8 @@ class KeptMappings:
 
     def _sweep(self) -> bool:
         with self._lock:
-            for key in [each for each in self._kept if each not in self._used]:
-                del self._kept[key]
+            for unused in [key for key in self._kept if key not in self._used]:
+                del self._kept[unused]
             self._used.clear()
             return bool(self._kept)
 
@@ -92,26 +94,29 @@ _mappings = KeptMappings()
 
 
 def copy_of(place: Range) -> memoryview | None:
-    """A tensor's bytes, copied, for the model to keep and to change; None: they are to be mapped.
+    """Return a copy of a tensor's bytes, which the model may keep and change.
+
+    The result is None for a large tensor, which is to be mapped instead.
 
     Raises:
         TritonModelException: the segment does not exist any more.
     """
     if place.size > _MAX_COPIED_BYTES:
         return None
-    kept = _mappings.view(place.segment)
-    if kept is None:
+    mapped = _mappings.view(place.segment)
+    if mapped is None:
         return None
     end = place.offset + place.size
-    if end > len(kept):
+    if end > len(mapped):
         raise TritonModelException(_OUTSIDE)
-    return memoryview(bytearray(kept[place.offset : end]))
+    return memoryview(bytearray(mapped[place.offset : end]))
 
 
 class MappedInputs:
     """The inputs of one batch that are in segments, mapped copy-on-write.
 
-    Their owner reuses the memory once the request has its response: call copy_held() before that.
+    Their owner reuses the memory once the request has its response, so that copy_held() must be
+    called before that.
     """
 
     def __init__(self) -> None:
@@ -119,15 +124,19 @@ class MappedInputs:
 
     def copy_held(self) -> None:
         """Copy the inputs that the model still holds."""
-        for each in self._maps:
-            mapped = each()
+        for reference in self._maps:
+            mapped = reference()
             if mapped is not None:
-                # Writing to a private page copies it.
+                # Writing to a page of a private mapping makes the kernel copy it.
                 pages = np.frombuffer(mapped, np.uint8)[::_PAGE]
                 np.bitwise_or(pages, 0, out=pages)
 
     def view(self, place: Range) -> memoryview:
-        """A tensor's bytes; raises TritonModelException if the segment no longer exists."""
+        """Return a view of a tensor's bytes.
+
+        Raises:
+            TritonModelException: the segment does not exist any more.
+        """
         if not place.size:
             os.close(_open_segment(place.segment, os.O_RDONLY))
             return memoryview(b"")
@@ -139,7 +148,7 @@ class MappedInputs:
 def write_outputs(tensors: Sequence[Any], buffer: Range) -> Sequence[Any]:
     """Write a response's tensors to its buffer and return their places.
 
-    Tensors that are small together, or too large for the buffer, are returned as they are.
+    Tensors that are small together, or too large for the buffer, are returned unchanged.
     """
     offsets, size = layout(tensors)
     if not LEAST_BYTES <= size <= buffer.size:
@@ -158,38 +167,38 @@ def write_outputs(tensors: Sequence[Any], buffer: Range) -> Sequence[Any]:
 
 
 def copy_response(ranges: Sequence[Range]) -> list[memoryview] | None:
-    """The tensors of a response, copied; None: they are to be mapped, being large.
+    """Return copies of a response's tensors, or None for large ones, which are to be mapped.
 
     Raises:
         TritonModelException: the segment does not exist any more.
     """
-    if sum(each.size for each in ranges) > _MAX_COPIED_BYTES:
+    if sum(place.size for place in ranges) > _MAX_COPIED_BYTES:
         return None
-    copies = [copy_of(each) for each in ranges]
+    copies = [copy_of(place) for place in ranges]
     return None if None in copies else copies  # type: ignore[return-value]  # checked
 
 
 def map_response(ranges: Sequence[Range], on_released: Callable[[], None]) -> list[memoryview]:
-    """Map the tensors of a response, all in one segment, copy-on-write.
+    """Map the tensors of a response, which are all in one segment, copy-on-write.
 
-    on_released is called, by any thread, when no view of them is left.
+    on_released is called by any thread when no view of the tensors is left.
 
     Raises:
         TritonModelException: the segment no longer exists; on_released is not called.
     """
     mapped, begin = _map_range(
         ranges[0].segment,
-        min(each.offset for each in ranges),
-        max(each.offset + each.size for each in ranges),
+        min(place.offset for place in ranges),
+        max(place.offset + place.size for place in ranges),
     )
-    # Not at exit: the executor notices the end of the process.
+    # It need not be called at exit, because the executor notices the end of the process.
     weakref.finalize(mapped, on_released).atexit = False
     whole = memoryview(mapped)
-    return [whole[each.offset - begin : each.offset - begin + each.size] for each in ranges]
+    return [whole[place.offset - begin : place.offset - begin + place.size] for place in ranges]
 
 
 def layout(tensors: Sequence[Any]) -> tuple[list[int], int]:
-    """The offsets of tensors side by side, and their size together."""
+    """Return the offsets of tensors that are placed side by side, and their total size."""
     offsets = []
     end = 0
     for tensor in tensors:
@@ -229,7 +238,11 @@ def _write_bytes(descriptor: int, data: memoryview, place: int) -> None:
 
 
 def map_whole(segment: str, *, writable: bool) -> memoryview | None:
-    """All of a segment; None: it is too large to stay mapped."""
+    """Map a whole segment; return None if it is too large to stay mapped.
+
+    Raises:
+        TritonModelException: the segment does not exist any more, or cannot be mapped.
+    """
     descriptor = _open_segment(segment, os.O_RDWR if writable else os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
@@ -244,7 +257,7 @@ def map_whole(segment: str, *, writable: bool) -> memoryview | None:
 
 
 def _map_range(segment: str, begin: int, end: int) -> tuple[mmap.mmap, int]:
-    """Map a part of a segment copy-on-write; the map, and the offset at which it begins."""
+    """Map a part of a segment copy-on-write; return the map, and the offset at which it begins."""
     begin -= begin % _PAGE
     descriptor = _open_segment(segment, os.O_RDONLY)
     try:

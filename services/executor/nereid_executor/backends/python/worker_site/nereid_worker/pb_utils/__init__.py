@@ -1,1 +1,1 @@
-"""What model.py files import, a file for each kind of thing in it; api.py is the list."""
+"""The API that model.py files import: a module for each kind of object; api.py lists all names."""

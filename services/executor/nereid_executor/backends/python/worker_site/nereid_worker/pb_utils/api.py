@@ -1,8 +1,8 @@
-"""All that model.py files can import from triton_python_backend_utils."""
+"""All names that model.py files can import from triton_python_backend_utils."""
 
 from __future__ import annotations
 
-# Files that import all of the API's names find these among them.
+# These modules are part of the API as well, for files that import all of its names.
 import json
 import struct
 
@@ -107,5 +107,5 @@ for _made in (
     TritonError,
     TritonModelException,
 ):
-    # Texts that name classes name them as the real backend's do.
+    # Texts that contain the classes' names then read as those of Triton's backend.
     _made.__module__ = "c_python_backend_utils"

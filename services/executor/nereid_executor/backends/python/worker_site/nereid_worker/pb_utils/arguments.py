@@ -1,7 +1,8 @@
-"""What models pass, as the real API's signatures take it: everything else raises TypeError.
+"""Conversion of arguments that models pass, by the rules of Triton's API.
 
-Like pybind11: bytes are texts, whatever converts to an integer is one unless it is a float, and
-only what has a truth value of its own is a boolean.
+Anything that these rules do not accept raises TypeError. The rules are pybind11's: bytes are texts,
+an object that converts to an integer is one unless it is a float, and only an object with a truth
+value of its own is a boolean. In all functions `what` names the argument in the error's text.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ _NO_LISTS = (str, bytes, dict)
 
 
 def text_of(value: Any, what: str) -> str:
-    """A text, str or bytes."""
+    """Return a text from str or from UTF-8 bytes; a str must be encodable as UTF-8."""
     try:
         if isinstance(value, bytes):
             return value.decode()
@@ -26,12 +27,12 @@ def text_of(value: Any, what: str) -> str:
 
 
 def unsigned(value: Any, what: str, bits: int = 32) -> int:
-    """An integer of so many bits, without a sign."""
+    """Return an unsigned integer of this number of bits."""
     return _integer(value, what, 0, 1 << bits)
 
 
 def signed(value: Any, what: str) -> int:
-    """An integer of 64 bits."""
+    """Return a signed integer of 64 bits."""
     return _integer(value, what, -(1 << 63), 1 << 63)
 
 
@@ -48,28 +49,28 @@ def _integer(value: Any, what: str, low: int, end: int) -> int:
 
 
 def number_of(value: Any, what: str) -> float:
-    """A number."""
+    """Return a number as a float."""
     if not hasattr(value, "__float__"):
         raise _mismatch(what, "a number", value)
     return float(value)
 
 
 def boolean(value: Any, what: str) -> bool:
-    """A truth value; None, texts and collections are none."""
+    """Return a truth value; None, texts and collections are refused."""
     if value is None or not hasattr(value, "__bool__"):
         raise _mismatch(what, "a bool", value)
     return bool(value)
 
 
 def list_of(value: Any, what: str) -> list[Any]:
-    """A list of its own, of any sequence but a text."""
+    """Return a new list of the elements of a sequence; texts and dictionaries are refused."""
     if isinstance(value, _NO_LISTS) or not hasattr(value, "__getitem__"):
         raise _mismatch(what, "a list", value)
     return list(value)
 
 
 def instance_of(value: Any, kind: type, what: str) -> Any:
-    """The same value, which is of this class."""
+    """Return the value itself, which must be an instance of this class."""
     if not isinstance(value, kind):
         raise _mismatch(what, f"a {kind.__name__}", value)
     return value

@@ -1,4 +1,4 @@
-"""Datatypes by name, by Triton's number and as numpy types, and the framing of strings."""
+"""Datatypes by name, by Triton's number and as numpy types, and the serialization of strings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-# By KServe's names, in the order of Triton's numbers, which begin at 1. BF16 has no numpy type.
+# numpy types by KServe's names, in the order of Triton's numbers, which begin at 1. BF16 has none.
 NUMPY_TYPES: dict[str, Any] = {
     "BOOL": np.dtype(np.bool_),
     "UINT8": np.dtype("<u1"),
@@ -32,25 +32,33 @@ _CONFIG_TYPES = {
     for name, dtype in NUMPY_TYPES.items()
     if dtype is not None
 }
-# As Triton has it.
+# Triton has Python's type here, instead of numpy's.
 _CONFIG_TYPES["TYPE_BOOL"] = bool
 
 _LENGTH = Struct("<I")
 
 
 def datatype_of(dtype: Any) -> str | None:
-    """KServe's name of a numpy type; None: it has none."""
+    """Return KServe's name of a numpy dtype, or None if it has none."""
     return _NAMES.get(dtype) or ("BYTES" if dtype.kind == "S" else None)
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
-    """The numpy type with this number of Triton's; None: there is none."""
+    """Return the numpy scalar type of a Triton datatype number.
+
+    data_type is a number as `Tensor.triton_dtype()` returns it. The result is None for BF16, which
+    numpy does not have, and for an unknown number. BYTES is `numpy.object_`.
+    """
     return next((known for number, known in _TYPES.items() if data_type == number), None)
 
 
 def numpy_to_triton_type(data_type: Any) -> int | None:
-    """Triton's number of a numpy type; None: there is none."""
-    # What compares as Triton compares it: a name or a type of Python's is not a numpy type.
+    """Return Triton's datatype number of a numpy type, or None if it has none.
+
+    data_type is a scalar type such as `numpy.float32`, or a dtype. `numpy.object_` and
+    `numpy.bytes_` are BYTES.
+    """
+    # The comparison is Triton's: names and Python's own types equal no numpy type.
     for number, known in _TYPES.items():
         if data_type == known:
             return number
@@ -58,14 +66,21 @@ def numpy_to_triton_type(data_type: Any) -> int | None:
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """The numpy type of a data type as configurations write it; raises KeyError."""
+    """Return the numpy type of a datatype as configurations write it, such as `TYPE_FP32`.
+
+    Raises:
+        KeyError: there is no such datatype, or numpy does not have it (TYPE_BF16).
+    """
     return _CONFIG_TYPES[triton_type_string]
 
 
 def serialize_byte_tensor(input_tensor: Any) -> Any:
-    """An array of strings as a tensor's bytes: before each its length, in four bytes.
+    """Serialize an array of strings to the bytes of a BYTES tensor.
 
-    () for an array without elements, None for one that holds no strings: as Triton has it.
+    input_tensor is an array with dtype `object` or `bytes_` and any shape; its elements are taken
+    in C order. Each element becomes its length, as four bytes in little endian, and its bytes. str
+    elements are encoded as UTF-8. As on Triton, the result is () for an array without elements and
+    None for an array of another dtype.
     """
     if input_tensor.size == 0:
         return ()
@@ -75,7 +90,7 @@ def serialize_byte_tensor(input_tensor: Any) -> Any:
 
 
 def join_strings(array: Any) -> bytes:
-    """As serialize_byte_tensor, for arrays that do hold strings."""
+    """Serialize an array that is known to hold strings, as serialize_byte_tensor does."""
     parts = []
     for element in array.ravel().tolist():
         data = element if type(element) is bytes else _encoded(element)
@@ -89,9 +104,13 @@ def _encoded(element: Any) -> bytes:
 
 
 def deserialize_bytes_tensor(encoded_tensor: Any) -> Any:
-    """The strings of a tensor's bytes, as a flat array of bytes objects; else raises struct.error.
+    """Deserialize the bytes of a BYTES tensor to an array of strings.
 
-    Anything empty is an empty tensor, as Triton has it.
+    encoded_tensor is as serialize_byte_tensor returns it. The result is a one-dimensional array of
+    bytes objects with dtype `object`. As on Triton, anything empty is an empty tensor.
+
+    Raises:
+        struct.error: the bytes end within an element.
     """
     strings = []
     at, end = 0, len(encoded_tensor)

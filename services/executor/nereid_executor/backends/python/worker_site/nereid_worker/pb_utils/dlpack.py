@@ -1,7 +1,7 @@
-"""Tensors to and from DLPack capsules.
+"""Conversion of tensors to and from DLPack capsules.
 
-numpy does most of it. Its arrays cannot be BF16, though: for that the structures are read and
-written here.
+numpy does most of the work. Its arrays cannot hold BF16, though, so that this module reads and
+writes DLPack's structures for BF16 itself.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ _api.PyCapsule_GetPointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _api.PyCapsule_SetName.restype = ctypes.c_int
 _api.PyCapsule_SetName.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
-# What capsules point at, until their consumers delete it.
+# Objects that capsules point at, by address, until the consumers of the capsules delete them.
 _given: dict[int, tuple[Any, ...]] = {}
 
 
-@_DELETER  # type: ignore[untyped-decorator]  # ctypes' own
+@_DELETER  # type: ignore[untyped-decorator]  # ctypes has no types for it
 def _forget(managed: Any) -> None:
     _given.pop(ctypes.addressof(managed.contents), None)
 
 
 def bf16_capsule(words: Any) -> Any:
-    """A capsule for an array of BF16 numbers, which numpy takes for uint16."""
+    """Return a capsule of BF16 numbers; words is an array with their bits as uint16."""
     shape = (ctypes.c_int64 * max(1, words.ndim))(*words.shape)
     managed = _Managed()
     tensor = managed.tensor
@@ -79,7 +79,7 @@ def bf16_capsule(words: Any) -> Any:
 
 
 class _Holder:
-    """What numpy wants in place of a bare capsule."""
+    """An object that exports a capsule, because numpy does not accept a bare capsule."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -92,7 +92,7 @@ class _Holder:
 
 
 class _Writeable:
-    """An array as one that may be written to."""
+    """An array's memory, exported as writeable."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
@@ -101,10 +101,11 @@ class _Writeable:
 
 
 def array_of(source: Any) -> tuple[Any, bool]:
-    """The array in a capsule or in an object that can give one, and whether it is BF16 as uint16.
+    """Return the array of a DLPack capsule or exporter, and whether it holds BF16 as uint16.
 
     Raises:
-        TritonModelException: it has none, or one that cannot be had.
+        TritonModelException: source is neither, the capsule was already consumed, or the tensor
+            has a type or a device that cannot be read here.
     """
     if hasattr(source, "__dlpack__"):
         device, _ = source.__dlpack_device__()
@@ -114,7 +115,7 @@ def array_of(source: Any) -> tuple[Any, bool]:
     else:
         capsule = source
     if type(capsule).__name__ != "PyCapsule":
-        # The spaces are the real backend's.
+        # The spaces are those of Triton's text.
         raise TritonModelException(
             "Provided tensor is not supported. Tensor must be a DLPack capsule "
             "        or have `__dlpack__` and `__dlpack_device__` attributes"
@@ -133,7 +134,7 @@ def array_of(source: Any) -> tuple[Any, bool]:
     except (RuntimeError, BufferError, TypeError) as error:
         raise TritonModelException(f"DLPack: {error}") from error
     if not array.flags.writeable:
-        # As numpy has it of every capsule that cannot say whether it may be written to.
+        # numpy takes the memory of a capsule that does not say otherwise for read-only.
         array = np.asarray(_Writeable(array))
     return array, False
 
@@ -162,7 +163,7 @@ def _bf16_array(capsule: Any, address: int) -> Any:
 
 
 def _on_cpu(source: Any) -> Any:
-    """The same on the CPU, by what the libraries that have GPU tensors call it."""
+    """Return a copy of a GPU tensor on the CPU, by the methods that libraries have for that."""
     if hasattr(source, "cpu"):
         return source.detach().cpu() if hasattr(source, "detach") else source.cpu()
     if hasattr(source, "get"):

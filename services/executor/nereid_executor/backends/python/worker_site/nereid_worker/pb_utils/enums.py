@@ -1,4 +1,4 @@
-"""Enumerations of the API, which name their values as the real backend's do."""
+"""Enumerations of the API, whose values print as those of Triton's backend."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class NamedEnum(enum.IntEnum):
-    """Numbers that print as their names."""
+    """An enumeration of integers that print as `Class.NAME`."""
 
     def __str__(self) -> str:
         return f"{type(self).__name__}.{self.name}"

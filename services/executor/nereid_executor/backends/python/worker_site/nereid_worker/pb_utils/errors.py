@@ -1,4 +1,4 @@
-"""The errors that model.py files raise, catch and respond with."""
+"""Errors that model.py files raise, catch and respond with."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from .enums import NamedEnum
 
 
 class TritonModelException(Exception):
-    """What the API raises when it is used wrongly, and what models may raise."""
+    """Raised by the API when a call fails or is used wrongly; models may raise it as well."""
 
 
 class ErrorCode(NamedEnum):
-    """Triton's codes for errors."""
+    """Triton's error codes; models use them as attributes of `TritonError`."""
 
     UNKNOWN = 0
     INTERNAL = 1
@@ -24,12 +24,12 @@ class ErrorCode(NamedEnum):
 
 
 ErrorCode.__name__ = ErrorCode.__qualname__ = "__ErrorCode"
-# Unpickling looks it up by this name.
+# Unpickling looks the class up by this name.
 __ErrorCode = ErrorCode
 
 
 class TritonError:
-    """The failure of one request: part of a response, not raised."""
+    """The failure of one request. It is part of a response and is not raised."""
 
     UNKNOWN = ErrorCode.UNKNOWN
     INTERNAL = ErrorCode.INTERNAL
@@ -43,11 +43,18 @@ class TritonError:
     __slots__ = ("_code", "_message")
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
+        """Make an error with a message for the client and a code such as `TritonError.NOT_FOUND`.
+
+        Raises:
+            TypeError: an argument has another type.
+        """
         self._message = text_of(message, "TritonError(): message")
         self._code: ErrorCode = instance_of(code, ErrorCode, "TritonError(): code")
 
     def message(self) -> str:
+        """Return the message for the client."""
         return self._message
 
     def code(self) -> ErrorCode:
+        """Return the error code, by default `TritonError.INTERNAL`."""
         return self._code

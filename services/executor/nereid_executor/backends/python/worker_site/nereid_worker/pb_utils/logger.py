@@ -1,4 +1,4 @@
-"""The log of the server, as models write to it."""
+"""The server's log, for models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .enums import NamedEnum
 
 
 class LogLevel(NamedEnum):
-    """Triton's levels."""
+    """Triton's log levels; models use them as attributes of `Logger`."""
 
     INFO = 0
     WARNING = 1
@@ -17,12 +17,16 @@ class LogLevel(NamedEnum):
     VERBOSE = 3
 
 
-# Inside Logger the name is its attribute.
+# An alias, because the attribute `LogLevel` of `Logger` hides the class within it.
 Level = LogLevel
 
 
 class Logger:
-    """Writes lines to the server's log; has static methods only."""
+    """Writes messages to the server's log. It has only static methods, for any thread.
+
+    All of them raise TypeError if an argument has a wrong type, and TritonModelException outside of
+    a worker process.
+    """
 
     LogLevel = LogLevel
     INFO = LogLevel.INFO
@@ -31,10 +35,15 @@ class Logger:
     VERBOSE = LogLevel.VERBOSE
 
     def __init__(self) -> None:
+        """Raise TypeError: the class has no instances."""
         raise TypeError("Logger has no constructor: call its static methods")
 
     @staticmethod
     def log(message: str, level: Level = LogLevel.INFO) -> None:
+        """Log a message at a level such as `Logger.WARNING`.
+
+        A message at level VERBOSE is dropped unless the executor logs at debug level.
+        """
         message = text_of(message, "Logger: message")
         instance_of(level, LogLevel, "Logger: level")
         if level != LogLevel.VERBOSE or current_connection().verbose:
@@ -42,16 +51,20 @@ class Logger:
 
     @staticmethod
     def log_info(message: str) -> None:
+        """Log a message at level INFO."""
         Logger.log(message, LogLevel.INFO)
 
     @staticmethod
     def log_warn(message: str) -> None:
+        """Log a message at level WARNING."""
         Logger.log(message, LogLevel.WARNING)
 
     @staticmethod
     def log_error(message: str) -> None:
+        """Log a message at level ERROR."""
         Logger.log(message, LogLevel.ERROR)
 
     @staticmethod
     def log_verbose(message: str) -> None:
+        """Log a message at level VERBOSE; it is dropped unless the executor logs at debug level."""
         Logger.log(message, LogLevel.VERBOSE)

@@ -1,4 +1,4 @@
-"""Metrics of the models' own, shown on the server's page."""
+"""Metrics that models define, which appear on the server's metrics page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _numbers = itertools.count(1)
 
 
 class MetricKind(NamedEnum):
-    """Kinds of metrics."""
+    """Kinds of metrics; models use them as attributes of `MetricFamily`."""
 
     COUNTER = 0
     GAUGE = 1
@@ -34,9 +34,9 @@ COUNTER, GAUGE, HISTOGRAM = MetricKind
 
 
 class MetricFamily:
-    """Metrics of one name. Exported for as long as the model holds it.
+    """The metrics of one name. A metric is exported for as long as the model holds it.
 
-    A second family of the same name shares its metrics and description.
+    A second family of the same name shares the first one's metrics and description.
     """
 
     COUNTER = MetricKind.COUNTER
@@ -44,6 +44,16 @@ class MetricFamily:
     HISTOGRAM = MetricKind.HISTOGRAM
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        """Make a family, or share the one that exists with this name.
+
+        name consists of letters, digits, `_` and `:` and does not begin with a digit. description
+        is the help text on the metrics page. kind is `MetricFamily.COUNTER`, `GAUGE` or
+        `HISTOGRAM`.
+
+        Raises:
+            TypeError: an argument has another type.
+            TritonModelException: the name is invalid, or exists with another kind.
+        """
         name, description = text_of(name, "name"), text_of(description, "description")
         instance_of(kind, MetricKind, "MetricFamily(): kind")
         if not _NAME.match(name):
@@ -58,13 +68,29 @@ class MetricFamily:
     def Metric(  # noqa: N802 - the API's name
         self, labels: dict[str, str] | None = None, buckets: list[float] | None = None
     ) -> Metric:
+        """Return the metric of the family with these labels; equal labels share one value.
+
+        labels are texts by name; the default is no labels. buckets has the upper bounds of a
+        histogram's buckets in strictly ascending order, without infinity, which is added; other
+        kinds have none.
+
+        Raises:
+            TypeError: labels contain a value that JSON does not have.
+            TritonModelException: a label is invalid, or buckets are missing, unexpected, not a
+                list, or not sorted.
+            RuntimeError: a bucket is not a number.
+        """
         return Metric(self._family, labels, buckets)
 
 
 class Metric:
-    """One series of a family, by its labels. No longer exported when the model drops it."""
+    """One series of a family, made by `MetricFamily.Metric`. Any thread may call its methods.
+
+    The series is not exported any more once the model has dropped all metrics with its labels.
+    """
 
     def __init__(self, family: _Family, labels: Any, buckets: Any) -> None:
+        """Make a metric; models call `MetricFamily.Metric` instead."""
         checked = _checked_labels(labels)
         bounds = _checked_bounds(family.kind, buckets)
         key = family.name, tuple(sorted(checked.items()))
@@ -76,7 +102,12 @@ class Metric:
         self._series = series
 
     def increment(self, value: float, /) -> None:
-        """Add; raises TritonModelException if a counter would decrease."""
+        """Add a number to a counter or a gauge.
+
+        Raises:
+            TypeError: value is not a number.
+            TritonModelException: a counter would decrease, or the metric is a histogram.
+        """
         number = number_of(value, "value")
         if self._kind is MetricKind.HISTOGRAM:
             raise _unsupported("Increment", self._kind)
@@ -89,40 +120,55 @@ class Metric:
         self._series.increase(number)
 
     def set(self, value: float, /) -> None:
-        """Set a gauge."""
+        """Set a gauge to a number.
+
+        Raises:
+            TypeError: value is not a number.
+            TritonModelException: the metric is not a gauge.
+        """
         number = number_of(value, "value")
         if self._kind is not MetricKind.GAUGE:
             raise _unsupported("Set", self._kind)
         self._series.set(number)
 
     def observe(self, value: float, /) -> None:
-        """Count a value in a histogram."""
+        """Count a number in a histogram.
+
+        Raises:
+            TypeError: value is not a number.
+            TritonModelException: the metric is not a histogram.
+        """
         number = number_of(value, "value")
         if self._kind is not MetricKind.HISTOGRAM:
             raise _unsupported("Observe", self._kind)
         self._series.increase(number)
 
     def value(self) -> float:
+        """Return the present value of a counter or a gauge.
+
+        Raises:
+            TritonModelException: the metric is a histogram.
+        """
         if self._kind is MetricKind.HISTOGRAM:
             raise _unsupported("Value", self._kind, "get")
         return self._series.value
 
 
 class _Family:
-    """State that all families of one name share."""
+    """State that all `MetricFamily` objects of one name share."""
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
         self.name, self.description, self.kind = name, description, kind
 
 
 class _Series:
-    """State that all metrics of one family with the same labels share."""
+    """State that all `Metric` objects of one family with the same labels share."""
 
     def __init__(self, family: _Family, labels: dict[str, str], bounds: list[float]) -> None:
-        # Keeps the family alive for as long as one of its metrics.
+        # The reference keeps the family alive for as long as any of its metrics.
         self._family = family
         self._bounds = bounds
-        # Of a histogram, for each bucket; the last has no bound.
+        # Numbers of observed values in a histogram's buckets; the last bucket has no bound.
         self._counts = [0] * (len(bounds) + 1) if family.kind is MetricKind.HISTOGRAM else []
         self._number = next(_numbers)
         self._lock = threading.Lock()
@@ -146,7 +192,7 @@ class _Series:
         current_connection().notify(wire.METRIC, ["value", self._number, self.value, self._counts])
 
     def __del__(self) -> None:
-        # At the interpreter's exit the connection may be closed.
+        # The connection may be closed when the interpreter exits.
         with contextlib.suppress(Exception):
             current_connection().notify(wire.METRIC, ["gone", self._number], finalizing=True)
 
@@ -173,7 +219,7 @@ def _checked_labels(labels: Any) -> dict[str, str]:
         return {}
     if not isinstance(labels, dict):
         raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
-    # They are sent so; what cannot be raises TypeError.
+    # Labels are sent as JSON; values that JSON does not have raise TypeError here.
     checked: dict[str, str] = json.loads(json.dumps(labels))
     for name, value in checked.items():
         if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Calls of a model to the mesh that serves it: inference by other models, loads and unloads."""
+"""Calls of a model to the mesh that serves it: inference with other models, loads and unloads."""
 
 from __future__ import annotations
 
@@ -25,25 +25,30 @@ if TYPE_CHECKING:
     from ..connection.pending_calls import PendingCalls, Response
     from .requests import InferenceRequest
 
-# Responses that a model has not consumed: past the first number the other model is paused, below
-# the second it is resumed.
+# Bounds of responses that the calling model has not consumed. Above the first one, the other model
+# is paused; below the second one, it is resumed.
 _PAUSE_ABOVE = 64
 _RESUME_BELOW = 16
-# Iterators that coroutines wait for: event loops hold tasks weakly, and who waits for an iterator
-# that nobody else holds would be collected together with it.
+# Iterators that coroutines wait for. Event loops hold tasks weakly, so that without this reference
+# a task could be collected together with the iterator that it alone holds and waits for.
 _awaited: dict[asyncio.Future[None], ResponseIterator] = {}
 
 
 def get_model_dir() -> str:
-    """The directory of the model's version."""
+    """Return the path of the directory of the model's version."""
     return current_connection().model_dir
 
 
 def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
-    """Load or reload a model, from its directory or from these files.
+    """Load or reload a model, and wait until that is done.
+
+    config is a configuration as JSON that replaces the repository's; empty means the repository's
+    own. files are the contents of the model's files by `file:<version>/<name>`, which are used
+    instead of the model's directory; they need a config.
 
     Raises:
-        TritonModelException: it cannot be loaded.
+        TypeError: an argument has another type.
+        TritonModelException: the model cannot be loaded.
     """
     model_name, config = text_of(model_name, "model_name"), text_of(config, "config")
     contents: dict[str, bytes] = {}
@@ -53,7 +58,7 @@ def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None
                 f"failed to load model '{model_name}', files should be a dictionary of file paths "
                 "and file contents"
             )
-        contents = {text_of(path, "files"): _content(each) for path, each in files.items()}
+        contents = {text_of(path, "files"): _content(content) for path, content in files.items()}
     about = {"what": "load", "model": model_name, "config": config, "files": list(contents)}
     _call_and_wait(about, list(contents.values()), "load model")
 
@@ -65,7 +70,14 @@ def _content(value: Any) -> bytes:
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Unload a model; raises TritonModelException."""
+    """Unload a model.
+
+    With unload_dependents, the models that an ensemble composes are unloaded as well.
+
+    Raises:
+        TypeError: an argument has another type.
+        TritonModelException: the model cannot be unloaded.
+    """
     model_name = text_of(model_name, "model_name")
     dependents = boolean(unload_dependents, "unload_dependents")
     about = {"what": "unload", "model": model_name, "dependents": dependents}
@@ -73,7 +85,14 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Whether a model can execute requests now."""
+    """Return whether a model can execute requests now.
+
+    model_version is a number as a text; if it is empty, the server chooses the version.
+
+    Raises:
+        TypeError: an argument has another type.
+        TritonModelException: the server cannot be asked.
+    """
     about = {
         "what": "ready",
         "model": text_of(model_name, "model_name"),
@@ -94,12 +113,12 @@ def _call_and_wait(about: dict[str, Any], tensors: Any, verb: str) -> Any:
 def infer_and_wait(request: InferenceRequest) -> InferenceResponse:
     """Send a request to a model that sends one response, and wait for it."""
     calls = current_connection().calls(infer=True)
-    # Half the work of a Future, which nobody could cancel here.
+    # A queue takes half the work of a Future, and nobody could cancel the Future here.
     return _response_of(calls.call_and_wait(*_described(request), queue.SimpleQueue()))
 
 
 def infer(request: InferenceRequest) -> Future[InferenceResponse]:
-    """Send a request to a model that sends one response."""
+    """Send a request to a model that sends one response; cancelling the future cancels it."""
     future: Future[InferenceResponse] = Future()
     calls = current_connection().calls(infer=True)
     about, tensors = _described(request)
@@ -109,7 +128,7 @@ def infer(request: InferenceRequest) -> Future[InferenceResponse]:
 
 
 def _settle(future: Future[InferenceResponse], response: Response) -> None:
-    """Called by the reading thread; the waiting coroutine may have been cancelled."""
+    """Set the future's result in the reading thread, unless the future was cancelled."""
     if future.set_running_or_notify_cancel():
         future.set_result(_response_of(response))
 
@@ -120,18 +139,18 @@ def _cancel_call(calls: PendingCalls, number: int, future: Future[InferenceRespo
 
 
 def infer_stream(request: InferenceRequest) -> ResponseIterator:
-    """Send a request to a model that may send any number of responses."""
+    """Send a request to a model that may send any number of responses; return their iterator."""
     calls = current_connection().calls(infer=True)
     responses = ResponseIterator(calls)
     about, tensors = _described(request)
     about["decoupled"] = True
-    # A weak reference: when the model drops the iterator, the call is cancelled.
-    iterator = weakref.ref(responses)
+    # The reference is weak, so that the call is cancelled when the model drops the iterator.
+    reference = weakref.ref(responses)
 
     def on_response(response: Response) -> None:
-        there = iterator()
-        if there is not None:
-            there.on_response(response)
+        iterator = reference()
+        if iterator is not None:
+            iterator.on_response(response)
 
     responses.begin(calls.start_call(about, tensors, on_response))
     return responses
@@ -147,7 +166,7 @@ def _described(request: InferenceRequest) -> tuple[dict[str, Any], list[Any]]:
         "model": request._model_name,
         "version": request._model_version,
         "id": request.request_id(),
-        "inputs": [(each._name, each._datatype, each._shape) for each in inputs],
+        "inputs": [(tensor._name, tensor._datatype, tensor._shape) for tensor in inputs],
         "outputs": request._outputs,
         "parameters": json.loads(parameters) if parameters not in ("", "{}") else {},
         "correlation_id": request.correlation_id(),
@@ -158,7 +177,7 @@ def _described(request: InferenceRequest) -> tuple[dict[str, Any], list[Any]]:
     }
     if state := trace.get("tracestate"):
         about["tracestate"] = state
-    return about, [each.raw() for each in inputs]
+    return about, [tensor.raw() for tensor in inputs]
 
 
 def _response_of(response: Response) -> InferenceResponse:
@@ -171,11 +190,12 @@ def _response_of(response: Response) -> InferenceResponse:
         Tensor.of_raw(name, datatype, tuple(shape), raw)
         for (name, datatype, shape), raw in zip(about["outputs"], response.tensors)  # noqa: B905
     ]
-    made = InferenceResponse(tensors)
+    inference_response = InferenceResponse(tensors)
     if about["parameters"]:
-        # Other backends may give what a Python model cannot, such as a double.
-        made._parameters = json.dumps(about["parameters"])
-    return made
+        # They are not checked, because other backends may send values that a Python model may not,
+        # such as doubles.
+        inference_response._parameters = json.dumps(about["parameters"])
+    return inference_response
 
 
 def _error_of(response: Response) -> TritonError:
@@ -184,13 +204,15 @@ def _error_of(response: Response) -> TritonError:
 
 
 class ResponseIterator:
-    """The responses to one request, as they arrive; also an asynchronous iterator.
+    """The responses to one request as they arrive, for `for` and `async for`.
 
-    After the last one, iteration may begin again. A final flag that came without a response is an
-    empty response, as on Triton.
+    Iteration waits for the next response and ends after the last one; then it may begin again, from
+    the first response. As on Triton, a final flag without a response is an empty response. The
+    request is cancelled if the model drops the iterator before the last response.
     """
 
     def __init__(self, calls: PendingCalls) -> None:
+        """Make an iterator; models get theirs from `InferenceRequest.exec`."""
         self._calls = calls
         self._number = 0
         self._changed = threading.Condition()
@@ -201,10 +223,11 @@ class ResponseIterator:
         self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     def begin(self, number: int) -> None:
+        """Set the number of the call, once it was sent."""
         self._number = number
 
     def on_response(self, response: Response) -> None:
-        """Called by the reading thread."""
+        """Add a response; called by the reading thread."""
         pause = False
         more = bool(response.flags & wire.MORE)
         with self._changed:
@@ -218,14 +241,14 @@ class ResponseIterator:
             self._changed.notify_all()
             waiters, self._waiters = self._waiters, []
         for loop, waiter in waiters:
-            # The loop may be closed by now.
+            # The loop may be closed by now, which raises RuntimeError.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_wake, waiter)
         if pause:
             self._send_control("pause")
 
     def cancel(self) -> None:
-        """Cancel the request; iteration ends."""
+        """Cancel the request; iteration ends after the responses that have arrived."""
         with self._changed:
             ended, self._ended = self._ended, True
             self._changed.notify_all()
@@ -273,7 +296,7 @@ class ResponseIterator:
         return response
 
     async def arrival(self) -> ResponseIterator:
-        """Itself, once there is a response to read or none will come any more."""
+        """Wait for a response to read, or for the end of the responses; return the iterator."""
         loop = asyncio.get_running_loop()
         while True:
             with self._changed:

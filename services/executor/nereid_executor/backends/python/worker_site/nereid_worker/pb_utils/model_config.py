@@ -1,4 +1,4 @@
-"""What auto_complete_config gets and fills in, and look-ups in a configuration."""
+"""The configuration that auto_complete_config completes, and look-ups in a configuration."""
 
 from __future__ import annotations
 
@@ -7,16 +7,26 @@ from typing import Any
 
 
 class ModelConfig:
-    """A model's configuration, to be completed; what is written may be added to, not changed."""
+    """A model's configuration, which the model's `auto_complete_config` completes.
+
+    Methods add fields that the configuration file leaves out. A field that the file has set cannot
+    be changed.
+    """
 
     def __init__(self, model_config: str) -> None:
+        """Make a configuration from its JSON text."""
         self._model_config: dict[str, Any] = json.loads(model_config)
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the configuration as a dictionary, which is not a copy."""
         return self._model_config
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """Raises ValueError if a larger one is written."""
+        """Set the maximum number of rows of a batch; 0 means that the model does not batch.
+
+        Raises:
+            ValueError: the configuration has a larger number.
+        """
         written = self._model_config["max_batch_size"]
         if written > max_batch_size:
             raise ValueError(
@@ -26,7 +36,11 @@ class ModelConfig:
         self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Raises ValueError if another scheduler is written."""
+        """Enable dynamic batching, with default settings unless the configuration has others.
+
+        Raises:
+            ValueError: the configuration has sequence batching, or is an ensemble's.
+        """
         for other in ("sequence_batching", "ensemble_scheduling"):
             if other in self._model_config:
                 raise ValueError(
@@ -37,17 +51,36 @@ class ModelConfig:
         self._model_config.setdefault("dynamic_batching", {})
 
     def add_input(self, input: dict[str, Any]) -> None:  # noqa: A002 - the API's name
-        """Raises ValueError if it is described wrongly, or differs from what is written."""
+        """Add an input, or complete the one of the same name.
+
+        input has the fields "name", "data_type" (such as "TYPE_FP32"), "dims" (a list of sizes
+        without the batch dimension; -1 is variable) and, if wanted, "optional" (a bool).
+
+        Raises:
+            ValueError: a field is missing or unknown, or differs from the configuration's.
+        """
         self._check_properties("input", input, ("name", "data_type", "dims", "optional"))
         self._add_tensor("input", input)
 
     def add_output(self, output: dict[str, Any]) -> None:
-        """Raises ValueError as add_input does."""
+        """Add an output, or complete the one of the same name.
+
+        output has the fields "name", "data_type" and "dims", as in `add_input`.
+
+        Raises:
+            ValueError: a field is missing or unknown, or differs from the configuration's.
+        """
         self._check_properties("output", output, ("name", "data_type", "dims"))
         self._add_tensor("output", output)
 
     def set_model_transaction_policy(self, transaction_policy_dict: dict[str, Any]) -> None:
-        """Raises ValueError for a property but 'decoupled', or if that is written otherwise."""
+        """Set whether the model is decoupled: it may send any number of responses to a request.
+
+        transaction_policy_dict has the only field "decoupled" (a bool).
+
+        Raises:
+            ValueError: there is another field, or the configuration has another value.
+        """
         for name in transaction_policy_dict.keys():  # noqa: SIM118 - only a dictionary has them
             if name != "decoupled":
                 raise ValueError(
@@ -103,7 +136,7 @@ class ModelConfig:
                 f"for {role} '{name}', model provides {tensor['data_type']}"
             )
         for key in ("dims", "optional"):
-            # An empty list of dims is none.
+            # An empty list of dims counts as not set.
             is_written = bool(written.get(key)) if key == "dims" else key in written
             if is_written and key in tensor and written[key] != tensor[key]:
                 raise ValueError(
@@ -113,17 +146,27 @@ class ModelConfig:
 
 
 def get_input_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
-    """The configuration of the input with this name; None: there is none."""
+    """Return the configuration of an input, or None if there is no input of this name.
+
+    model_config is the parsed JSON of `args["model_config"]`, as `initialize` gets it. The result
+    has the fields "name", "data_type" and "dims".
+    """
     return _named(model_config, "input", name)
 
 
 def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
-    """The configuration of the output with this name; None: there is none."""
+    """Return the configuration of an output, or None if there is no output of this name.
+
+    model_config and the result are as for `get_input_config_by_name`.
+    """
     return _named(model_config, "output", name)
 
 
 def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
-    """Whether the model may give any number of responses to a request."""
+    """Return whether the model is decoupled: it may send any number of responses to a request.
+
+    model_config is as for `get_input_config_by_name`.
+    """
     if "model_transaction_policy" not in model_config:
         return False
     decoupled: bool = model_config["model_transaction_policy"]["decoupled"]

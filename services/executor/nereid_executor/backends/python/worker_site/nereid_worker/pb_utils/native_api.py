@@ -1,4 +1,7 @@
-"""All that model.py files can import from c_python_backend_utils: more names, for annotations."""
+"""All names that model.py files can import from c_python_backend_utils.
+
+These are the API's names and more, which models use in annotations.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,13 @@ from .requests import MemoryType
 
 
 class SharedMemory:
-    """The segments of this worker; models look for leaks by them."""
+    """The shared memory that this worker has for its own requests; models find leaks with it."""
 
     def free_memory(self) -> int:
-        """Bytes that no request in flight uses; 0: the model's requests have no shared memory."""
+        """Return the number of bytes that no request in flight uses.
+
+        The result is 0 if the model's requests use no shared memory.
+        """
         return current_connection().segments.available
 
 

@@ -1,4 +1,4 @@
-"""Requests: those that a model gets, and those that it sends to other models."""
+"""Requests that a model executes, and requests that it sends to other models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
 
-# For a request that its model rescheduled.
+# Error of a request that was rescheduled by a model without iterative sequences.
 NOT_RESCHEDULED = (
     "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not "
     "configured to handle such a flag."
@@ -28,30 +28,30 @@ NOT_RESCHEDULED = (
 
 
 class State(Protocol):
-    """What the worker knows of a request that the model got."""
+    """The worker's state of a request that the model executes."""
 
     rescheduled: bool
 
     def make_sender(self) -> InferenceResponseSender:
-        """What sends its responses."""
+        """Return a sender for the request's responses."""
 
 
 class Execution(Protocol):
-    """The batch of a request that the model got."""
+    """The batch of a request that the model executes."""
 
     number: int
-    # Its requests may be rescheduled.
+    # True if its requests may be rescheduled.
     iterative: bool
 
     def is_cancelled(self, member: int) -> bool:
-        """Whether this member's client has cancelled it."""
+        """Return whether the client of this member has cancelled it."""
 
     def state_of(self, request: InferenceRequest) -> State:
-        """The request's state, made when first asked for."""
+        """Return the request's state, which the first call makes."""
 
 
 class MemoryType(NamedEnum):
-    """Kinds of memory."""
+    """Kinds of memory: `TRITONSERVER_MEMORY_CPU` and `TRITONSERVER_MEMORY_GPU`."""
 
     TRITONSERVER_MEMORY_GPU = 0
     TRITONSERVER_MEMORY_CPU = 1
@@ -61,9 +61,17 @@ MEMORY_GPU, MEMORY_CPU = MemoryType
 
 
 class PreferredMemory:
-    """Where a model would like its outputs. Here they are always in the CPU's memory."""
+    """A model's preference for its outputs' memory, which has no effect.
+
+    Outputs of other models are always in the CPU's memory here.
+    """
 
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
+        """Prefer a kind of memory, of the device with this number.
+
+        Raises:
+            TypeError: an argument has another type.
+        """
         self.preferred_memory_type: MemoryType = instance_of(
             preferred_memory_type, MemoryType, "preferred_memory_type"
         )
@@ -71,15 +79,16 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """The trace that a request belongs to."""
+    """The trace that a request belongs to; pass it on with requests to other models."""
 
     __slots__ = ("_context",)
 
     def __init__(self, context: str | None = None) -> None:
+        """Make a trace from W3C's headers as JSON; None means no trace."""
         self._context = context
 
     def get_context(self) -> str | None:
-        """W3C's trace context as JSON; None: the request is not traced."""
+        """Return W3C's headers traceparent and tracestate as JSON; None if there is no trace."""
         return self._context
 
 
@@ -88,16 +97,21 @@ _ANY_MEMORY = PreferredMemory(MEMORY_CPU)
 
 
 class InferenceRequest:
-    """A request to a model."""
+    """A request to a model.
 
-    # Defaults on the class: most requests that models get change none of them.
+    `execute` gets a list of requests. A model makes requests of its own to have other models
+    execute them, by `exec` or `async_exec`.
+    """
+
+    # The defaults are on the class, because most requests that models execute change none of them.
     _request_id = ""
     _correlation_id: int | str = 0
     _model_name, _model_version = "", -1
     _flags = _timeout = 0
     _trace = _UNTRACED
     _parameters = "{}"
-    # Of one that the model got: its batch, its place there, and its state if it has a sender.
+    # These are set for a request that the model executes: its batch, its place in the batch, and
+    # its state if it has a sender.
     _execution: Execution | None = None
     _member = 0
     _state: State | None = None
@@ -117,6 +131,25 @@ class InferenceRequest:
         trace: InferenceTrace = _UNTRACED,
         parameters: dict[str, Any] | None = None,
     ) -> None:
+        """Make a request to another model.
+
+        request_id: any text; empty means no id.
+        correlation_id: the sequence's id, an integer of 64 bits or a text; 0 means no sequence.
+        inputs: the input tensors; required.
+        requested_output_names: names of the wanted outputs; required.
+        model_name: name of the model that shall execute the request; required.
+        model_version: number of the version; with -1 the server chooses it.
+        flags: TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, ..._SEQUENCE_END, or both added.
+        timeout: limit on queueing in microseconds; 0 means no limit.
+        preferred_memory: accepted, and without effect.
+        trace: the trace to continue, as `trace()` of the executing request returns it.
+        parameters: values of type bool, int or str by name.
+
+        Raises:
+            TypeError: a required argument is missing, or one has another type.
+            TritonModelException: a parameter or the correlation id has an unsupported type.
+            RuntimeError: the correlation id is out of range.
+        """
         if inputs is None or requested_output_names is None or model_name is None:
             raise TypeError(
                 "InferenceRequest(): inputs, requested_output_names and model_name are required"
@@ -136,46 +169,64 @@ class InferenceRequest:
         self._outputs = [text_of(name, "requested_output_names") for name in names]
         self._model_version = signed(model_version, "model_version")
         self._flags, self._timeout = unsigned(flags, "flags"), unsigned(timeout, "timeout", 64)
-        # Outputs are always in the CPU's memory.
+        # The value is only checked: outputs are always in the CPU's memory.
         instance_of(preferred_memory, PreferredMemory, "preferred_memory")
         self._trace = instance_of(trace, InferenceTrace, "trace")
         self._parameters = "{}" if parameters is None else parameters_text(parameters) or "{}"
 
     def inputs(self) -> list[Tensor]:
+        """Return a new list of the input tensors."""
         return self._inputs[:]
 
     def request_id(self) -> str:
+        """Return the request's id; empty if it has none."""
         return self._request_id
 
     def correlation_id(self) -> int | str:
+        """Return the sequence's id; 0 if the request belongs to no sequence."""
         return self._correlation_id
 
     def flags(self) -> int:
+        """Return the flags SEQUENCE_START and SEQUENCE_END of the request, added."""
         return self._flags
 
     def set_flags(self, flags: int, /) -> None:
+        """Set the flags; SEQUENCE_START and SEQUENCE_END may be added.
+
+        Raises:
+            TypeError: flags is not an unsigned integer of 32 bits.
+        """
         self._flags = unsigned(flags, "flags")
 
     def timeout(self) -> int:
-        """The client's limit on queueing, in microseconds; 0: none."""
+        """Return the client's limit on queueing in microseconds; 0 means no limit."""
         return self._timeout
 
     def parameters(self) -> str:
-        """As JSON."""
+        """Return the parameters as JSON; "{}" if there are none."""
         return self._parameters
 
     def trace(self) -> InferenceTrace:
+        """Return the trace that the request belongs to."""
         return self._trace
 
     def requested_output_names(self) -> set[str]:
+        """Return the names of the outputs that the client wants."""
         return set(self._outputs)
 
     def is_cancelled(self) -> bool:
-        """Whether the client has cancelled the request."""
+        """Return whether the client has cancelled the request; False for a model's own request."""
         return self._execution is not None and self._execution.is_cancelled(self._member)
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """The response sender; only for requests that the model got."""
+        """Return the request's response sender, for responses that execute() does not return.
+
+        Decoupled models send all of their responses by it. Other models may send their one response
+        later, if execute() returns None for the request.
+
+        Raises:
+            TritonModelException: the request is one that the model has made itself.
+        """
         if self._sender is None:
             if self._execution is None:
                 raise TritonModelException("Response factory does not exist for this request.")
@@ -183,7 +234,16 @@ class InferenceRequest:
         return self._sender
 
     def set_release_flags(self, flags: int, /) -> None:
-        """Choose what happens to the request when execute() returns."""
+        """Choose what happens to the request when execute() returns.
+
+        TRITONSERVER_REQUEST_RELEASE_RESCHEDULE has the request executed again in a later batch;
+        execute() must then return None for it. This needs a model with iterative sequences; in any
+        other model the request fails. TRITONSERVER_REQUEST_RELEASE_ALL undoes this. The call has no
+        effect on a request that the model has made itself.
+
+        Raises:
+            TypeError: flags is not an unsigned integer of 32 bits.
+        """
         flags = unsigned(flags, "flags")
         execution = self._execution
         if execution is None or (flags != RELEASE_RESCHEDULE and self._state is None):
@@ -194,19 +254,30 @@ class InferenceRequest:
         execution.state_of(self).rescheduled = rescheduled
 
     def exec(self, decoupled: bool = False) -> Any:
-        """Have a model execute it, and wait for the response.
+        """Have the model that the request names execute it, and wait for the response.
 
-        decoupled: the model may send any number; returns an iterator over them.
+        Returns the InferenceResponse; a failure of the other model is its `error()`. With
+        decoupled, the other model may send any number of responses, and the result is an iterator
+        over them.
+
+        Raises:
+            TypeError: decoupled is not a bool.
+            TritonModelException: the request cannot be sent, because it is too large, or the
+                caller is not a model that is being served.
         """
         if boolean(decoupled, "decoupled"):
             return model_calls.infer_stream(self)
         return model_calls.infer_and_wait(self)
 
     def async_exec(self, decoupled: bool = False) -> Any:
-        """As exec, to be awaited, in a running event loop.
+        """Have the request executed as `exec` does; the result must be awaited.
 
-        The iterator comes with the first response: models read it with a plain `for`, which would
-        keep the event loop from their other requests until then.
+        It must be called in a running event loop. Cancelling the awaitable cancels the request.
+        With decoupled, the iterator comes with the first response: models read it with a plain
+        `for`, which would block the event loop until then. Errors are those of `exec`.
+
+        Raises:
+            RuntimeError: no event loop is running.
         """
         decoupled = boolean(decoupled, "decoupled")
         loop = asyncio.get_running_loop()
@@ -228,12 +299,12 @@ def _correlation_of(value: Any) -> int | str:
 
 
 def get_input_tensor_by_name(inference_request: Any, name: str) -> Tensor | None:
-    """The request's input with this name; None: it has none."""
+    """Return the request's input with this name, or None if it has none."""
     return _named(inference_request.inputs(), name)
 
 
 def get_output_tensor_by_name(inference_response: Any, name: str) -> Tensor | None:
-    """The response's output with this name; None: it has none."""
+    """Return the response's output with this name, or None if it has none."""
     return _named(inference_response.output_tensors(), name)
 
 

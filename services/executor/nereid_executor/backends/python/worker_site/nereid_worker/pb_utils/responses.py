@@ -1,4 +1,4 @@
-"""Responses, and the senders for those that execute() does not return."""
+"""Responses, and the senders of responses that execute() does not return."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FINAL = 1
 
 
 class InferenceResponse:
-    """Outputs, or an error."""
+    """A response to a request: output tensors, or an error."""
 
     __slots__ = ("_error", "_output_tensors", "_parameters")
 
@@ -27,7 +27,17 @@ class InferenceResponse:
         error: TritonError | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
-        # Checked here first: models make one for each request.
+        """Make a response.
+
+        output_tensors: the outputs; those that the client has not requested are left out.
+        error: the failure of the request; the outputs are then ignored.
+        parameters: values of type bool, int or str by name, for the client.
+
+        Raises:
+            TypeError: an argument has another type.
+            TritonModelException: an output is None, or a parameter has an unsupported type.
+        """
+        # The usual types are checked here without calls: models make one response per request.
         if type(output_tensors) is list:
             self._output_tensors: list[Tensor] = output_tensors[:]
         else:
@@ -41,16 +51,19 @@ class InferenceResponse:
         self._parameters = "" if parameters is None else parameters_text(parameters)
 
     def output_tensors(self) -> list[Tensor]:
+        """Return a new list of the output tensors."""
         return self._output_tensors[:]
 
     def has_error(self) -> bool:
+        """Return whether the request has failed."""
         return self._error is not None
 
     def error(self) -> TritonError | None:
+        """Return the error, or None if the request has not failed."""
         return self._error
 
     def parameters(self) -> str:
-        """As JSON; "": there are none."""
+        """Return the parameters as JSON; empty if there are none."""
         return self._parameters
 
 
@@ -61,13 +74,14 @@ def _check_output(tensor: Any) -> None:
 
 
 def parameters_text(parameters: Any) -> str:
-    """Parameters as JSON; "": there are none.
+    """Return parameters as JSON; empty if there are none.
 
     Raises:
-        TritonModelException: keys or values of unsupported types.
+        TritonModelException: a key or a value has an unsupported type.
+        TypeError: an integer has more than 64 bits, or a text cannot be encoded.
     """
     if not isinstance(parameters, dict):
-        # As C++ calls a dict.
+        # The text has C++'s name of a dict.
         raise TritonModelException(f"Expect N8pybind114dictE, got {type(parameters)}")
     for key, value in parameters.items():
         if not isinstance(key, str):
@@ -87,7 +101,11 @@ def parameters_text(parameters: Any) -> str:
 
 
 class InferenceResponseSender:
-    """Sends responses to one request, from any thread, until the final one."""
+    """Sends responses to one request, from any thread, until the final one.
+
+    A model gets it from `InferenceRequest.get_response_sender`. If the model drops the request and
+    the sender before the final response, the client gets an error.
+    """
 
     def __init__(
         self,
@@ -96,6 +114,7 @@ class InferenceResponseSender:
         *,
         decoupled: bool,
     ) -> None:
+        """Make a sender; models get theirs from the request."""
         self._send_response = send_response
         self._is_cancelled = is_cancelled
         self._decoupled = decoupled
@@ -104,17 +123,24 @@ class InferenceResponseSender:
         self._closed = False
 
     def is_cancelled(self) -> bool:
+        """Return whether the client has cancelled the request."""
         return self._is_cancelled()
 
     def close(self) -> None:
-        """Refuse further responses."""
+        """Refuse further responses: `send` raises TritonModelException from now on."""
         self._closed = True
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
-        """Send a response, the final flag, or both.
+        """Send a response, the final flag, or both; wait while the client cannot keep up.
+
+        flags is TRITONSERVER_RESPONSE_COMPLETE_FINAL with the last response or after it, and
+        otherwise 0. A model that is not decoupled sends exactly one response, which is final with
+        either.
 
         Raises:
-            TritonModelException: it cannot be sent now.
+            TypeError: an argument has another type.
+            TritonModelException: the response is missing, the flag is unknown, or the final
+                response was already sent.
         """
         if response is not None:
             instance_of(response, InferenceResponse, "send(): response")

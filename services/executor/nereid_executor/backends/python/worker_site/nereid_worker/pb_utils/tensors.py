@@ -1,4 +1,4 @@
-"""Tensors that models get and make."""
+"""Tensors that models receive and make."""
 
 from __future__ import annotations
 
@@ -19,23 +19,33 @@ from .datatypes import (
 from .errors import TritonModelException
 
 _ARRAY = np.ndarray
-# How numpy sees BF16.
+# numpy has no BF16, so that arrays hold its bits in this type.
 _BF16_BITS = np.dtype("<u2")
 _new = object.__new__
 
 
 class Tensor:
-    """A named array in the CPU's memory."""
+    """A named tensor in the CPU's memory."""
 
     __slots__ = ("__weakref__", "_array", "_datatype", "_name", "_raw", "_shape")
 
     def __init__(self, name: str | bytes, array: Any, /) -> None:
+        """Make a tensor of a numpy array of any shape.
+
+        The datatype follows from the array's dtype; an array of dtype `object` or `bytes_` is
+        BYTES, and its strings are serialized at once. Other arrays are not copied if they are
+        C-contiguous, so that later changes of the array change the tensor.
+
+        Raises:
+            TypeError: name is not a text, or array is not a numpy array.
+            TritonModelException: name is empty, or the dtype has no Triton datatype.
+        """
         if type(name) is not str:
             name = text_of(name, "Tensor(): name")
         if not isinstance(array, _ARRAY):
             instance_of(array, _ARRAY, "Tensor(): array")
         if type(array) is not _ARRAY:
-            # Subclasses have bytes of their own: a masked array has fill values in its.
+            # Subclasses serialize differently: the bytes of a masked array contain fill values.
             array = np.asarray(array)
         datatype = datatype_of(array.dtype)
         if datatype is None:
@@ -46,15 +56,16 @@ class Tensor:
         self._datatype = datatype
         self._array = array if array.flags.c_contiguous else array.copy(order="C")
         self._shape = array.shape
-        # Serialised at once: models reuse one array of strings for several tensors.
+        # Strings are serialized at once, because models reuse one array for several tensors.
         self._raw: Any = join_strings(array) if datatype == "BYTES" else None
 
     @classmethod
     def of_raw(cls, name: str, datatype: str, shape: tuple[int, ...], raw: Any) -> Tensor:
-        """A tensor that a model is given: of a request, or of another model's response.
+        """Make a tensor from its bytes: an input of a request, or an output of another model.
 
-        Its array is writeable, aligned and the model's own, and is made on demand. raw: its bytes.
-        Memory that can be written to is taken for the tensor's alone; any other is copied first.
+        The array is made on demand. It is writeable and aligned, and no other tensor shares it: raw
+        is used in place if it can be written to, and must then belong to this tensor alone;
+        otherwise it is copied.
         """
         tensor: Tensor = _new(cls)
         tensor._name = name
@@ -66,34 +77,59 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any, /) -> Tensor:
-        """A tensor of a DLPack capsule, or of an object that exports one."""
+        """Make a tensor of a DLPack capsule, or of an object that exports one.
+
+        A torch tensor is such an object. A tensor on a GPU is copied to the CPU.
+
+        Raises:
+            TypeError: name is not a text.
+            TritonModelException: name is empty, tensor is no DLPack tensor or was already
+                consumed, or its type or device is not supported.
+        """
         name = text_of(name, "from_dlpack(): name")
         array, is_bf16 = dlpack.array_of(tensor)
-        made = Tensor(name, array)
+        converted = Tensor(name, array)
         if is_bf16:
-            made._datatype = "BF16"
-        return made
+            converted._datatype = "BF16"
+        return converted
 
     def name(self) -> str:
+        """Return the tensor's name."""
         return self._name
 
     def shape(self) -> list[int]:
+        """Return the sizes of all dimensions, including the batch dimension."""
         return list(self._shape)
 
     def triton_dtype(self) -> int:
+        """Return Triton's number of the datatype; `triton_to_numpy_type` converts it."""
         return NUMBERS[self._datatype]
 
     def is_cpu(self) -> bool:
+        """Return True: tensors are always in the CPU's memory."""
         return True
 
     def as_numpy(self) -> Any:
-        """The array, in place; strings are bytes objects."""
+        """Return the tensor's array, which is not a copy.
+
+        It has the tensor's shape. The elements of a received BYTES tensor are bytes objects, in an
+        array of dtype `object`.
+
+        Raises:
+            TritonModelException: the tensor is BF16, which numpy does not have.
+        """
         if self._datatype == "BF16":
             raise TritonModelException("numpy has no BF16; use DLPack for such a tensor")
         return self._elements()
 
     def to_dlpack(self) -> Any:
-        """A DLPack capsule, which can be consumed once."""
+        """Return a DLPack capsule of the tensor on the CPU, which can be consumed once.
+
+        It shares the tensor's memory, unless that is read-only.
+
+        Raises:
+            TritonModelException: the tensor is BYTES, which DLPack does not have.
+        """
         if self._datatype == "BYTES":
             raise TritonModelException("DLPack does not have support for string tensors.")
         if self._datatype == "BF16":
@@ -112,16 +148,17 @@ class Tensor:
 
     @property
     def datatype(self) -> str:
+        """KServe's name of the datatype, such as "FP32"."""
         return self._datatype
 
     def raw(self) -> Any:
-        """The tensor's bytes on the wire: an object of the buffer protocol."""
+        """Return the tensor's bytes for the wire, as an object with the buffer protocol."""
         if self._raw is not None:
             return self._raw
         return self._array if self._array.size else b""
 
     def _elements(self) -> Any:
-        """The array; that of BF16 has its bits."""
+        """Return the array; the array of a BF16 tensor has its bits as uint16."""
         if self._array is None:
             raw = self._raw
             if self._datatype == "BYTES":
@@ -129,16 +166,16 @@ class Tensor:
             else:
                 self._array = self._own_array(raw)
                 if self._array.size:
-                    # If the tensor is sent on, then with what the model has written.
+                    # A tensor that the model sends on has the changes that the model has made.
                     self._raw = self._array
         return self._array
 
     def _own_array(self, raw: Any) -> Any:
-        """An array of its bytes, in place if they are the tensor's own and aligned."""
+        """Return an array of raw, in place if that is writeable and aligned."""
         dtype = _BF16_BITS if self._datatype == "BF16" else NUMPY_TYPES[self._datatype]
         array = _ARRAY(self._shape, dtype, raw)
         size = size_of(raw)
         if array.nbytes != size:
             raise ValueError(f"{size} bytes are no tensor of shape {list(self._shape)}")
-        # Behaved: aligned and writeable.
+        # An array that behaves is aligned and writeable.
         return array if array.flags.behaved else array.copy()

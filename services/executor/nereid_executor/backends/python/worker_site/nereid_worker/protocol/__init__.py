@@ -1,1 +1,1 @@
-"""What an executor and its worker send each other; the executor imports it from here."""
+"""The protocol between an executor and its worker; the executor imports it from here as well."""

@@ -1,6 +1,7 @@
-"""The socket between an executor and a worker; both ends use this.
+"""The socket between an executor and a worker; both ends use this module.
 
-A frame is its body's length, its kind, and the body. Does not know what bodies contain.
+A frame consists of its body's length, its kind, and the body. The module does not know the contents
+of bodies.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ _MOST_PARTS = 512
 _MAX_AT_ONCE = 1 << 14
 _NO_WAIT = socket.MSG_DONTWAIT
 
-# This process was forked from the one that owns the channels.
+# True if this process was forked from the one that owns the channels.
 _forked = False
 
 
 def is_forked() -> bool:
+    """Return whether this process was forked from the one that owns the channels."""
     return _forked
 
 
@@ -45,7 +47,8 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        # A reader with nothing else to wait for blocks in recv: one system call instead of three.
+        # A reader that waits for nothing else blocks in recv, which takes one system call instead
+        # of three.
         connection.setblocking(True)
         self._send_lock = threading.Lock()
         self._deferred_frames: deque[bytes] = deque()
@@ -56,16 +59,18 @@ class Channel:
         self._start = self._end = 0
 
     def fileno(self) -> int:
+        """Return the socket's descriptor, which is readable when frames have arrived."""
         return self._socket.fileno()
 
     def close(self) -> None:
+        """Close this end of the socket."""
         self._socket.close()
 
     def send(self, kind: int, parts: Sequence[Any], limit_s: float | None = None) -> None:
         """Write a whole frame.
 
         Raises:
-            LostError: the other end closed, or this is a forked process.
+            LostError: the other end was closed, or this is a forked process.
             SlowError: the other end read nothing for limit_s.
             WireError: the frame is too large.
         """
@@ -79,7 +84,7 @@ class Channel:
             raise WireError("the tensors are too large to be sent")
         head = _HEAD.pack(size, kind)
         if size < _READ_BYTES or len(parts) >= _MOST_PARTS:
-            # One small copy costs less than a long list of views.
+            # A small copy is cheaper than a long list of views.
             views: list[Any] = [b"".join((head, *parts))]
         else:
             views = [head, *map(as_bytes, parts)]
@@ -89,9 +94,9 @@ class Channel:
             self._send_deferred()
 
     def try_send(self, kind: int, parts: Sequence[Any]) -> bool:
-        """Write a small frame if that does not have to wait for anything; whether it was written.
+        """Write a small frame if that need not wait for anything; return whether it was written.
 
-        The kernel takes so small a frame whole, or not at all.
+        The kernel accepts such a small frame as a whole or not at all.
         """
         body = b"".join(parts)
         if len(body) > _MAX_AT_ONCE or not self._send_lock.acquire(blocking=False):
@@ -110,7 +115,10 @@ class Channel:
         return True
 
     def send_from_finalizer(self, kind: int, parts: Sequence[Any]) -> None:
-        """As send, but never waits for the lock: a finaliser may interrupt a send of its thread."""
+        """Write a frame, or leave it to the thread that is sending.
+
+        This never waits for the lock, because a finaliser may interrupt a send of its own thread.
+        """
         if _forked:
             return
         body = b"".join(parts)
@@ -118,7 +126,7 @@ class Channel:
         self._send_deferred()
 
     def _send_deferred(self) -> None:
-        # Whoever holds the lock sends these after releasing it.
+        # If the lock is held, its holder sends these frames after releasing it.
         while self._deferred_frames and self._send_lock.acquire(blocking=False):
             try:
                 self._send([self._deferred_frames.popleft()], None)
@@ -145,25 +153,28 @@ class Channel:
                 views[0] = memoryview(views[0])[sent:]
 
     def receive(self) -> tuple[int, bytearray]:
-        """Wait for the next frame; its kind, and its body, which belongs to the caller.
+        """Wait for the next frame; return its kind, and its body, which belongs to the caller.
 
         Raises:
-            LostError: the other end closed.
-            WireError: malformed frame.
+            LostError: the other end was closed.
+            WireError: the frame is too large.
         """
         while (frame := self.buffered_frame()) is None:
             self.read_available(0)
         return frame
 
     def receive_nowait(self) -> tuple[int, bytearray] | None:
-        """The next frame if it has arrived, else None; raises as receive."""
+        """Return the next frame if it has arrived, else None; errors are those of receive()."""
         while (frame := self.buffered_frame()) is None:
             if not self.read_available():
                 return None
         return frame
 
     def buffered_frame(self) -> tuple[int, bytearray] | None:
-        """The next frame if it is in the buffer, else None; raises as receive."""
+        """Return the next frame if it is in the buffer, else None; errors are those of receive().
+
+        A frame that is larger than the buffer is waited for once its head is there.
+        """
         begin = self._start + _HEAD.size
         if begin > self._end:
             return None
@@ -180,9 +191,9 @@ class Channel:
         return kind, self._receive_large(size)
 
     def read_available(self, flags: int = _NO_WAIT) -> bool:
-        """Read into the buffer, by one system call; whether anything came.
+        """Read into the buffer by one system call; return whether any bytes came.
 
-        Call when buffered_frame() is None. flags: 0 to wait.
+        Call this when buffered_frame() returns None. With flags 0 it waits for bytes.
         """
         if self._start == self._end:
             self._start = self._end = 0

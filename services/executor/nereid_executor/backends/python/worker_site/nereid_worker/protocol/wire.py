@@ -1,9 +1,9 @@
 """The frames that an executor and a worker send each other over the socket between them.
 
-A frame has a kind and a body (see channel). Bodies are JSON, but for BATCH, RESPONSES, CALL and
-CALL_RESPONSE, which carry tensors: they begin with a table of 64-bit numbers, followed by the data
+A frame has a kind and a body (see channel). Most bodies are JSON. Those of BATCH, RESPONSES, CALL
+and CALL_RESPONSE carry tensors: they begin with a table of 64-bit numbers, followed by the data
 whose sizes the table lists, each padded to a multiple of eight bytes. Everything is checked when it
-is read: a model's own code runs in the worker and may write to the socket.
+is read, because a model's own code runs in the worker and may write to the socket.
 """
 
 from __future__ import annotations
@@ -21,79 +21,79 @@ if TYPE_CHECKING:
 
 # ---- to the worker
 
-# What to load: arguments of initialize, paths, and how much memory requests may share.
+# Load a model: arguments of initialize(), paths, and the shared memory for the model's requests.
 INITIALIZE = 1
-# As INITIALIZE, but only auto_complete_config is called.
+# Load a model like INITIALIZE, but call only auto_complete_config().
 DESCRIBE = 2
 # A form's number, and its JSON: the inputs and outputs of requests that refer to it.
 FORM = 3
 BATCH = 4
-# A request in flight was cancelled, or its client cannot keep up, or can again.
+# A request in flight was cancelled, or is paused because its client cannot keep up, or is resumed.
 CONTROL = 5
 CALL_RESPONSE = 7
-# Call the model's is_ready(): the query's number.
+# Call the model's is_ready(); the body is the query's number.
 READINESS_QUERY = 8
 FINALIZE = 9
-# Serve the instance's stream: where it is and how to identify. STOP: end after the current batch.
+# Serve the instance's stream: the scheduler's address, and metadata that identifies the instance.
 SERVE = 10
-# Whether to cut the stream, as the scheduler is lost.
+# Stop serving the stream after the current batch; true cuts it, because the scheduler is lost.
 STOP = 11
-# In response to REQUEST_OUTPUT_BUFFER: its number, and a place in a segment; null: there is none.
-# The last byte of a segment that the worker keeps is one of nereid.shm.segments' states.
+# Response to REQUEST_OUTPUT_BUFFER: its number, and a place in a segment, or null without a buffer.
+# The last byte of a segment that the worker keeps is one of the states of nereid.shm.segments.
 OUTPUT_BUFFER = 12
-# In response to REQUEST_LINK: the metadata of a link to the scheduler, and the domain of the memory
-# that this host's processes share; null: calls go through the executor.
+# Response to REQUEST_LINK: the metadata of a link to the scheduler, and the domain of the memory
+# that this host's processes share; null means that calls go through the executor.
 LINK = 13
 
 # ---- to the executor
 
-# Alive, before anything is loaded.
+# The worker runs; nothing is loaded yet.
 STARTED = 20
-# In response to INITIALIZE (whether the model has is_ready) and DESCRIBE; FAILED: an exception's
-# text.
+# Responses to INITIALIZE (whether the model has is_ready()) and to DESCRIBE (the configuration).
+# FAILED is the response to both with an exception's text.
 INITIALIZED = 21
 DESCRIBED = 22
 FAILED = 23
 RESPONSES = 24
 LOG = 25
 METRIC = 26
-# The model asks something of the mesh.
+# A call of the model to the mesh.
 CALL = 27
-# The query's number, and what is_ready() returned; null: it is being called.
+# Response to READINESS_QUERY: its number, and the result of is_ready(); null while it is called.
 READY = 28
 FINALIZED = 29
-# The stream ended: null if in good order, else a status and a message; or a text, if it could not
-# be served.
+# The stream ended: null without an error, else a status and a message; or a text if the worker
+# could not serve it.
 SERVED = 30
-# The request's number, the size of outputs that need shared memory, and whether the worker keeps
-# the segment for further outputs.
+# Request of shared memory for outputs: its number, the outputs' size in bytes, and whether the
+# worker keeps the segment for further outputs.
 REQUEST_OUTPUT_BUFFER = 31
 # Times of a batch, for the traces of its members.
 TRACED = 32
-# Before SERVED, if the stream was lost: the requests of a batch that has run, and its Executed
-# message.
+# Requests of a batch that has run, and its Executed message; sent before SERVED if the stream was
+# lost.
 KEPT = 33
-# Names of segments that the worker keeps no longer.
+# Names of segments that the worker does not keep any more.
 RETURN_OUTPUT_BUFFERS = 34
-# The model makes calls, and the worker would have a link of its own to the scheduler for them.
+# Request of a link of the worker's own to the scheduler, because the model makes calls.
 REQUEST_LINK = 35
 
 _LONG = Struct("<Q")
 _RANGE = Struct("<QQ")
 
-# As large as a protobuf message can be.
+# Maximum size of a frame, which is that of a protobuf message.
 LARGEST_FRAME = (1 << 31) - 1
-# Marks the size of a tensor that is in a segment: a reference stands in the frame instead.
+# Bit in the size of a tensor that is in a segment; the frame has a reference instead of its bytes.
 _IN_SEGMENT = 1 << 63
-# By size modulo eight.
+# Padding by size modulo eight.
 _PADDING = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
-# What reading a malformed body raises.
+# Exceptions that reading a malformed body may raise.
 _MALFORMED = (ValueError, IndexError, OverflowError, struct.error)
 
 # Flag of a RESPONSES frame: execute() has returned.
 EXECUTED = 1
-# Flags of a reply: another will follow; it is an error; it is empty (the final flag alone); the
-# model wants the request again instead.
+# Flags of a reply, in this order: another reply will follow; it is an error; it is empty (the final
+# flag alone); there is no response, because the model wants the request again.
 MORE = 1
 ERROR = 2
 EMPTY = 4
@@ -101,15 +101,15 @@ RESCHEDULED = 8
 
 
 class WireError(Exception):
-    """A malformed frame, or one too large to be sent."""
+    """Raised for a malformed frame, or one that is too large to be sent."""
 
 
 class LostError(Exception):
-    """The other end closed the socket."""
+    """Raised when the other end has closed the socket."""
 
 
 class SlowError(Exception):
-    """The other end took too long."""
+    """Raised when the other end takes too long."""
 
 
 class Range(NamedTuple):
@@ -139,8 +139,9 @@ class Reply(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call to the mesh, or a response to one: the worker's number for the call, flags as a
-    reply has, metadata as JSON, and tensors.
+    """A call to the mesh, or a response to one.
+
+    It has the worker's number for the call, the flags of a reply, metadata as JSON, and tensors.
     """
 
     number: int
@@ -150,29 +151,33 @@ class Call(NamedTuple):
 
 
 def batch_parts(number: int, members: Iterable[_Row]) -> list[Any]:
-    """The body of a BATCH frame, in parts."""
+    """Return the body of a BATCH frame, in parts."""
     return _rows_parts([0, number], members)
 
 
 def read_batch(body: Any) -> tuple[int, list[Member]]:
-    """The batch's number and members; raises WireError."""
+    """Return the batch's number and members; raise WireError for a malformed body."""
     (number,), members = _read_rows(body, 1)
     return number, [*map(Member._make, members)]
 
 
 def responses_parts(number: int, flags: int, replies: Iterable[_Row]) -> list[Any]:
-    """The body of a RESPONSES frame, in parts."""
+    """Return the body of a RESPONSES frame, in parts."""
     return _rows_parts([0, number, flags], replies)
 
 
 def read_responses(body: Any) -> tuple[int, int, list[Reply]]:
-    """The batch's number, the frame's flags, and the replies; raises WireError."""
+    """Return the batch's number, the frame's flags, and the replies.
+
+    Raises:
+        WireError: the body is malformed.
+    """
     (number, flags), replies = _read_rows(body, 2)
     return number, flags, [*map(Reply._make, replies)]
 
 
 def call_parts(call: Call) -> list[Any]:
-    """The body of a CALL or CALL_RESPONSE frame, in parts."""
+    """Return the body of a CALL or CALL_RESPONSE frame, in parts."""
     number, flags, meta, tensors = call
     numbers = [0, number, flags, len(meta)]
     parts: list[Any] = [b""]
@@ -181,7 +186,11 @@ def call_parts(call: Call) -> list[Any]:
 
 
 def read_call(body: Any) -> Call:
-    """The call or response in a CALL or CALL_RESPONSE frame; raises WireError."""
+    """Return the call or response in a CALL or CALL_RESPONSE frame.
+
+    Raises:
+        WireError: the body is malformed.
+    """
     view, numbers, at = _table(body)
     try:
         number, flags, meta_size = numbers[1:4]
@@ -193,12 +202,12 @@ def read_call(body: Any) -> Call:
 
 
 def kept_parts(ids: Sequence[int], reply: bytes) -> list[Any]:
-    """The body of a KEPT frame, in parts."""
+    """Return the body of a KEPT frame, in parts."""
     return [array("Q", [len(ids), *ids]).tobytes(), reply]
 
 
 def read_kept(body: Any) -> tuple[list[int], bytes]:
-    """The ids and the message in a KEPT frame; raises WireError."""
+    """Return the ids and the message in a KEPT frame; raise WireError for a malformed body."""
     view = memoryview(body)
     try:
         end = _LONG.size * (1 + _LONG.unpack_from(view)[0])
@@ -210,22 +219,23 @@ def read_kept(body: Any) -> tuple[list[int], bytes]:
 
 
 def size_of(tensor: Any) -> int:
-    """The size in bytes of an object of the buffer protocol."""
+    """Return the size in bytes of an object with the buffer protocol."""
     kind = type(tensor)
     size: int = len(tensor) if kind is bytes or kind is bytearray else tensor.nbytes
     return size
 
 
 def as_bytes(tensor: Any) -> memoryview:
-    """The same memory as a sliceable view of bytes."""
+    """Return the same memory as a view of bytes, which can be sliced."""
     return memoryview(tensor).cast("B")
 
 
-# The table is packed and unpacked at once: a call for each field would cost more than all the rest.
+# The table is packed and unpacked at once, because a call for each field would take longer than all
+# the rest.
 
 
 def _rows_parts(numbers: list[int], rows: Iterable[_Row]) -> list[Any]:
-    """The body of a frame of members or replies."""
+    """Return the body of a frame of members or replies, in parts."""
     parts: list[Any] = [b""]
     for first, second, meta, tensors in rows:
         numbers += (first, second, len(meta), len(tensors))
@@ -234,7 +244,7 @@ def _rows_parts(numbers: list[int], rows: Iterable[_Row]) -> list[Any]:
 
 
 def _read_rows(body: Any, count: int) -> tuple[list[int], list[_Row]]:
-    """The numbers before the rows, so many, and the rows; raises WireError."""
+    """Return the count numbers before the rows, and the rows; raise WireError if malformed."""
     view, numbers, at = _table(body)
     place = 1 + count
     rows: list[_Row] = []
@@ -280,7 +290,7 @@ def _finish(numbers: list[int], parts: list[Any]) -> list[Any]:
 
 
 def _table(body: Any) -> tuple[memoryview, list[int], int]:
-    """The table at the start of a body, and where it ends."""
+    """Return a view of a body, the table at its start, and the offset at which the table ends."""
     view = memoryview(body)
     if len(view) < _LONG.size:
         raise WireError("a frame ends too early")
@@ -293,7 +303,7 @@ def _table(body: Any) -> tuple[memoryview, list[int], int]:
 def _read_tensors(
     view: memoryview, at: int, meta_size: int, sizes: list[int]
 ) -> tuple[bytes, list[Any], int]:
-    """Metadata and tensors (views of the body, or ranges of segments), and where they end."""
+    """Return metadata, tensors (views of the body, or ranges of segments), and where they end."""
     meta = b""
     if meta_size:
         meta = bytes(view[at : at + meta_size])
@@ -312,6 +322,6 @@ def _read_tensors(
 
 
 def _check_end(view: memoryview, at: int, numbers: list[int], place: int) -> None:
-    """Slices past the end were silently cut short."""
+    """Check that the data ends with the body, because slices past the end are cut silently."""
     if at != len(view) or place != len(numbers):
         raise WireError("a frame is longer or shorter than its table says")

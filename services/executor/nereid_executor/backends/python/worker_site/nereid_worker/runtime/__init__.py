@@ -1,1 +1,1 @@
-"""What runs the model: its start, its batches, the requests that it still has to respond to."""
+"""The model's life in a worker: its start, its batches, and the requests that are still open."""

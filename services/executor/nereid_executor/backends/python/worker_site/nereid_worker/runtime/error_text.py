@@ -9,24 +9,28 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import FrameType
 
-# The Python backend's own files; and the bottom of every stack, below the worker's frames.
+# Directory of the Python backend's own files, and the file at the bottom of every stack, below the
+# worker's frames.
 _OWN = str(Path(__file__).parents[3])
 _BOTTOM = "<frozen runpy>"
 _UNAVAILABLE = "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"
 
 
 class ModelMisuse(Exception):
-    """The model returned something that it may not; reported without a type and a trace."""
+    """Raised if a model returns something invalid; reported without its type and stack."""
 
 
 def error_text(error: BaseException) -> str:
-    """The exception and its stack, innermost frame first, without the worker's own frames."""
-    # Half a surrogate pair, which file names may contain, cannot be encoded.
+    """Return the exception and its stack, innermost frame first, without the worker's frames."""
+    # File names may contain half a surrogate pair, which cannot be encoded.
     return _describe(error).encode("utf-8", "backslashreplace").decode()
 
 
 def traceback_text(error: BaseException) -> str:
-    """As Python prints it, without the worker's frames above the model's; for the log."""
+    """Return the text that Python prints, without the worker's frames above the model's.
+
+    It is for the log.
+    """
     if isinstance(error, ModelMisuse):
         return str(error)
     trace = error.__traceback__
@@ -60,7 +64,7 @@ def _with_stack(error: BaseException, message: str) -> str:
         trace = trace.tb_next
     places = []
     while frame is not None and frame.f_code.co_filename.startswith(_OWN):
-        # The model misused the API: show where it called it.
+        # The model misused the API, so that the stack begins where the model called it.
         frame = frame.f_back
         line = 0 if frame is None else frame.f_lineno
     while frame is not None and not frame.f_code.co_filename.startswith((_OWN, _BOTTOM)):

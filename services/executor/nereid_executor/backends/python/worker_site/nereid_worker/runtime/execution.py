@@ -1,6 +1,7 @@
 """The batches that a worker executes, and their requests until the last response of each.
 
-Does not know where responses go: over the socket to the executor, or to the instance's stream.
+This module does not know whether responses go over the socket to the executor or to the instance's
+stream.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ..pb_utils.requests import InferenceRequest
     from ..protocol.channel import Channel
 
-# Outputs' shapes may vary without end.
+# Bound of the cache, because outputs may have any number of shapes.
 _MOST_METAS = 1024
 _metas: dict[Any, bytes] = {}
 _new_tuple = tuple.__new__
@@ -35,7 +36,7 @@ CANCEL, PAUSE, RESUME = 0, 1, 2
 
 
 class ReplySink(Protocol):
-    """Where a batch's replies go."""
+    """The destination of a batch's replies."""
 
     def send_replies(
         self,
@@ -45,10 +46,10 @@ class ReplySink(Protocol):
         *,
         executed: bool = False,
     ) -> None:
-        """Send the replies in the list, which is empty afterwards. From any thread.
+        """Send the replies in the list, which is empty afterwards. Any thread may call this.
 
-        inputs: mapped memory that the replies may be views of, and that its owner reuses as soon as
-        they are sent. executed: execute() has returned.
+        inputs is mapped memory that replies may be views of; its owner reuses the memory as soon as
+        they are sent. executed means that execute() has returned.
         """
 
     def send_from_finalizer(self, batch: int, reply: wire.Reply) -> None:
@@ -69,6 +70,7 @@ class SocketReplies:
         *,
         executed: bool = False,
     ) -> None:
+        """Send the replies as a RESPONSES frame."""
         parts = wire.responses_parts(batch, wire.EXECUTED if executed else 0, replies)
         replies.clear()
         if inputs is not None:
@@ -77,36 +79,42 @@ class SocketReplies:
         self._channel.send(wire.RESPONSES, parts)
 
     def send_from_finalizer(self, batch: int, reply: wire.Reply) -> None:
+        """Send a reply as a RESPONSES frame, without waiting for a lock."""
         parts = wire.responses_parts(batch, 0, [reply])
         self._channel.send_from_finalizer(wire.RESPONSES, parts)
 
 
 class RequestState:
-    """A request that may be responded to by its sender, also after execute() has returned."""
+    """A request whose sender may send its responses, also after execute() has returned."""
 
     def __init__(self, batch: BatchExecution, member: int, outputs: frozenset[str]) -> None:
         self._batch = batch
         self._outputs = outputs
         self.member = member
-        # The final response was sent.
+        # True once the final response was sent.
         self.responded = False
-        # Cleared while the client cannot keep up; made on the first pause.
+        # The event is made on the first pause, and cleared while the client cannot keep up.
         self.resumed: threading.Event | None = None
         self.has_sender = False
-        # The model asked to get the request again.
+        # True if the model has asked to get the request again.
         self.rescheduled = False
 
     def make_sender(self) -> InferenceResponseSender:
-        """The response sender. Not kept here, so that it is collected when the model drops it."""
+        """Return a response sender, to which no reference is kept here.
+
+        So it is collected when the model drops it.
+        """
         self.has_sender = True
         return InferenceResponseSender(
             self._send, self.is_cancelled, decoupled=self._batch.decoupled
         )
 
     def is_cancelled(self) -> bool:
+        """Return whether the client has cancelled the request."""
         return self._batch.is_cancelled(self.member)
 
     def on_control(self, kind: int) -> None:
+        """Handle a control: make senders wait after PAUSE, and continue after any other one."""
         if kind == PAUSE:
             self.resumed = self.resumed or threading.Event()
             self.resumed.clear()
@@ -114,7 +122,7 @@ class RequestState:
             self.resumed.set()
 
     def _send(self, response: InferenceResponse | None, final: bool) -> None:
-        """Send a response from any thread; waits while the client cannot keep up."""
+        """Send a response from any thread; wait while the client cannot keep up."""
         if self.resumed is not None and self.member not in self._batch.cancelled:
             self.resumed.wait()
         if response is None:
@@ -143,7 +151,7 @@ class RequestState:
 
 
 class BatchExecution:
-    """A batch in execution, and afterwards while some of its requests are open."""
+    """A batch from its execution until all of its requests have their last responses."""
 
     def __init__(
         self,
@@ -154,37 +162,43 @@ class BatchExecution:
         decoupled: bool,
         iterative: bool = False,
     ) -> None:
-        """poll_controls: reads controls that have arrived and passes them to on_control.
-        iterative: its requests may be rescheduled.
+        """Make a batch without requests.
+
+        poll_controls reads controls that have arrived and passes them to on_control(). iterative
+        means that requests may be rescheduled.
         """
         self.number = number
         self._sink = sink
         self._poll_controls = poll_controls
         self.decoupled = decoupled
         self.iterative = iterative
-        # The outputs that each member's client requested.
+        # Outputs that each member's client has requested.
         self.requested_outputs: list[frozenset[str]] = []
-        # The requests that execute() will get, and their members; and the replies to requests that
-        # it does not get.
+        # Requests that execute() will get, and their members; and the replies to the requests that
+        # it will not get.
         self.requests: list[InferenceRequest] = []
         self.members: list[int] = []
         self.rejected: list[wire.Reply] = []
-        # The inputs that are mapped, the members that they belong to, and by member the segments
-        # that outputs may be written to.
+        # Mapped inputs, the members that they belong to, and by member the segments that outputs
+        # may be written to.
         self.inputs: MappedInputs | None = None
         self.mapped_members: set[int] = set()
         self.output_buffers: dict[int, wire.Range] = {}
         self.cancelled: set[int] = set()
-        # The latest deadline of its requests (time.monotonic_ns); 0: one has none.
+        # Latest deadline of the requests (time.monotonic_ns); 0 if any of them has none.
         self.deadline_ns = 0
-        # execute() has returned.
+        # True once execute() has returned.
         self.returned = False
-        # States while execute() runs. Afterwards only the model holds them, through senders.
+        # States of requests while execute() runs. Afterwards only the model holds them, through
+        # senders.
         self.held: dict[int, RequestState] = {}
         self._open_requests: weakref.WeakValueDictionary[int, RequestState] | None = None
 
     def state_of(self, request: InferenceRequest) -> RequestState:
-        """A request's state; decoupled models have one for each request, others on demand."""
+        """Return a request's state, which the first call makes.
+
+        Every request of a decoupled model has one, and those of other models that need one.
+        """
         if request._state is None:
             member = request._member
             self.add_state(request, RequestState(self, member, self.requested_outputs[member]))
@@ -199,11 +213,15 @@ class BatchExecution:
 
     @property
     def has_open_requests(self) -> bool:
-        """Whether response senders may still send for it."""
+        """True while response senders may still send for the batch."""
         return bool(self._open_requests)
 
     def map_input(self, member: int, place: wire.Range) -> memoryview:
-        """An input in a segment; raises TritonModelException if the segment no longer exists."""
+        """Return an input in a segment, copied or mapped.
+
+        Raises:
+            TritonModelException: the segment does not exist any more.
+        """
         copied = shared_tensors.copy_of(place)
         if copied is not None:
             return copied
@@ -213,11 +231,13 @@ class BatchExecution:
         return self.inputs.view(place)
 
     def is_cancelled(self, member: int) -> bool:
+        """Return whether a member was cancelled, after reading controls that have arrived."""
         if member not in self.cancelled:
             self._poll_controls()
         return member in self.cancelled
 
     def on_control(self, member: int, kind: int) -> None:
+        """Handle a control of a member: CANCEL, PAUSE or RESUME."""
         if kind == CANCEL:
             self.cancelled.add(member)
         state = None if self._open_requests is None else self._open_requests.get(member)
@@ -225,19 +245,21 @@ class BatchExecution:
             state.on_control(kind)
 
     def send_replies(self, replies: list[wire.Reply], inputs: MappedInputs | None = None) -> None:
+        """Send replies of response senders, as `ReplySink.send_replies` does."""
         self._sink.send_replies(self.number, replies, inputs)
 
     def send_from_finalizer(self, reply: wire.Reply) -> None:
+        """Send a reply without waiting for any lock that this thread may hold."""
         self._sink.send_from_finalizer(self.number, reply)
 
     def finish(self, replies: list[wire.Reply]) -> None:
-        """Send the replies that execute() returned; other members respond by senders."""
+        """Send the replies that execute() has returned; senders respond for other members."""
         self.mark_responded(replies)
         self._sink.send_replies(self.number, replies, self.inputs, executed=True)
         self.release_requests()
 
     def mark_responded(self, replies: Sequence[wire.Reply]) -> None:
-        """execute() returned these replies: senders that the model got are of no use any more."""
+        """Mark the members of replies that execute() has returned; their senders are of no use."""
         held = self.held
         if held:
             for reply in replies:
@@ -245,7 +267,7 @@ class BatchExecution:
                     held[reply[0]].responded = True
 
     def release_requests(self) -> None:
-        """execute() has returned: from now on only the model holds requests' states."""
+        """Drop the requests' states after execute(); from now on only the model holds them."""
         self.returned = True
         self.held = {}
 
@@ -256,7 +278,7 @@ def reply_of(
     response: InferenceResponse,
     buffer: wire.Range | None = None,
 ) -> wire.Reply:
-    """A response on the wire, as a final one. buffer: a segment that outputs may be written to."""
+    """Return the reply of a final response; outputs may be written to the buffer's segment."""
     if response._error is not None:
         return failure(member, response._error, by_model=True)
     about = []
@@ -269,12 +291,12 @@ def reply_of(
     if response._parameters:
         meta = b'{"outputs":%b,"parameters":%b}' % (meta, response._parameters.encode())
     tensors = raws if buffer is None else shared_tensors.write_outputs(raws, buffer)
-    # Quicker than calling the class.
+    # This is quicker than calling the class.
     return _new_tuple(wire.Reply, (member, 0, meta, tensors))
 
 
 def failure(member: int, error: TritonError, *, by_model: bool = False) -> wire.Reply:
-    """An error on the wire. by_model: it is the model's response, not a failure to make one."""
+    """Return the reply of an error; by_model means that the model itself has responded with it."""
     meta = json.dumps([error.code().name, error.message(), by_model]).encode()
     return wire.Reply(member, wire.ERROR, meta, ())
 
@@ -293,7 +315,7 @@ def check_response(response: Any, state: RequestState | None) -> None:
     has_sender = state is not None and state.has_sender
     rescheduled = state is not None and state.rescheduled
     if rescheduled and response is not None:
-        # Triton's text, with its typing error.
+        # The text is Triton's, with its typing error.
         raise ModelMisuse(
             "Expected a None object in the execute function return list for reschduled request, "
             f"found type '{type(response)}'."

@@ -1,4 +1,4 @@
-"""Reads the frames that the executor sends, in whichever thread has the time for it."""
+"""Reads the frames that the executor sends, in a waiting thread or in a thread of its own."""
 
 from __future__ import annotations
 
@@ -28,31 +28,35 @@ class FrameReader:
         self._thread: threading.Thread | None = None
 
     def add_handlers(self, handlers: Mapping[int, Handler]) -> None:
-        """By kind."""
+        """Add handlers by the kind of their frames."""
         self._handlers.update(handlers)
 
     @property
     def has_thread(self) -> bool:
-        """Whether a thread of its own reads."""
+        """True if a dedicated thread reads."""
         return self._thread is not None
 
     def start_thread(self) -> None:
-        """Have a thread of its own read from now on."""
+        """Start a thread that reads from now on, unless there is one."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="nereid", daemon=True)
             self._thread.start()
 
     def in_thread(self) -> bool:
-        """Whether this is the thread that reads, and so must not wait for a frame."""
+        """Return whether this is the reading thread, which must not wait for a frame's effect."""
         return threading.current_thread() is self._thread
 
     def read_frame(self) -> None:
-        """Wait for a frame and handle it; raises wire.LostError."""
+        """Wait for a frame and handle it.
+
+        Raises:
+            wire.LostError: the executor has closed the socket.
+        """
         with self._lock:
             self._handle(*self._channel.receive())
 
     def read_arrived(self) -> None:
-        """Handle the frames that have arrived, unless another thread does; without waiting."""
+        """Handle the frames that have arrived, without waiting, unless another thread does."""
         if self._thread is None and self._lock.acquire(blocking=False):
             try:
                 while (frame := self._channel.receive_nowait()) is not None:
@@ -68,7 +72,7 @@ class FrameReader:
         except wire.LostError:
             pass
         except Exception:
-            # The executor broke the protocol: it starts another worker.
+            # The executor broke the protocol. This process ends, and the executor starts another.
             traceback.print_exc()
             sys.stderr.flush()
         finally:

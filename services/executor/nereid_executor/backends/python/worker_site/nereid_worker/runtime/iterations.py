@@ -1,6 +1,6 @@
-"""Requests of models with iterative sequences, which may get a request again in a batch to come.
+"""Requests of models with iterative sequences, which may get a request again in a later batch.
 
-The model may keep a response sender over all iterations of its request.
+The model may keep a response sender for all iterations of its request.
 """
 
 from __future__ import annotations
@@ -20,30 +20,33 @@ if TYPE_CHECKING:
     from ..pb_utils.responses import InferenceResponse
     from .execution import BatchExecution
 
-# Of responses that wait for their request's next iteration.
+# Bound of responses that wait for their request's next iteration.
 _MOST_UNSENT = 256
 
 
 class IterativeState(RequestState):
-    """A RequestState for all iterations of a request. Between them its senders' responses wait."""
+    """A `RequestState` for all iterations of a request.
+
+    Responses that senders send between two iterations wait for the next one.
+    """
 
     def __init__(
         self, batch: BatchExecution, member: int, outputs: frozenset[str], number: str
     ) -> None:
-        """number: identifies the request at its instance."""
+        """Make a state; number identifies the request at its instance."""
         super().__init__(batch, member, outputs)
         self.number = number
         self._lock = threading.RLock()
-        # None: the request is in a batch.
+        # Responses that wait; None while the request is in a batch.
         self._unsent: list[tuple[InferenceResponse | None, bool]] | None = None
 
     def suspend(self) -> None:
-        """Its iteration has ended."""
+        """Let responses wait from now on, because the iteration has ended."""
         with self._lock:
             self._unsent = []
 
     def resume(self, batch: BatchExecution, member: int) -> None:
-        """The request is in this batch, which begins."""
+        """Continue in this batch, which begins, and send the responses that have waited."""
         with self._lock:
             self._batch, self.member = batch, member
             self.rescheduled = self.responded = False
@@ -52,7 +55,7 @@ class IterativeState(RequestState):
                 super()._send(response, final)
 
     def _send(self, response: InferenceResponse | None, final: bool) -> None:
-        # Not with the lock held: the client may keep it waiting for long.
+        # This waits without the lock, because the client may keep it waiting for long.
         resumed = self.resumed
         if resumed is not None and not self.is_cancelled():
             resumed.wait()
@@ -72,16 +75,16 @@ class Iterations:
     """The requests of one model that wait for their next iteration."""
 
     def __init__(self) -> None:
-        # By number. Those whose senders the model does not keep are forgotten.
+        # States by number. A state is forgotten if the model keeps no sender of its request.
         self._suspended: weakref.WeakValueDictionary[str, IterativeState]
         self._suspended = weakref.WeakValueDictionary()
 
     def begin_request(
         self, execution: BatchExecution, request: InferenceRequest, iteration: str
     ) -> None:
-        """Give a request its state, which it has from earlier iterations if the model kept it.
+        """Give a request its state, which is that of earlier iterations if the model has kept it.
 
-        iteration: the request's number, a dot, and the iteration's.
+        iteration has the form <request's number>.<iteration's number>.
         """
         number, _, index = iteration.partition(".")
         member = request._member
@@ -93,7 +96,7 @@ class Iterations:
             state.resume(execution, member)
 
     def end_iteration(self, requests: Iterable[InferenceRequest]) -> list[wire.Reply]:
-        """The model has executed these requests: replies for those that it wants again."""
+        """Return replies for the executed requests that the model wants again."""
         replies = []
         for request in requests:
             state = request._state
@@ -103,7 +106,7 @@ class Iterations:
                 state.suspend()
                 self._suspended[state.number] = state
             else:
-                # A null request, or a warm-up's: it does not come again.
+                # A null request, or one of a warm-up, does not come again.
                 state.responded = True
             replies.append(wire.Reply(request._member, wire.RESCHEDULED, b"", ()))
         return replies

@@ -1,4 +1,4 @@
-"""Runs a worker's model: requests in, replies out."""
+"""Runs a worker's model: executes requests and returns replies."""
 
 from __future__ import annotations
 
@@ -25,24 +25,33 @@ if TYPE_CHECKING:
 
 
 class ModelRunner:
-    """One initialised model. The main thread executes its batches."""
+    """An initialised model. The main thread executes its batches."""
 
     def __init__(self, model: Any, name: str, *, decoupled: bool, iterative: bool = False) -> None:
-        """name: the instance's. iterative: the model may have requests scheduled again."""
+        """Run a model; name is the instance's.
+
+        iterative means that the model may have requests rescheduled.
+        """
         self._model, self._name = model, name
         self._execute = model.execute
         self.decoupled = decoupled
         self.iterative = iterative
         self._iterations = Iterations()
-        # Where an async execute() runs.
+        # The event loop that runs an async execute().
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def has_is_ready(self) -> bool:
+        """True if the model has a method is_ready()."""
         return callable(getattr(self._model, "is_ready", None))
 
     def is_ready(self) -> bool:
-        """What the model says; raises TypeError if that is no bool, and whatever it raises."""
+        """Return the result of the model's own method of this name.
+
+        Raises:
+            TypeError: the result is not a bool.
+            Exception: any exception that the model raises.
+        """
         returned = self._model.is_ready()
         if inspect.isawaitable(returned):
             returned = self._await_result(returned)
@@ -51,12 +60,13 @@ class ModelRunner:
         return returned
 
     def _await_result(self, awaitable: Any) -> Any:
-        """The result, awaited in the event loop that execute() runs in, if it has one."""
+        """Return an awaitable's result, in the event loop of execute() if there is one."""
         if self._loop is None:
             return asyncio.run(_awaiting(awaitable))
         return asyncio.run_coroutine_threadsafe(_awaiting(awaitable), self._loop).result()
 
     def finalize(self) -> None:
+        """Finalise the model, if it has such a method."""
         if hasattr(self._model, "finalize"):
             self._model.finalize()
 
@@ -68,7 +78,7 @@ class ModelRunner:
         tensors: Sequence[Any],
         meta: bytes,
     ) -> None:
-        """Make the next member of a batch a request for the model."""
+        """Add the next member of a batch: a request for the model, or a reply if it was lost."""
         execution.requested_outputs.append(form.requested_outputs)
         try:
             request = make_request(form, tensors, execution, member)
@@ -80,13 +90,13 @@ class ModelRunner:
         if iteration and self.iterative:
             self._iterations.begin_request(execution, request, iteration)
         if self.decoupled:
-            # A request is complete when the model holds it no longer.
+            # A request is complete when the model does not hold its state any more.
             execution.state_of(request)
         execution.requests.append(request)
 
     def execute(self, execution: BatchExecution) -> list[wire.Reply]:
-        """Run the model; its replies. Members without one respond by their senders."""
-        # Taken out of the execution, so that once they are executed only the model holds them.
+        """Execute a batch and return its replies; senders respond for members without a reply."""
+        # The requests are taken out of the execution, so that afterwards only the model holds them.
         requests, execution.requests = execution.requests, []
         execution.members = [request._member for request in requests]
         if not requests:
@@ -105,12 +115,12 @@ class ModelRunner:
         return execution.rejected + replies if execution.rejected else replies
 
     def _run_coroutine(self, coroutine: Any, requests: list[InferenceRequest]) -> Any:
-        """The result of an async execute(), which a decorator may hide."""
+        """Return the result of an async execute(), which a decorator may hide."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="asyncio", daemon=True).start()
         if self.decoupled:
-            # Not waited for: the next batch may come while this one still runs.
+            # The coroutine is not awaited, because the next batch may come while it still runs.
             coroutine = self._watch_decoupled(coroutine, requests)
         elif requests[0]._execution is not None:
             current_batch.set(requests[0]._execution.number)
@@ -130,7 +140,7 @@ class ModelRunner:
                     request.get_response_sender().send(failed, FINAL)
 
     def _send_rescheduled(self, requests: list[InferenceRequest]) -> None:
-        """Send back what an async execute() wants again."""
+        """Send replies for the requests that an async execute() wants again."""
         execution = requests[0]._execution
         if self.iterative and isinstance(execution, BatchExecution):
             replies = self._iterations.end_iteration(requests)
@@ -138,7 +148,11 @@ class ModelRunner:
                 execution.send_replies(replies)
 
     def _replies(self, execution: BatchExecution, returned: Any) -> list[wire.Reply]:
-        """Replies made of what execute() returned; raises ModelMisuse."""
+        """Return the replies of the responses that execute() has returned.
+
+        Raises:
+            ModelMisuse: it has returned something invalid.
+        """
         if self.decoupled:
             self._check_none(returned)
             return []
@@ -178,13 +192,16 @@ class ModelRunner:
         return TritonError(message)
 
     def failure(self, member: int, text: str) -> wire.Reply:
-        """The reply to a member whose execution failed."""
+        """Return the reply to a member whose execution failed."""
         return failure(member, self._error(text))
 
     def failures(
         self, execution: BatchExecution, text: str, *, again: bool = False
     ) -> list[wire.Reply]:
-        """Replies to all members of a failed batch, or (not again) to those without a response."""
+        """Return error replies to the members of a failed batch.
+
+        With again they are for all members, and otherwise for those without a response.
+        """
         responded = {member for member, state in execution.held.items() if state.responded}
         return [
             self.failure(member, text)

@@ -1,7 +1,7 @@
-"""What a model prints, as lines of the executor's log: they say whose they are, and are text only.
+"""Output that a model prints, as lines of the executor's log with the instance's name.
 
-A model may print what clients sent: a line of its own making must not look like one of the
-server's, nor reach a terminal with escape sequences.
+A model may print text that clients have sent. A printed line must not look like one of the
+server's, and must not send escape sequences to a terminal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import sys
 import threading
 from typing import Any, TextIO
 
-# As in the services' logs: C0 and C1 but for the tab, line separators, bidirectional controls.
+# Characters that are escaped, as in the services' logs: C0 and C1 except for the tab, line
+# separators, bidirectional controls, and surrogates.
 _CONTROLS = re.compile(
     r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -19,16 +20,18 @@ _MAX_LINE = 1 << 16
 
 
 class PrintedLines:
-    """Stands in for sys.stdout or sys.stderr; what is not written as text passes it by."""
+    """Replaces sys.stdout or sys.stderr; only text goes through it, other calls to the stream."""
 
     def __init__(self, stream: TextIO, instance: str) -> None:
         self._stream = stream
         self._instance = instance
-        # print() writes a line in pieces, and threads print at once.
+        # The lock and `_begun` exist because print() writes a line in pieces, and threads print
+        # concurrently.
         self._lock = threading.Lock()
         self._begun = ""
 
     def write(self, text: str) -> int:
+        """Write text; a line is written once it is complete, or has 65,536 characters."""
         with self._lock:
             *lines, self._begun = (self._begun + text).split("\n")
             while len(self._begun) >= _MAX_LINE:
@@ -39,11 +42,12 @@ class PrintedLines:
         return len(text)
 
     def writelines(self, lines: Any) -> None:
+        """Write several texts."""
         for line in lines:
             self.write(line)
 
     def finish(self) -> None:
-        """Write what has no end of line."""
+        """Write the incomplete line, if there is one, and flush the stream."""
         with self._lock:
             if self._begun:
                 self._write_line(self._begun)
@@ -51,6 +55,7 @@ class PrintedLines:
         self._stream.flush()
 
     def isatty(self) -> bool:
+        """Return False, so that nothing is printed with colours."""
         return False
 
     def __getattr__(self, name: str) -> Any:
@@ -67,13 +72,13 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def begin_lines(instance: str) -> None:
-    """Write prints as lines of this instance from now on."""
+    """Write printed text as lines of this instance from now on."""
     sys.stdout = PrintedLines(sys.stdout, instance)
     sys.stderr = PrintedLines(sys.stderr, instance)
 
 
 def finish_lines() -> None:
-    """Write what the process has not written yet; it ends."""
+    """Write all text that is still buffered, because the process ends."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, PrintedLines):
             stream.finish()

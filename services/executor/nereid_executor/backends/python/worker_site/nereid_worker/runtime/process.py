@@ -1,4 +1,4 @@
-"""The worker's process: its arguments and its end. It is started by nereid_worker.__main__."""
+"""The worker's process: its arguments and its end; nereid_worker.__main__ runs it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SET_PARENT_DEATH_SIGNAL = 1
 
 
 def main(stream_server: type[StreamServer] | None = None) -> None:
-    """Run the worker and end the process. stream_server: as of run_worker."""
+    """Run the worker and end the process; stream_server is passed on to run_worker()."""
     descriptor, memory, parent = map(int, sys.argv[1:4])
     _die_with_parent(parent)
     sys.argv = [""]
@@ -42,7 +42,7 @@ def main(stream_server: type[StreamServer] | None = None) -> None:
         traceback.print_exc()
     finally:
         finish_lines()
-        # The model's threads that never end must not keep the process.
+        # Threads of the model that never end must not keep the process alive.
         os._exit(code)
 
 

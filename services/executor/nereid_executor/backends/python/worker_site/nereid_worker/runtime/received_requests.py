@@ -1,4 +1,4 @@
-"""The requests that a model gets, made of what its executor sends."""
+"""Makes the requests that a model executes from the data that its executor sends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _new = object.__new__
 
 
 class Form:
-    """The inputs and outputs that requests with the same form have."""
+    """Inputs and outputs that all requests with the same form have."""
 
     def __init__(self, text: bytes) -> None:
         about = json.loads(text)
@@ -30,9 +30,12 @@ class Form:
 def make_request(
     form: Form, raws: Sequence[Any], execution: BatchExecution, member: int
 ) -> InferenceRequest:
-    """The request of this member; raises TritonModelException if its segment was lost.
+    """Make the request of a member.
 
-    raws: its inputs, and last, if there is one, the buffer for its outputs.
+    raws has the inputs, and as a last element the buffer for outputs, if there is one.
+
+    Raises:
+        TritonModelException: the segment of an input does not exist any more.
     """
     if wire.Range in map(type, raws):
         if len(raws) > len(form.inputs):
@@ -53,9 +56,9 @@ def make_request(
 
 
 def apply_metadata(request: InferenceRequest, meta: bytes) -> str:
-    """Set what the executor sent about a request beside its tensors.
+    """Set a request's metadata, which the executor has sent in addition to its tensors.
 
-    Returns which iteration of the request it is; empty: its sequence is not iterative.
+    Returns the iteration of the request, which is empty if its sequence is not iterative.
     """
     about = json.loads(meta)
     request._request_id = about.get("id", "")

@@ -1,8 +1,8 @@
 """A worker with an initialised model: it executes batches until the executor finalises it.
 
 The main thread runs the model. It also reads the socket, unless requests may stay open after
-execute() has returned, or the model has is_ready(): then a thread does that, since the main one may
-be busy.
+execute() has returned or the model has is_ready(): then another thread reads, because the main
+thread may be busy.
 """
 
 from __future__ import annotations
@@ -33,42 +33,52 @@ if TYPE_CHECKING:
 
 _CONTROL = Struct("<QII")
 _FORM = Struct("<Q")
-# How often lost response senders are garbage collected while their requests are open.
+# Bounds of the interval at which lost response senders are collected while requests are open.
 FIRST_COLLECT_S = 1.0
 LONGEST_COLLECT_S = 60.0
 
 
 class StreamServer(Protocol):
-    """Serves the instance's stream in this process; made anew for each stream."""
+    """Serves one stream of the instance in this process."""
 
     def __init__(self, serving: Serving, about: dict[str, Any], stopped: threading.Event) -> None:
-        """about: the SERVE frame. stopped: set before stop() is called."""
+        """Prepare to serve the stream of a SERVE frame; stopped is set before stop() is called."""
 
     def serve(self) -> list[Any] | None:
-        """Until the stream ends or stop(). None: in good order; else a status and a message, the
-        status None if the scheduler broke the protocol.
+        """Serve until the stream ends or stop() is called.
+
+        Returns None if there was no error, else a status and a message. The status is None if the
+        scheduler broke the protocol.
         """
 
     def stop(self, *, cut: bool) -> None:
-        """Have serve() return once all batches have their responses. From the reading thread.
+        """Have serve() return once all batches have their responses.
 
-        cut: the scheduler is lost, and the stream of no use.
+        The reading thread calls this. cut means that the scheduler is lost, and the stream with it.
         """
 
     def on_output_buffer(self, number: int, buffer: list[Any] | None) -> None:
-        """The executor's response to the REQUEST_OUTPUT_BUFFER of this number. From the reading
-        thread; raises wire.WireError: there is none.
+        """Handle the executor's response to the REQUEST_OUTPUT_BUFFER of this number.
+
+        The reading thread calls this.
+
+        Raises:
+            wire.WireError: there is no such request.
         """
 
     def on_link(self, about: dict[str, Any] | None) -> None:
-        """The executor's response to REQUEST_LINK. From the reading thread."""
+        """Handle the executor's response to REQUEST_LINK; the reading thread calls this."""
 
     def caller_context(self, batch: int | None) -> dict[str, Any]:
-        """As Executions.caller_context; batch: the one that this thread executes, if known."""
+        """Describe the requests on whose behalf this thread makes a call.
+
+        batch is the number of the batch that this thread executes, and 0 if that is not known. None
+        means the main thread.
+        """
 
 
 class Serving:
-    """One initialised model, and what the executor asks of it."""
+    """Handles the executor's frames for one initialised model."""
 
     def __init__(
         self,
@@ -87,7 +97,7 @@ class Serving:
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ending = False
         self._make_stream_server = stream_server
-        # Of the current stream, if it is served here; and whether it shall end.
+        # Server of the current stream, if it is served here; the event means that it shall end.
         self._stream_server: StreamServer | None = None
         self._stopped = threading.Event()
         reader.add_handlers(
@@ -105,10 +115,14 @@ class Serving:
         )
 
     def run(self) -> None:
-        """Until FINALIZE is done; raises wire.LostError when the executor closes the socket."""
+        """Execute batches until the model is finalised.
+
+        Raises:
+            wire.LostError: the executor has closed the socket.
+        """
         gc.collect()
         gc.freeze()
-        # Frames for such models must be read while they execute.
+        # These models need frames that arrive while they execute.
         if self.runner.decoupled or self.runner.has_is_ready:
             self.reader.start_thread()
         while not self._ending:
@@ -125,8 +139,8 @@ class Serving:
             try:
                 return self._work.get(timeout=pause_s if self.executions else None)
             except queue.Empty:
-                # A lost sender responds when it is collected; in a reference cycle that takes the
-                # garbage collector, which does not run by itself in a process that waits.
+                # A lost sender responds when it is collected. If it is in a reference cycle, that
+                # takes the garbage collector, which does not run by itself in a waiting process.
                 gc.collect()
                 pause_s = min(2 * pause_s, LONGEST_COLLECT_S)
 
@@ -173,9 +187,9 @@ class Serving:
 
     def _on_readiness_query(self, body: bytearray) -> None:
         number = json.loads(bytes(body))
-        # Before the model is asked: this process is not the one that hangs.
+        # This response, before the model is asked, shows that this process does not hang.
         self.connection.notify(wire.READY, [number, None])
-        # In a thread of its own: is_ready() may take long, and batches must not wait for it.
+        # is_ready() has a thread of its own, because it may take long and batches must not wait.
         report = partial(self._report_ready, number)
         threading.Thread(target=report, name="is_ready", daemon=True).start()
 
@@ -210,13 +224,13 @@ class Serving:
         self._stream_server.on_output_buffer(*json.loads(bytes(body)))
 
     def _on_link(self, body: bytearray) -> None:
-        # It may come when the stream is over.
+        # The response may come when the stream is over.
         if self._stream_server is not None:
             self._stream_server.on_link(json.loads(bytes(body)))
 
     def _serve_stream(self, about: dict[str, Any]) -> None:
-        """Serve it until it ends or STOP comes, and report how it ended."""
-        # While the model executes, others read what the executor sends.
+        """Serve the stream until it ends or STOP comes, and report how it ended."""
+        # Another thread must read the executor's frames while the model executes.
         self.reader.start_thread()
         try:
             if self._make_stream_server is None:
@@ -229,7 +243,7 @@ class Serving:
         self.executions.stream_context = server.caller_context
         gc.collect()
         gc.freeze()
-        # The batches of the warm-up were numbered by the executor, those to come by the scheduler.
+        # The executor has numbered the warm-up's batches; the scheduler numbers the next ones.
         self.executions.note_begun(0)
         self.connection.notify(wire.SERVED, server.serve())
         self._stream_server = self.executions.stream_context = None

@@ -1,4 +1,4 @@
-"""A worker's life: load the model's file, initialise the model, serve until told to finalise."""
+"""A worker's life: load the model's file, initialise the model, serve until FINALIZE."""
 
 from __future__ import annotations
 
@@ -29,12 +29,15 @@ if TYPE_CHECKING:
 def run_worker(
     channel: Channel, last_batch: Any, stream_server: type[StreamServer] | None = None
 ) -> int:
-    """Run until the executor says so; the process's exit code. Raises wire.LostError.
+    """Run until the executor finalises the model; return the process's exit code.
 
-    stream_server: serves the instance's stream in this process, where that is possible.
+    stream_server serves the instance's stream in this process, if that is possible.
+
+    Raises:
+        wire.LostError: the executor has closed the socket.
     """
     modules.register()
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a pipe's or file's
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # it is a TextIOWrapper
     channel.send(wire.STARTED, [])
     kind, body = channel.receive()
     about = json.loads(bytes(body))
@@ -75,12 +78,18 @@ def run_worker(
 
 
 def _model_class(about: dict[str, Any]) -> Any:
-    """The file's TritonPythonModel. Raises whatever importing it raises."""
+    """Return the class TritonPythonModel of the model's file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        AttributeError: it has no such class.
+        Exception: any exception that importing the file raises.
+    """
     path = Path(about["version_path"])
     file = path / about["filename"]
     if not file.is_file():
         raise FileNotFoundError(f"Python model file not found in '{file}'")
-    # As a module of the version's folder, so that relative imports work in it.
+    # The file is imported as a module of the version's folder, so that relative imports work in it.
     sys.path += [str(path), str(path.parent)]
     module = importlib.import_module(f"{path.name}.{file.stem}")
     if not hasattr(module, "TritonPythonModel"):
@@ -89,7 +98,7 @@ def _model_class(about: dict[str, Any]) -> Any:
 
 
 def _auto_completed(about: dict[str, Any]) -> Any:
-    """The configuration after auto_complete_config; None: the model has no such function."""
+    """Return the configuration that auto_complete_config() leaves, or None if there is none."""
     model_class = _model_class(about)
     if not hasattr(model_class, "auto_complete_config"):
         return None
