@@ -1,1 +1,1 @@
-"""What all of Nereid's services agree on; knows no service."""
+"""Library that all of Nereid's services share; knows no service."""

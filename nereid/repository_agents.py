@@ -1,6 +1,6 @@
-"""What repository agents implement: they check, decrypt or replace a model's files before a load.
+"""Contract of repository agents, which check, decrypt or replace a model's files before a load.
 
-A model asks for them by name (model_repository_agents in its configuration); a package offers its
+A model asks for agents by name (model_repository_agents in its configuration). A package offers its
 own as entry points of the group nereid.repository_agents, each a class derived from
 RepositoryAgent. They run in executors, in threads.
 """
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AgentModel:
-    """A model version that is about to be loaded, or was unloaded.
+    """Model version that is about to be loaded, or was unloaded.
 
-    directory: the model's, with this version's folder and what is beside the versions; it may lack
-    other versions. parameters: the agent's, of the model's configuration.
+    directory: the model's directory, with this version's folder and everything beside the versions;
+        it may lack other versions.
+    parameters: the agent's parameters in the model's configuration.
     """
 
     name: str
@@ -34,20 +35,28 @@ class RefusedError(Exception):
 
 
 class RepositoryAgent:
-    """One object for each executor, whose methods may be called by several threads at a time."""
+    """Agent of one executor.
+
+    Each executor has one object, whose methods may be called by several threads at a time.
+    """
 
     def before_load(self, model: AgentModel) -> Path | None:
-        """Called once before a version's file is described and its instances are loaded. Returns
-        the model's directory to load from in place of model.directory; None: that one.
+        """Check or replace a model's files; return the directory to load from, or None.
 
-        Must not change what is in model.directory: others load from there, too.
+        Called once before a version's file is described and its instances are loaded. The returned
+        directory is a model's directory that is used in place of model.directory; None means
+        model.directory itself.
+
+        Must not change the content of model.directory: other loads use it, too.
 
         Raises:
-            RefusedError: the model must not be loaded. So it is after any other exception, whose
-                text is in the executor's log alone.
+            RefusedError: the model must not be loaded. After any other exception it is not loaded
+                either, but the exception's text is only in the executor's log.
         """
 
     def after_unload(self, model: AgentModel) -> None:
-        """Called once after the version's last instance was unloaded, or could not be loaded, if
-        before_load() returned. model.directory is as in that call.
+        """Clean up after a version, if before_load() returned for it.
+
+        Called once after the version's last instance was unloaded, or could not be loaded.
+        model.directory is the same as in that call.
         """

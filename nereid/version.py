@@ -7,19 +7,26 @@ from pathlib import Path
 
 _DISTRIBUTION = "nereid-mesh"
 _PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
-# Of those that pyproject.toml lists to be compiled.
+# One of the modules that pyproject.toml lists to be compiled.
 _COMPILED_MODULE = "nereid.core.wire.varint"
 
 
 def is_compiled() -> bool:
-    """Whether the modules that pyproject.toml lists run compiled (docs/operators/deploy.md)."""
+    """Return whether the modules that pyproject.toml lists run compiled.
+
+    docs/operators/deploy.md describes the compiled form.
+    """
     spec = util.find_spec(_COMPILED_MODULE)
     return spec is not None and not (spec.origin or "").endswith(".py")
 
 
 def version(pyproject: Path = _PYPROJECT) -> str:
-    """In a checkout that is not installed, what pyproject.toml says; without one, "unknown"."""
-    # Services ask for the form alone when they start.
+    """Return the version of the installed distribution.
+
+    In a checkout that is not installed, it is the version in pyproject.toml; without such a file,
+    "unknown".
+    """
+    # Imported late: services call only is_compiled() when they start.
     import tomllib  # noqa: PLC0415
     from importlib import metadata  # noqa: PLC0415
 

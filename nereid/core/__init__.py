@@ -1,4 +1,4 @@
-"""What at least two services share about inference: requests, responses, tensors, errors, codecs.
+"""Inference vocabulary of at least two services: requests, responses, tensors, errors, codecs.
 
 Not here: sockets (`nereid.rpc`), configuration (`nereid.model_config`), anything that only one
 service needs.

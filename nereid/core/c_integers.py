@@ -10,9 +10,10 @@ _MAX_CHARACTERS: Final = 63
 
 
 def parse_c_integer(text: str) -> int | None:
-    """White space, a sign and digits; what follows is ignored. None: there are no digits.
+    """Return the integer at the start of a text, or None if there are no digits.
 
-    Numbers with very many digits are returned as one beyond any range that C knows.
+    White space and a sign may come before the digits; the rest of the text is ignored. Numbers with
+    very many digits are returned as a number beyond any range that C knows.
     """
     match = _INTEGER.match(text)
     if match is None:

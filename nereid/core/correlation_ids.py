@@ -1,7 +1,7 @@
 """Correlation ids: the client's number or text for a sequence of requests.
 
-A number is unsigned and of 64 bits; gRPC's field is signed, so that -1 arrives for the largest one.
-Requests keep what arrived, because responses of ensembles repeat it.
+A number is unsigned and has 64 bits; gRPC's field is signed, so that the largest one arrives as -1.
+Requests keep the value that arrived, because responses of ensembles repeat it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def check_length(text: str) -> None:
 
 
 def as_unsigned(number: int) -> int:
-    """The number that is meant by a signed one."""
+    """Return the unsigned number that a signed field stands for."""
     return number & _UINT64
 
 
 def as_signed(number: int) -> int:
-    """The number that the protocols' signed fields have for an unsigned one."""
+    """Return the number that the protocols' signed fields have for an unsigned one."""
     return number - (1 << 64) if number >= 1 << 63 else number

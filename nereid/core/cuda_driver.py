@@ -1,8 +1,8 @@
 """NVIDIA's driver library through ctypes: functions, errors, and each GPU's primary context.
 
-Every machine with a GPU has the driver; CUDA's runtime library is not always installed, and must be
-of one version with what else the process has loaded. Both use a GPU's primary context, so that
-addresses, streams and events are the same in either. Nothing is loaded before it is asked for.
+Every machine with a GPU has the driver. CUDA's runtime library is not always installed, and its
+version must match the other CUDA code in the process. Both use a GPU's primary context, so that
+addresses, streams and events are the same in either. Nothing is loaded before it is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "cuDevicePrimaryCtxRetain": (ctypes.POINTER(Pointer), ctypes.c_int),
     "cuCtxSetCurrent": (Pointer,),
 }
-# cuGetErrorName is not among those: a caller's library may be without it.
+# cuGetErrorName is not among the functions, because a caller's library may lack it.
 _ERRORS: Final = {
     1: "invalid value",
     2: "out of memory",
@@ -48,20 +48,23 @@ class DriverError(Exception):
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
-        # CUresult; 0: no call was made.
+        # The call's CUresult; 0 if no call was made.
         self.code = code
 
 
 class CudaDriver:
-    """Some functions of libcuda, on the primary context of each GPU. For any thread, which has its
-    own current GPU.
+    """Some functions of libcuda, on the primary context of each GPU.
+
+    Any thread may use it; each has its own current GPU.
     """
 
     def __init__(self, library: Any, functions: Mapping[str, tuple[Any, ...]]) -> None:
-        """functions: names and argument types; all return 0 or the number of an error.
+        """Look up functions and initialise the driver.
+
+        functions: argument types by name; all functions return 0 or the number of an error.
 
         Raises:
-            AttributeError: the library is without one of them.
+            AttributeError: the library lacks one of the functions.
             DriverError: there is no usable GPU.
         """
         self._functions = {}
@@ -73,7 +76,7 @@ class CudaDriver:
         self.call("cuInit", 0)
 
     def select_device(self, device_id: int) -> None:
-        """Make a GPU, by CUDA's number, current for this thread's calls that follow."""
+        """Make a GPU, by CUDA's number, current for this thread's next calls."""
         context = self._contexts.get(device_id)
         if context is None:
             device, context = ctypes.c_int(), ctypes.c_void_p()
@@ -83,20 +86,20 @@ class CudaDriver:
         self.call("cuCtxSetCurrent", context)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Raises DriverError if the function reports an error."""
+        """Call a function; raise DriverError if it reports an error."""
         code = self._functions[name](*arguments)
         if code:
             text = _ERRORS.get(code, "see CUresult")
             raise DriverError(f"{name} failed with CUDA's error {code} ({text})", code)
 
     def query(self, name: str, *arguments: Any) -> int:
-        """The result of a function whose errors mean something to the caller."""
+        """Return the result of a function whose error numbers mean something to the caller."""
         return int(self._functions[name](*arguments))
 
 
 @functools.cache
 def load_library(name: str = _LIBRARY) -> Any:
-    """Load the machine's libcuda. Calling it again is cheap where there is one.
+    """Load the machine's libcuda; further calls are cheap once it is loaded.
 
     Raises:
         DriverError: there is none.

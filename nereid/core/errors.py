@@ -1,7 +1,7 @@
 """The one tree of errors that clients may see, and its mappings to gRPC and HTTP statuses.
 
 Knows no transport: a code is a number of the gRPC status table. Any other exception is a bug; the
-service that meets one logs it and responds with INTERNAL_MESSAGE.
+service that catches one logs it and responds with INTERNAL_MESSAGE.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 INTERNAL_MESSAGE = "internal error; the server's log has the cause"
-# Of a gateway and of a scheduler, as Triton's models say when they are asked to stop.
+# Message of a stopping gateway or scheduler; Triton's models respond with it when they are asked to
+# stop.
 STOPPING_MESSAGE = (
     "Server is stopping, scheduler for model has stopped accepting new inference requests"
 )
@@ -18,23 +19,31 @@ _MAX_MESSAGE: Final = 65536
 
 
 class ProtocolError(Exception):
-    """A service sent what the protocol between services excludes. Its stream ends for it; what was
-    in flight there runs again, and no client sees it.
+    """A service sent what the protocol between services excludes.
+
+    Its stream ends for it. Requests in flight there run again, and no client sees the error.
     """
 
 
 class NereidError(Exception):
-    """A failure with a text for the client. The class name is the metric label."""
+    """A failure with a text for the client.
+
+    The class name is the metric label.
+    """
 
     # The gRPC status code.
     code: ClassVar[int]
-    # See Unavailable; the others never say.
+    # Delay before a retry, see Unavailable; 0 for all other errors.
     retry_after_ms = 0
 
     def __init__(self, message: str, *, accepted: bool = False) -> None:
-        """accepted: the request was valid and failed later (HTTP then responds with text/plain)."""
+        """Create an error; its text is cut at 65,536 characters.
+
+        accepted: whether the request was valid and failed later (HTTP then responds with
+            text/plain).
+        """
         if len(message) > _MAX_MESSAGE:
-            # It quotes the client.
+            # A text this long quotes the client.
             message = message[:_MAX_MESSAGE] + "..."
         super().__init__(message)
         self.message = message
@@ -66,13 +75,13 @@ class DeadlineExceeded(NereidError):
 
 
 class NotFound(NereidError):
-    """What the request names does not exist."""
+    """The request names something that does not exist."""
 
     code = 5
 
 
 class AlreadyExists(NereidError):
-    """What the request would create exists already."""
+    """The request would create something that exists already."""
 
     code = 6
 
@@ -84,7 +93,7 @@ class PermissionDenied(NereidError):
 
 
 class Aborted(NereidError):
-    """The request may have run, and its model runs no request twice: only the client can decide."""
+    """The request may have run, and must not run twice: only the client can decide."""
 
     code = 10
 
@@ -107,24 +116,27 @@ class Unavailable(NereidError):
     code = 14
 
     def __init__(self, message: str, *, accepted: bool = False, retry_after_ms: int = 0) -> None:
-        """retry_after_ms: when a retry may find a place; 0: unknown. Fronts spread it, so that
-        clients do not come back all at once.
+        """Create an error after which a retry may succeed.
+
+        retry_after_ms: when a retry may find a place; 0 if unknown. Fronts spread it, so that
+            clients do not come back all at once.
         """
         super().__init__(message, accepted=accepted)
         self.retry_after_ms = retry_after_ms
 
 
 class MovedError(Unavailable):
-    """Another scheduler has the model, or is going to: the request is to be sent there, and has no
-    error.
+    """Another scheduler has the model, or is going to have it.
+
+    The request is to be sent there; this is no error of the request.
     """
 
 
-# gRPC status code to error; each direct subclass above states its own code.
+# Errors by gRPC status code; each direct subclass above has a code of its own.
 _ERROR_BY_CODE: Final = {cls.code: cls for cls in NereidError.__subclasses__()}
 
-# gRPC status code to HTTP status: Triton's table (HttpCodeFromError), in which all others are 400,
-# and three that Triton does not have: DeadlineExceeded, PermissionDenied and Aborted.
+# HTTP statuses by gRPC status code: Triton's table (HttpCodeFromError), in which all others are
+# 400, and three that Triton does not have: DeadlineExceeded, PermissionDenied and Aborted.
 _HTTP_STATUS_BY_CODE: Final[dict[int, int]] = {
     DeadlineExceeded.code: 504,
     NotFound.code: 404,
@@ -137,14 +149,14 @@ _HTTP_STATUS_BY_CODE: Final[dict[int, int]] = {
 
 
 def cause_of(error: BaseException) -> str:
-    """What a foreign exception says, for a text that quotes it; its type where it says nothing."""
+    """Return the text of a foreign exception, for quoting; its type if it has no text."""
     return str(error).strip() or type(error).__name__
 
 
 def error_from_code(
     code: int, message: str, *, accepted: bool = False, retry_after_ms: int = 0
 ) -> NereidError:
-    """The error with this gRPC status code; Unknown for a code outside the tree."""
+    """Return the error with this gRPC status code; Unknown for a code outside the tree."""
     error = _ERROR_BY_CODE.get(code, Unknown)(message, accepted=accepted)
     if retry_after_ms:
         error.retry_after_ms = retry_after_ms
@@ -152,5 +164,5 @@ def error_from_code(
 
 
 def http_status(code: int) -> int:
-    """The HTTP status for a gRPC status code."""
+    """Return the HTTP status for a gRPC status code."""
     return _HTTP_STATUS_BY_CODE.get(code, 400)

@@ -1,7 +1,4 @@
-"""Triton's backends, and the names of files by which a model is known to be theirs.
-
-Knows no configuration.
-"""
+"""Triton's backends, and the file names that identify a model of each. Knows no configuration."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ PYTHON_FILE: Final = "model.py"
 
 
 class KnownBackend(NamedTuple):
-    """A backend with the platform and the file name that imply it; "": no platform."""
+    """Backend with the platform and the file name that imply it; "" means no platform."""
 
     backend: str
     platform: str
     filename: str
 
 
-# In the order of Triton's checks.
+# Known backends, in the order of Triton's checks.
 KNOWN_BACKENDS: Final = (
     KnownBackend(TENSORFLOW, "tensorflow_savedmodel", "model.savedmodel"),
     KnownBackend(TENSORFLOW, "tensorflow_graphdef", "model.graphdef"),
@@ -41,7 +38,7 @@ KNOWN_BACKENDS: Final = (
 
 
 def model_file_backend(filenames: Collection[str]) -> tuple[str, str] | None:
-    """The (backend, platform) that a version directory's files imply, if any."""
+    """Return the (backend, platform) that a version directory's files imply, or None."""
     for known in KNOWN_BACKENDS:
         if known.filename in filenames:
             return known.backend, known.platform

@@ -1,5 +1,7 @@
-"""What tools write to an operator's terminal. Clients, servers and files chose much of it: no text
-of theirs moves the cursor, changes the order of what is read, or begins a line of its own.
+"""Output of tools on an operator's terminal.
+
+Clients, servers and files chose much of its text. No such text may move the cursor, change the
+order of what is read, or begin a line of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ _SHORT_ESCAPES: Final = {"\n": "\\n", "\r": "\\r"}
 
 
 def escape_controls(text: str) -> str:
-    """The text in one line, with escapes for controls and for what changes the order of text."""
+    """Return the text in one line, with controls and order-changing characters escaped."""
     return text if text.isprintable() else _CONTROLS.sub(_escape, text)
 
 
@@ -28,13 +30,13 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print each as one line."""
+    """Print each line as one line."""
     sys.stdout.write("".join(f"{escape_controls(line)}\n" for line in lines))
     sys.stdout.flush()
 
 
 def print_error(program: str, error: Exception | str) -> None:
-    """Say why a program fails, on stderr. Each line names the program."""
+    """Print on stderr why a program fails; each line names the program."""
     for line in str(error).split("\n"):
         sys.stderr.write(f"{program}: {escape_controls(line)}\n")
 

@@ -1,5 +1,5 @@
-"""A mesh with several schedulers, as its gateways and executors use it: where each request goes.
+"""Routing in a mesh with one or several schedulers, as its gateways and executors use it.
 
-routing_table decides, and is pure; mesh_router keeps the links and the pending requests; channels
-are for control calls.
+routing_table decides where each request goes, and is pure; mesh_router keeps the links and the
+pending requests; channels are for control calls.
 """

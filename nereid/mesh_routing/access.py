@@ -1,4 +1,4 @@
-"""What a service is given of the mesh's schedulers, however many there are."""
+"""Access to the mesh's schedulers, however many there are."""
 
 from __future__ import annotations
 
@@ -15,28 +15,31 @@ if TYPE_CHECKING:
 
 
 class OneScheduler:
-    """A MeshAccess whose only address never changes."""
+    """MeshAccess whose only address never changes."""
 
     def __init__(self, open_link: OpenLink, channel: rpc.Channel) -> None:
         self._open_link = open_link
         self._channels = (channel,)
 
     def channels(self) -> Sequence[rpc.Channel]:
+        """Return the only channel."""
         return self._channels
 
     def watch(self, on_addresses: Callable[[list[str]], None], _: object) -> None:
+        """Report the only address, which is empty, at once."""
         on_addresses([""])
 
     def open_link(self, _: str) -> OpenLink:
+        """Return the function that opens the only link."""
         return self._open_link
 
     def close_channel(self, address: str) -> None:
-        """Never called: the address stays."""
+        """Fail: the address never disappears, so this is never called."""
         raise AssertionError(address)
 
 
 class _LinkCodec:
-    """Requests to frames, frames to responses."""
+    """Codec of a link's client end: requests to frames, frames to responses."""
 
     def __init__(self) -> None:
         requests = RequestCodec()
@@ -45,10 +48,10 @@ class _LinkCodec:
 
 
 def dial_scheduler(channel: rpc.Channel, domain: str = "", *, for_models: bool = False) -> OpenLink:
-    """A link over a channel, which is dialled again for as long as it is open.
+    """Return a function that opens a link over a channel; it is dialled again until it is closed.
 
-    domain: of the memory that this process shares (nereid.shm.segments.shm_namespace). for_models:
-    requests are calls of models, and are not sent again when the link breaks.
+    domain: domain of this process's shared memory (nereid.shm.segments.shm_namespace).
+    for_models: whether requests are calls of models, which are not sent again when the link breaks.
     """
     metadata = [(SHM_NAMESPACE_KEY, domain)]
     if for_models:

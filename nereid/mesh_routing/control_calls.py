@@ -1,6 +1,6 @@
 """Calls of the scheduler's control plane, bytes in and bytes out.
 
-Every call raises NereidError: what the scheduler replied, or Unavailable when it did not. Knows
+Every call raises NereidError: the scheduler's error, or Unavailable if it did not reply. Knows
 neither services nor the protocols of clients.
 """
 
@@ -25,14 +25,14 @@ _LOST: Final = (
     " call, which does no harm"
 )
 _RECONNECT_PAUSE_S: Final = 0.1
-# The time that a scheduler has to accept a call is checked in as many parts.
+# Number of parts in which the time for accepting a call is checked.
 _CHECKS: Final = 4
 
 
 async def call_scheduler(
     channel: rpc.Channel, method: str, request: bytes, timeout_s: float | None
 ) -> bytes:
-    """One call; timeout_s None: however long it takes."""
+    """Make one call and return the response; without a limit if `timeout_s` is None."""
     with _scheduler_errors():
         return await channel.unary(SCHEDULER + method, request, timeout_s=timeout_s)
 
@@ -46,10 +46,12 @@ async def call_scheduler_again(  # noqa: PLR0913 (by keyword)
     reconnect_s: float,
     next_channel: Callable[[], rpc.Channel] | None = None,
 ) -> bytes:
-    """One call that may be carried out twice: if the scheduler is lost meanwhile, the next one that
-    can be reached within reconnect_s gets it, once. It may be the call that ends schedulers.
+    """Make one call that may be carried out twice, and return the response.
 
-    next_channel: to the one that is to be tried then; by default the same.
+    If the scheduler is lost meanwhile, the next one that can be reached within `reconnect_s` gets
+    the call, once. The call may be the one that ends schedulers.
+
+    next_channel: returns the channel to try then; by default it is the same one.
     """
     with _scheduler_errors():
         try:
@@ -75,16 +77,17 @@ async def call_any(
     *,
     is_read: bool = False,
 ) -> bytes:
-    """A call that any scheduler can serve: the first one that is connected, best first.
+    """Make a call that any scheduler can serve: at the first one that is connected, best first.
 
-    is_read: it changes nothing, and may go to another one as well if one cannot serve it.
+    is_read: whether the call changes nothing, and may go to another scheduler as well if one cannot
+        serve it.
     """
     failure = Unavailable(UNREACHABLE)
     for channel in channels:
         try:
             return await call(channel)
         except Unavailable as error:
-            # Nothing was sent where there is no connection.
+            # Try the next one: without a connection nothing was sent.
             if not is_read and error.message != UNREACHABLE:
                 raise
             failure = error
@@ -94,10 +97,11 @@ async def call_any(
 async def call_responsive_scheduler(
     channel: rpc.Channel, method: str, request: bytes, *, accept_s: float, timeout_s: float
 ) -> bytes:
-    """One call that the scheduler has to accept within accept_s, and to complete in timeout_s.
+    """Make a call that the scheduler must accept within `accept_s` and complete in `timeout_s`.
 
-    A scheduler that hangs is told from one that waits for others: that one accepts the call first.
-    A pause of this process, which is no silence of the scheduler, counts for a quarter of accept_s.
+    This distinguishes a scheduler that hangs from one that waits for others, which accepts the call
+    first. A pause of this process, which is no silence of the scheduler, counts for a quarter of
+    `accept_s`.
     """
     loop = asyncio.get_running_loop()
     reply: asyncio.Future[bytes] = loop.create_future()
@@ -148,12 +152,12 @@ def _scheduler_errors() -> Iterator[None]:
     try:
         yield
     except rpc.NotConnectedError as error:
-        # The scheduler's address is in the log, and not for clients.
+        # Clients must not see the scheduler's address, which is in the log.
         raise unreachable() from error
     except rpc.RpcError as error:
         raise error_from_code(int(error.status), error.message) from error
 
 
 def unreachable() -> Unavailable:
-    """The error of requests and calls while there is no connection to the scheduler."""
+    """Return the error of requests and calls while no scheduler is connected."""
     return Unavailable(UNREACHABLE, retry_after_ms=DEFAULT_MS)

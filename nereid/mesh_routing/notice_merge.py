@@ -1,8 +1,9 @@
-"""What several schedulers announce beside what they own, as one: which models' requests want a
-digest, what is traced and what is logged. Pure.
+"""Merge of several schedulers' notices: models that need digests, trace rules, log rules.
+
+Announcements of owned models are not merged here. Pure.
 
 Trace and log rules are the same at all schedulers, or about to be: a change counts wherever it
-comes from, and what a scheduler says when it joins counts only if there is no other.
+comes from. The rules that a scheduler announces when it joins count only if there is no other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Key = TypeVar("Key", bound="Hashable")
 
 
 class NoticeMerge(Generic[Key]):
-    """Keys stand for schedulers."""
+    """Last notices of each scheduler; keys stand for schedulers."""
 
     def __init__(self) -> None:
         self._cached: dict[Key, CachedModels] = {}
@@ -29,7 +30,7 @@ class NoticeMerge(Generic[Key]):
         self._trace_rules: TraceRules | None = None
 
     def on_notice(self, key: Key, notice: Notice) -> Notice | None:
-        """The notice of all together; None: nothing changed, or it is no such notice."""
+        """Return the merged notice; None if nothing changed or the notice is not merged."""
         if isinstance(notice, CachedModels):
             self._cached[key] = notice
             return self._merge_cached()
@@ -42,21 +43,24 @@ class NoticeMerge(Generic[Key]):
         return notice if isinstance(notice, LastCounts) else None
 
     def on_down(self, key: Key) -> Notice | None:
-        """The scheduler is not connected any more."""
+        """Forget a scheduler that is not connected any more; return the merged notice, if any."""
         self._cached.pop(key, None)
         self._traced.pop(key, None)
         self._logged.pop(key, None)
         return self._merge_cached() if self._cached else None
 
     def _merge_cached(self) -> CachedModels:
-        """The models of those that have the same key; the others compute the digests themselves."""
-        keys = [each.digest_key for each in self._cached.values() if each.digest_key]
+        """Merge the cached models of the schedulers that have the same digest key.
+
+        The other schedulers compute the digests themselves.
+        """
+        keys = [cached.digest_key for cached in self._cached.values() if cached.digest_key]
         digest_key = keys[0] if keys else b""
         names = {
             name
-            for each in self._cached.values()
-            if each.digest_key == digest_key
-            for name in each.names
+            for cached in self._cached.values()
+            if cached.digest_key == digest_key
+            for name in cached.names
         }
         return CachedModels(tuple(sorted(names)), digest_key=digest_key)
 

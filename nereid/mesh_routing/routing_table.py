@@ -1,9 +1,10 @@
-"""Which scheduler a model's requests go to, from what the schedulers announce.
+"""Table of the scheduler that each model's requests go to, from the schedulers' announcements.
 
-A scheduler is live while its link is up. Of live ones that name a model, the one with the largest
-(epoch, name) has it, as at the executors. A model that none names goes to any live one, which knows
-what is wrong with it or where it is; but not if its scheduler was lost a short time ago: another
-one is about to take it over, and until then its requests wait. Pure.
+A scheduler is live while its link is up. If several live schedulers name a model, the one with the
+largest (epoch, name) has it, as at the executors. Requests to a model that none names go to any
+live scheduler, which knows what is wrong with the model or where it is. But if the model's
+scheduler was lost a short time ago, another one is about to take it over, and until then its
+requests wait. Pure.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ _NAMESPACE_END = "::"
 class _Scheduler:
     live: bool = False
     leaving: bool = False
-    # Its name and epoch; () in a mesh that has one scheduler, which announces nothing.
+    # The scheduler's epoch and name; (0, "") in a mesh that has one scheduler, which announces
+    # nothing.
     rank: tuple[int, str] = (0, "")
-    # Of its last announcement; kept for a while after its link broke.
+    # Models of the scheduler's last announcement; kept for a while after its link broke.
     models: frozenset[str] = field(default_factory=frozenset)
 
     @property
@@ -36,65 +38,67 @@ class _Scheduler:
 
 
 class RoutingTable(Generic[Key]):
-    """Keys stand for links, one for each scheduler."""
+    """Table whose keys stand for links, one for each scheduler."""
 
     def __init__(self) -> None:
         self._schedulers: dict[Key, _Scheduler] = {}
-        # By models' names as clients say them: who has it; None: wait for who takes it over.
+        # Owner of each model by its name as clients write it; `None` means that requests wait for
+        # the scheduler that takes the model over.
         self._owners: dict[str, Key | None] = {}
-        # Who had it, and shuts down.
+        # Scheduler that had each model and is shutting down.
         self._leaving: dict[str, Key | None] = {}
 
     def add(self, key: Key) -> None:
-        """A scheduler may be there."""
+        """Add a scheduler that may exist."""
         self._schedulers[key] = _Scheduler()
 
     def remove(self, key: Key) -> None:
-        """It is not there any more."""
+        """Remove a scheduler that does not exist any more."""
         del self._schedulers[key]
         self._update()
 
     def on_up(self, key: Key) -> None:
-        """Its link is up. What it announces replaces what it had announced before."""
+        """Mark a scheduler as live; its announcements replace all earlier ones."""
         scheduler = self._schedulers[key]
         scheduler.live, scheduler.leaving = True, False
         self._update()
 
     def on_down(self, key: Key) -> None:
-        """Its link broke. Requests to its models wait for another one to name them."""
+        """Mark a scheduler as lost; requests to its models wait for another one to name them."""
         self._schedulers[key].live = False
         self._update()
 
     def on_ownership(self, key: Key, owned: Ownership) -> None:
-        """What it announced."""
-        for each in self._schedulers.values():
-            if not each.live and each.rank[1] == owned.scheduler:
-                # It was there under another address.
-                each.models = frozenset()
+        """Apply an announcement of a scheduler."""
+        for known in self._schedulers.values():
+            if not known.live and known.rank[1] == owned.scheduler:
+                # The same scheduler was known under another address.
+                known.models = frozenset()
         scheduler = self._schedulers[key]
         scheduler.rank = owned.epoch, owned.scheduler
-        # One that leaves names its models no more, before another one does.
+        # A scheduler that leaves stops naming its models before another one names them.
         had = scheduler.models if owned.leaving else frozenset[str]()
         scheduler.models = had.union(owned.models)
         scheduler.leaving = owned.leaving
         self._update()
 
     def forget(self, key: Key) -> None:
-        """It has been down for so long that nobody takes its models over any more."""
+        """Forget the models of a scheduler that has been down too long for a takeover."""
         if not self._schedulers[key].live:
             self._schedulers[key].models = frozenset()
             self._update()
 
     def live(self) -> Iterator[Key]:
-        """Those whose links are up, in the order in which they were added; leaving ones last."""
+        """Yield the keys of live schedulers in the order of addition; leaving ones come last."""
         for leaving in (False, True):
-            for key, each in self._schedulers.items():
-                if each.live and each.leaving is leaving:
+            for key, scheduler in self._schedulers.items():
+                if scheduler.live and scheduler.leaving is leaving:
                     yield key
 
     def only(self) -> Key | None:
-        """The scheduler that each request goes to, whatever its model: the only one there is, if it
-        accepts requests.
+        """Return the scheduler that all requests go to, whatever their model.
+
+        That is the only scheduler there is, if it accepts requests; otherwise None.
         """
         if len(self._schedulers) != 1:
             return None
@@ -103,33 +107,35 @@ class RoutingTable(Generic[Key]):
 
     @property
     def is_lone(self) -> bool:
-        """Whether the mesh has one scheduler, which has no name and announces no models."""
-        return [each.rank[1] for each in self._schedulers.values()] == [""]
+        """True if the mesh has one scheduler, which has no name and announces no models."""
+        return [scheduler.rank[1] for scheduler in self._schedulers.values()] == [""]
 
     def owner(self, model: str) -> Key | None:
-        """The live scheduler that names this model."""
+        """Return the live scheduler that names this model, or None."""
         return self._owners.get(model)
 
     def find(self, model: str) -> Key | None:
-        """Where the model's requests go; None: they wait."""
+        """Return the scheduler for the model's requests; None if they have to wait."""
         if model in self._owners:
             return self._owners[model]
-        return next((key for key, each in self._schedulers.items() if each.accepts), None)
+        return next((key for key, scheduler in self._schedulers.items() if scheduler.accepts), None)
 
     def find_leaving(self, model: str) -> Key | None:
-        """Where requests go that models make, if only schedulers that shut down are live: one that
-        has the model serves them, since its end waits for the requests that they are for.
+        """Return the scheduler for requests of models if only schedulers that shut down are live.
+
+        A leaving scheduler that has the model serves them, since its end waits for the requests
+        during which models make them.
         """
-        if any(each.accepts for each in self._schedulers.values()):
+        if any(scheduler.accepts for scheduler in self._schedulers.values()):
             return None
         return self._leaving.get(model)
 
     def _update(self) -> None:
         owners: dict[str, Key | None] = {}
         leaving: dict[str, Key | None] = {}
-        # The best comes last, and replaces the others.
-        by_rank = sorted(self._schedulers.items(), key=lambda each: each[1].rank)
-        for key, scheduler in sorted(by_rank, key=lambda each: each[1].accepts):
+        # The best scheduler comes last, and replaces the others.
+        by_rank = sorted(self._schedulers.items(), key=lambda item: item[1].rank)
+        for key, scheduler in sorted(by_rank, key=lambda item: item[1].accepts):
             owner = key if scheduler.accepts else None
             owners.update(dict.fromkeys(scheduler.models, owner))
             if scheduler.live and scheduler.leaving:
@@ -139,7 +145,7 @@ class RoutingTable(Generic[Key]):
 
 
 def _plain_names(owners: dict[str, Key | None]) -> dict[str, Key | None]:
-    """The same without namespaces, as far as that is unique and no model's own name."""
+    """Return the owners by names without namespaces, if unique and no model's own name."""
     plain: dict[str, Key | None] = {}
     ambiguous = set(owners)
     for name, owner in owners.items():

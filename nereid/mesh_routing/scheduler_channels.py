@@ -1,4 +1,4 @@
-"""The channels to a mesh's schedulers: one for each address, as long as it is one of theirs.
+"""Channels to a mesh's schedulers: one for each of their current addresses.
 
 Links and control calls share them.
 """
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class SchedulerChannels:
-    """A MeshAccess. Use it within one event loop, and make one router of it."""
+    """MeshAccess over channels.
+
+    Use it within one event loop, and create one router of it.
+    """
 
     def __init__(
         self,
@@ -28,7 +31,7 @@ class SchedulerChannels:
         open_channel: Callable[[str], Channel],
         domain: str = "",
     ) -> None:
-        """domain: of the memory that this process shares (nereid.shm.segments.shm_namespace)."""
+        """Set up the access; `domain` is that of shm_namespace() in nereid.shm.segments."""
         self._specs = list(specs)
         self._open_channel = open_channel
         self._domain = domain
@@ -37,25 +40,29 @@ class SchedulerChannels:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def channels(self) -> list[Channel]:
-        """For a call that any scheduler can serve: those that are connected come first. After
-        close() there are none.
+        """Return channels for a call that any scheduler can serve, connected ones first.
+
+        After close() there are none.
         """
         addresses = dict.fromkeys([*self._live_addresses(), *self._channels])
-        return [self._channels[each] for each in addresses if each in self._channels]
+        return [self._channels[address] for address in addresses if address in self._channels]
 
     def watch(
         self,
         on_addresses: Callable[[list[str]], None],
         live_addresses: Callable[[], list[str]],
     ) -> None:
+        """Report the addresses from now on, and order channels by the live addresses."""
         self._live_addresses = live_addresses
         self._run(self._watch(on_addresses))
 
     def open_link(self, address: str) -> OpenLink:
+        """Open a channel to an address; return a function that opens its link."""
         channel = self._channels[address] = self._open_channel(address)
         return dial_scheduler(channel, self._domain)
 
     def close_channel(self, address: str) -> None:
+        """Close the channel to an address."""
         self._run(self._channels.pop(address).close())
 
     async def close(self) -> None:

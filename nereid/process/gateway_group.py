@@ -1,4 +1,4 @@
-"""What the gateways of one `nereid serve --gateways N` share beside their ports: a directory.
+"""Directory that the gateways of one `nereid serve --gateways N` share, beside their ports.
 
 `nereid serve` passes it on in an environment variable; a gateway without it serves alone. Knows no
 service.
@@ -19,21 +19,21 @@ _VARIABLE: Final = "NEREID_GATEWAY_GROUP"
 
 @dataclass(frozen=True)
 class GatewayGroup:
-    """One gateway's place in its group; its number is below the group's size."""
+    """Place of one gateway in its group; its number is below the group's size."""
 
     number: int
     size: int
-    # Of this user alone, and there for as long as the group is.
+    # Directory of this user alone, which exists for as long as the group does.
     directory: Path
 
 
 def group_environ(number: int, size: int, directory: str) -> dict[str, str]:
-    """The variable by which a gateway finds its group."""
+    """Return the environment variable by which a gateway finds its group."""
     return {_VARIABLE: json.dumps({"number": number, "size": size, "directory": directory})}
 
 
 def read_group(environ: MutableMapping[str, str]) -> GatewayGroup | None:
-    """The group of this process; call once. None: it has none."""
+    """Return the group of this process, or None; call once."""
     text = environ.pop(_VARIABLE, "")
     if not text:
         return None

@@ -1,6 +1,7 @@
-"""How a process that serves clients finds the ports that `nereid serve` has bound for it.
+"""Passing of the ports that `nereid serve` has bound to the processes that serve them.
 
-They are passed on in an environment variable; a process without it binds its own. Knows no service.
+The ports are passed on in an environment variable; a process without it binds its own. Knows no
+service.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ _VARIABLE: Final = "NEREID_INHERITED_PORTS"
 
 
 def ports_environ(ports: SharedPorts, member: int) -> dict[str, str]:
-    """The variable by which a member finds the ports; it inherits ports.descriptors."""
+    """Return the variable by which a member finds the ports; it inherits ports.descriptors."""
     return {_VARIABLE: json.dumps(ports.description(member))}
 
 
 def read_ports(environ: MutableMapping[str, str]) -> InheritedPorts | None:
-    """The ports of this process, which it inherits; call once. None: there are none."""
+    """Return the ports that this process inherits, or None; call once."""
     text = environ.pop(_VARIABLE, "")
     return InheritedPorts(json.loads(text)) if text else None

@@ -1,4 +1,4 @@
-"""Whether processes live: heartbeats of a service's event loop, and processes that are stopped.
+"""Signs of life of processes: heartbeats of a service's event loop, and whether one is stopped.
 
 A supervisor passes the write end of a pipe, and its number in an environment variable; without it
 there are no heartbeats. A full pipe only means that the supervisor does not read it.
@@ -45,7 +45,7 @@ def _beat(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped by a signal; False where the system does not tell."""
+    """Return whether a process is stopped by a signal; False if the system does not tell."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
     except (OSError, IndexError):

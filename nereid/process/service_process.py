@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _START_ERROR_CODE = 2
-# Objects that may be in cycles, made and not freed since the collector ran.
+# Number of objects that may be in cycles, made and not freed since the collector ran, at which it
+# runs again.
 _GARBAGE_THRESHOLD = 10_000
 _INTERRUPTED_CODE = 130
-# A small model is loaded in less.
+# Delay before deferred imports; a small model is loaded in less.
 _DEFERRED_S = 0.3
 
 
@@ -46,16 +47,21 @@ class StartError(Exception):
 
 
 class MetricsPortSettings(Protocol):
-    """The flags of a service that can serve metrics of its own; port -1: it does not."""
+    """Flags of a service that can serve metrics of its own."""
 
     @property
-    def metrics_port(self) -> int: ...
+    def metrics_port(self) -> int:
+        """Port of the metrics; -1 means none."""
+        ...
+
     @property
-    def metrics_address(self) -> str: ...
+    def metrics_address(self) -> str:
+        """Interface of the metrics port."""
+        ...
 
 
 class Shutdown:
-    """Requested by SIGTERM, SIGINT or request(). Create it inside the event loop."""
+    """Shutdown request, by SIGTERM, SIGINT or request(); create it inside the event loop."""
 
     def __init__(self) -> None:
         self._requested = asyncio.Event()
@@ -64,11 +70,13 @@ class Shutdown:
             loop.add_signal_handler(number, self.request)
 
     def request(self) -> None:
+        """Request the shutdown; wait() returns."""
         self._requested.set()
 
     async def await_start(self, starting: Coroutine[None, None, None]) -> None:
-        """Await the start of a service that may wait long for others, such as object stores. The
-        process ends if it is to end meanwhile: it has accepted nothing.
+        """Await the start of a service that may wait long for others, such as object stores.
+
+        If a shutdown is requested meanwhile, the process ends at once: it has accepted nothing.
         """
         task = asyncio.ensure_future(starting)
         requested = asyncio.ensure_future(self._requested.wait())
@@ -76,13 +84,14 @@ class Shutdown:
         if not task.done():
             _log.info("stopping before the start was finished: nothing was accepted")
             logging.shutdown()
-            # Threads may wait for a store, and the interpreter would wait for them.
+            # End without the interpreter's clean-up, which would wait for threads that may wait for
+            # a store.
             os._exit(0)
         requested.cancel()
         await task
 
     async def wait(self) -> None:
-        """For services that have started."""
+        """Log that the service has started, and wait for a shutdown request."""
         _log.info("started: modules=%s", "compiled" if is_compiled() else "pure")
         await self._requested.wait()
 
@@ -94,7 +103,7 @@ def run_service(
     name: str,
     program: str,
 ) -> int:
-    """Run `serve` in an event loop; the exit code. name: of the service, for its log."""
+    """Run `serve` in an event loop and return the exit code; `name` is for the log."""
 
     async def run() -> int:
         start_heartbeat(os.environ)
@@ -102,7 +111,7 @@ def run_service(
         return await serve(settings, Shutdown())
 
     set_up_logging(settings, name)
-    # What was imported lives for good; see nereid.process.uncollected.
+    # Imported objects live for good; see nereid.process.uncollected.
     gc.freeze()
     gc.enable()
     try:
@@ -111,23 +120,27 @@ def run_service(
         sys.stderr.write(f"{program}: {error}\n")
         return _START_ERROR_CODE
     except KeyboardInterrupt:
-        # Before there was a handler for it.
+        # SIGINT came before it had a handler.
         return _INTERRUPTED_CODE
 
 
 def freeze_started_objects() -> None:
-    """Objects that live by now live for good: spare the collector from walking them, ever.
+    """Exclude all objects that live by now from garbage collection, as they live for good.
 
-    What comes later belongs to requests in flight, hardly any of it in cycles. At the interpreter's
-    threshold of 700 objects, sixty requests at a time have it walked for every sixty requests.
+    Later objects belong to requests in flight, and hardly any of them are in cycles. At the
+    interpreter's threshold of 700 objects, sixty requests at a time make the collector walk the
+    objects once every sixty requests, so the threshold is raised.
     """
     gc.freeze()
     gc.set_threshold(_GARBAGE_THRESHOLD)
 
 
 async def finish_start(import_deferred: Callable[[], Awaitable[None]]) -> None:
-    """In a task, once the service serves: import what it started without, and freeze all that."""
-    # Executors join meanwhile, and models load; both wait for this event loop.
+    """Import what the service started without, then freeze all objects.
+
+    Run this as a task once the service serves.
+    """
+    # A delay, because executors join and models load at first, and both wait for this event loop.
     await asyncio.sleep(_DEFERRED_S)
     await import_deferred()
     freeze_started_objects()

@@ -1,8 +1,8 @@
 """Processes that have imported everything and wait until they are needed.
 
 A supervisor passes one end of a socket, and its number in an environment variable; a process
-without it serves at once. What it is to serve with comes over that socket, as such a process may be
-older than the plan of its mesh.
+without it serves at once. Arguments, environment and descriptors come over that socket, as such a
+process may be older than the plan of its mesh.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping, Sequence
 
 _VARIABLE: Final = "NEREID_STANDBY_FD"
-# Linux passes no more with one message.
+# Maximum number of descriptors that Linux passes with one message.
 _MOST_DESCRIPTORS: Final = 253
 
 
 class Activation(NamedTuple):
-    """What a process serves with that was not known when it was started."""
+    """Facts that a process serves with and that were not known when it was started."""
 
-    # After the program's name.
+    # Arguments after the program's name.
     argv: Sequence[str]
     environ: Mapping[str, str]
-    # It inherits them, by the numbers that they have here.
+    # Descriptors that the process inherits, with the same numbers as here.
     descriptors: Sequence[int]
 
 
 def stand_by(environ: MutableMapping[str, str]) -> None:
-    """Wait until this process is needed, if it was started before that. To be called before it
-    reads settings, and has threads, files or an event loop. Ends the process when nobody will ever
-    need it.
+    """Wait until this process is needed, if it was started before that.
+
+    To be called before the process reads settings, and before it has threads, files or an event
+    loop. Ends the process when nobody will ever need it.
     """
     text = environ.pop(_VARIABLE, "")
     if not text.isdecimal():
@@ -56,14 +57,14 @@ def _renumber(received: Sequence[int], numbers: Sequence[int]) -> None:
     """Give descriptors the numbers by which the environment names them."""
     above = max(numbers, default=0) + 1
     moved = []
-    for each in received:
-        moved.append(fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, above))
-        os.close(each)
-    for each, number in zip(moved, numbers, strict=True):
+    for descriptor in received:
+        moved.append(fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, above))
+        os.close(descriptor)
+    for descriptor, number in zip(moved, numbers, strict=True):
         if _is_open(number):
             sys.exit(f"descriptor {number} is in use; the next process has it free")
-        os.dup2(each, number, inheritable=False)
-        os.close(each)
+        os.dup2(descriptor, number, inheritable=False)
+        os.close(descriptor)
 
 
 def _is_open(descriptor: int) -> bool:
@@ -75,28 +76,33 @@ def _is_open(descriptor: int) -> bool:
 
 
 class StandbySocket:
-    """The supervisor's side, for one process."""
+    """Supervisor's side of the socket, for one process."""
 
     def __init__(self) -> None:
         self._own, self._theirs = socket.socketpair()
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What the process inherits."""
+        """Descriptors that the process inherits."""
         return (self._theirs.fileno(),)
 
     @property
     def environ(self) -> dict[str, str]:
-        """What the process finds it by."""
+        """Environment variable by which the process finds the socket."""
         return {_VARIABLE: str(self._theirs.fileno())}
 
     def on_started(self) -> None:
-        """The process has its end."""
+        """Close the process's end here, once the process has it."""
         self._theirs.close()
 
     def activate(self, activation: Activation) -> None:
-        """It is needed now. Raises OSError: it has ended."""
-        # Not in the message: a socket's buffer is bounded, and nobody else may read it.
+        """Activate the process, which is needed now.
+
+        Raises:
+            OSError: the process has ended.
+        """
+        # Passed in an anonymous memory file, not in the message: a socket's buffer is bounded, and
+        # nobody but the process may read the content.
         described = os.memfd_create("nereid-activation", os.MFD_CLOEXEC)
         try:
             os.write(described, json.dumps(activation._asdict()).encode())
@@ -106,5 +112,6 @@ class StandbySocket:
             os.close(described)
 
     def close(self) -> None:
+        """Close the socket; a process that still waits at it ends."""
         self._own.close()
         self._theirs.close()

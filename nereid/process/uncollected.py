@@ -1,8 +1,8 @@
-"""Imported first by the programs of services: the garbage collector is off while they import.
+"""Switches the garbage collector off while the programs of services import their modules.
 
-Modules leave next to no garbage, and the collector walks all of them again and again: a twentieth
-of their imports' time. run_service() (nereid.process.service_process) switches it on. In another program,
-such as a test, this does nothing.
+Such programs import this module first. Modules leave next to no garbage, and the collector walks
+all of them again and again, which takes a twentieth of their imports' time. run_service()
+(nereid.process.service_process) switches it on. In another program, such as a test, this does nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nereid's gRPC engine: HTTP/2 and gRPC on the wire, server and clients, and links on top.
+"""Nereid's gRPC engine: HTTP/2 and gRPC on the wire, servers and clients, and links on top.
 
 Knows nothing of serving, models or tensors. The names below are imported when they are first used,
 so that a process that only reads an address or a certificate does not load the whole engine.

@@ -1,7 +1,7 @@
 """The same handlers served by grpcio, for those who want gRPC's reference implementation.
 
-The only module of this package that imports grpc. tests/contract/test_grpc_engines.py says what it
-has in common with server.py; what it lacks is a table in docs/decisions/grpc.md.
+The only module of this package that imports grpc. tests/contract/test_grpc_engines.py shows what
+this engine has in common with server.py; docs/decisions/grpc.md has a table of what it lacks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FOREVER_S = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class PingRules:
-    """When a client's or the server's pings are too many (--grpc-http2-*)."""
+    """Limits at which a peer's pings count as too many (--grpc-http2-*)."""
 
     max_without_data: int = 2
     min_interval_ms: int = 300_000
@@ -45,7 +45,7 @@ class PingRules:
 
 
 class GrpcioServer:
-    """The methods of Server."""
+    """Server with the methods of `server.Server`."""
 
     def __init__(
         self,
@@ -56,13 +56,14 @@ class GrpcioServer:
         self._tasks = HandlerTasks()
         self._methods = _Methods(handlers, self._tasks)
         self._arguments = _arguments(options, pings)
-        # grpc adds no port to a server that has started: one server for each address.
+        # One server for each address: grpc adds no port to a server that has started.
         self._servers: list[grpc.aio.Server] = []
         self._claims: list[UnixClaim] = []
 
     async def listen(self, address: str, tls: Tls | None = None) -> str:
+        """Serve at another address; return it with the port that the system chose."""
         path = unix_path(address)
-        # grpc would take the socket of a live server.
+        # Without a claim grpc would take over the Unix socket of a live server.
         claim = UnixClaim(path) if path is not None else None
         server = grpc.aio.server(options=self._arguments)
         server.add_generic_rpc_handlers((self._methods,))
@@ -82,13 +83,15 @@ class GrpcioServer:
         return text_of((host_and_port(address)[0], port))
 
     async def announce_drain(self, limit_s: float, *, listening: bool = False) -> None:
-        """Nothing: grpc sends GOAWAY, and refuses new calls, in drain() alone."""
+        """Do nothing: grpc sends GOAWAY, and refuses new calls, only in drain()."""
 
     async def drain(self, grace_s: float) -> None:
+        """Refuse new calls, let those in flight finish for at most `grace_s`, then close."""
         await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
         await self.close()
 
     async def close(self) -> None:
+        """Cut every connection."""
         await asyncio.gather(*(server.stop(None) for server in self._servers))
         self._servers.clear()
         for claim in self._claims:
@@ -98,7 +101,10 @@ class GrpcioServer:
 
 
 def _credentials(tls: Tls) -> grpc.ServerCredentials:
-    """Renewed when its files are: grpc asks at every handshake for a new configuration."""
+    """Return credentials that are renewed when their files change.
+
+    grpc asks for a new configuration at every handshake.
+    """
     used = tls.pems()
 
     def configuration() -> grpc.ServerCertificateConfiguration:
@@ -115,7 +121,7 @@ def _credentials(tls: Tls) -> grpc.ServerCredentials:
 
     return grpc.dynamic_ssl_server_credentials(
         configuration(),
-        renewed,  # type: ignore[arg-type]  # None stands for what there was, says its documentation
+        renewed,  # type: ignore[arg-type]  # documented: None keeps the last configuration
         require_client_authentication=tls.mutual,
     )
 
@@ -152,7 +158,7 @@ def _arguments(options: ServerOptions, pings: PingRules) -> list[tuple[str, int]
 
 
 class _Methods(grpc.GenericRpcHandler):
-    """Our routes as grpc's handlers; messages are bytes."""
+    """Table of our routes as grpc's handlers; messages are bytes."""
 
     def __init__(self, handlers: Handlers, tasks: HandlerTasks) -> None:
         self._routes = routes_of(handlers)
@@ -182,7 +188,7 @@ class _Methods(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(response)
 
     def _open(self, path: str, context: Any) -> GrpcioCall:
-        """A new call, which is done already if it is refused."""
+        """Create a call; it is already done if it was refused."""
         call = GrpcioCall(path, context)
         if self._admit is not None:
             call.run_callback(self._admit, call)
@@ -190,7 +196,10 @@ class _Methods(grpc.GenericRpcHandler):
 
 
 class GrpcioCall(Call):
-    """A call carried by grpc.aio. What is sent is queued for the one coroutine that may write."""
+    """Call carried by grpc.aio.
+
+    Messages to send are queued for the one coroutine that may write.
+    """
 
     __slots__ = (
         *CALL_SLOTS,
@@ -212,7 +221,7 @@ class GrpcioCall(Call):
         self.context = context
         self.reading = asyncio.Event()
         self.reading.set()
-        # None asks for the response's headers alone.
+        # Queue of messages to write; `None` asks for the response's headers alone.
         self._queue: deque[bytes | None] = deque()
         self._queued_bytes = 0
         self._above_low_water = False
@@ -221,17 +230,21 @@ class GrpcioCall(Call):
 
     @property
     def buffered_bytes(self) -> int:
+        """Bytes queued for the writing coroutine."""
         return self._queued_bytes
 
     def reply(self, message: bytes) -> None:
+        """Send the response and end the call with OK."""
         self.send(message)
         self.finish()
 
     def accept(self) -> None:
+        """Send the response's headers."""
         if not self.done:
             self._enqueue(None)
 
     def send(self, message: bytes) -> None:
+        """Queue one message."""
         if not self.done:
             self._enqueue(message)
 
@@ -241,18 +254,25 @@ class GrpcioCall(Call):
         message: str = "",
         trailers: Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
+        """End the call after the messages that are queued."""
         if not self.done:
             self._finished = (status, message, tuple(trailers))
             self.mark_done()
 
     def pause(self) -> None:
+        """Stop reading the client's messages."""
         self.reading.clear()
 
     def resume(self) -> None:
+        """Read the client's messages again after pause()."""
         self.reading.set()
 
     async def next(self) -> bytes | None:
-        """What to write next; raises StopAsyncIteration once the handler has finished."""
+        """Wait for the next message to write; None asks for the response's headers.
+
+        Raises:
+            StopAsyncIteration: the handler has finished and all is written.
+        """
         while not self._queue:
             if self.done:
                 raise StopAsyncIteration
@@ -261,7 +281,7 @@ class GrpcioCall(Call):
         return self._queue.popleft()
 
     def written(self, size: int) -> None:
-        """A message has left."""
+        """Count a message of `size` bytes as written."""
         self._queued_bytes -= size
         low = self._above_low_water and self._queued_bytes <= LOW_WATER_BYTES
         if low or not self._queued_bytes:
@@ -270,7 +290,7 @@ class GrpcioCall(Call):
                 self.run_callback(self.on_writable)
 
     async def conclude(self) -> None:
-        """Hand the final status to grpc; raises for any but OK."""
+        """Pass the final status to grpc; raises for any status but OK."""
         if self._finished is None:
             return
         status, message, trailers = self._finished
@@ -288,18 +308,19 @@ class GrpcioCall(Call):
         self._wake.set()
 
     def mark_done(self) -> None:
+        """Mark the call as done, and wake the coroutine that writes."""
         super().mark_done()
         self._wake.set()
 
 
 def _address(peer: str) -> str:
-    """A peer as net.address.text_of says it: grpc has "ipv4:host:port", "ipv6:%5Bhost%5D:port"."""
+    """Translate grpc's "ipv4:host:port" or "ipv6:%5Bhost%5D:port" to net.address.text_of's form."""
     text = peer.removeprefix("ipv4:").removeprefix("ipv6:")
     return text.replace("%5B", "[").replace("%5D", "]")
 
 
 async def _response(call: GrpcioCall) -> bytes:
-    """Wait for a unary call's response."""
+    """Wait for a unary call's response and return it."""
     try:
         message = b""
         with contextlib.suppress(StopAsyncIteration):
@@ -315,7 +336,7 @@ async def _response(call: GrpcioCall) -> bytes:
 async def _converse(
     call: GrpcioCall, handler: StreamHandler, messages: AsyncIterator[bytes]
 ) -> None:
-    """Run a stream: one task reads, this one writes."""
+    """Run a stream: one task reads, this coroutine writes."""
     if not call.done:
         call.run_callback(handler, call)
     reader = asyncio.get_running_loop().create_task(_read(call, messages))

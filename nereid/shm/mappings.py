@@ -1,6 +1,6 @@
 """The reader's side of shared memory: other processes' segments, mapped into this one.
 
-A reference (nereid.shm.reference.SharedMemory) may be stale or forged: what it names is checked
+A reference (nereid.shm.reference.SharedMemory) may be stale or forged, so its segment is checked
 before it is mapped. Knows no service.
 """
 
@@ -18,33 +18,38 @@ from nereid.shm.segments import SIZE_SEALS
 if TYPE_CHECKING:
     from nereid.shm.reference import SharedMemory
 
-# Mappings that a reader keeps; a writer uses the same few segments again and again.
+# Maximum number of mappings that a reader keeps; a writer uses the same few segments again and
+# again.
 _MAX_MAPPINGS: Final = 64
-# Python 3.11 has no name for it (linux/fcntl.h).
+# F_GET_SEALS (linux/fcntl.h), for which Python 3.11 has no name.
 _GET_SEALS: Final = 1034
 
 
 class SegmentLostError(Exception):
-    """The memory that a reference names does not exist any more, or never did."""
+    """The memory that a reference names no longer exists, or never did."""
 
 
 class SegmentMappings:
-    """The segments that this process has mapped. May be used from several threads."""
+    """Segments that this process has mapped; may be used from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: OrderedDict[str, memoryview] = OrderedDict()
 
     def view(self, reference: SharedMemory) -> memoryview:
-        """The bytes that it names, in place; they stay valid for as long as the view is held.
+        """Return the bytes of a reference, in place; they are valid as long as the view is held.
 
         Raises:
-            SegmentLostError: they are gone, or were never there.
+            SegmentLostError: the segment is gone, or never existed.
         """
         return part(self.segment(reference.segment_name), reference)
 
     def segment(self, segment_name: str) -> memoryview:
-        """All of a segment; raises SegmentLostError as view()."""
+        """Return all of a segment.
+
+        Raises:
+            SegmentLostError: the segment is gone, or never existed.
+        """
         with self._lock:
             view = self._open.get(segment_name)
             if view is None:
@@ -58,22 +63,30 @@ class SegmentMappings:
     def sweep(self) -> None:
         """Close the mappings of segments whose owner has closed them or has ended."""
         with self._lock:
-            for name in [each for each in self._open if not exists(each)]:
+            for name in [name for name in self._open if not exists(name)]:
                 del self._open[name]
 
 
 def read(reference: SharedMemory) -> bytes:
-    """A copy of the bytes that a reference names; raises SegmentLostError as Mappings.view()."""
+    """Return a copy of the bytes that a reference names.
+
+    Raises:
+        SegmentLostError: the segment is gone, or never existed.
+    """
     return bytes(view(reference))
 
 
 def view(reference: SharedMemory) -> memoryview:
-    """As Mappings.view(), but the mapping is not kept for the next reference."""
+    """Return the bytes of a reference, in place, but keep no mapping for the next reference.
+
+    Raises:
+        SegmentLostError: the segment is gone, or never existed.
+    """
     return part(_map(reference.segment_name), reference)
 
 
 def part(view: memoryview, reference: SharedMemory) -> memoryview:
-    """The range of a reference in its segment; raises SegmentLostError if it lies outside."""
+    """Return the range of a reference in its segment; raise SegmentLostError if it lies outside."""
     end = reference.offset + reference.size_bytes
     if not 0 <= reference.offset <= end <= len(view):
         raise SegmentLostError(f"{reference} lies outside its segment of {len(view)} bytes")
@@ -81,7 +94,7 @@ def part(view: memoryview, reference: SharedMemory) -> memoryview:
 
 
 def exists(segment_name: str) -> bool:
-    """Whether the owner of a segment still has it open."""
+    """Return whether the owner of a segment still has it open."""
     path, inode = _path_and_inode(segment_name)
     try:
         return os.stat(path).st_ino == inode  # noqa: PTH116 (no object for a path as text)
@@ -100,7 +113,7 @@ def _path_and_inode(segment_name: str) -> tuple[str, int]:
 def _map(segment_name: str) -> memoryview:
     path, inode = _path_and_inode(segment_name)
     try:
-        # The descriptor may be a pipe or a terminal by now.
+        # The flags protect from a descriptor that is a pipe or a terminal by now.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
         raise SegmentLostError(
@@ -108,7 +121,7 @@ def _map(segment_name: str) -> memoryview:
         ) from error
     try:
         status = os.fstat(descriptor)
-        # Only memory files have seals; an unsealed one could shrink under its readers.
+        # Only memory files have seals; an unsealed file could shrink under its readers.
         sealed = fcntl.fcntl(descriptor, _GET_SEALS) & SIZE_SEALS == SIZE_SEALS
         if status.st_ino != inode or not sealed:
             raise SegmentLostError(f"segment {segment_name} is gone")

@@ -1,4 +1,4 @@
-"""What travels in place of a tensor that lies in shared memory."""
+"""References that travel in place of tensors that lie in shared memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class SharedMemory(NamedTuple):
-    """A range of a segment (nereid.shm.segments) that both ends of a hop can map."""
+    """Range of a segment (nereid.shm.segments) that both ends of a hop can map."""
 
     segment_name: str
     offset: int

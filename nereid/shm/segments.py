@@ -1,15 +1,15 @@
 """The writer's side of shared memory: a process's own segments, which others of its host can map.
 
 A segment is an anonymous memory file. The kernel frees it with its last holder, so there is nothing
-to clean up after a process that was killed, and it has no path that another user could open: a
-process of the same user opens it through /proc/<pid>/fd. A segment's name consists of the process
-id, the descriptor and the inode number; the latter exposes a descriptor that was closed and used
+to clean up after a process that was killed. It has no path that another user could open: a process
+of the same user opens it through /proc/<pid>/fd. A segment's name consists of the process id, the
+descriptor and the inode number; the inode number exposes a descriptor that was closed and used
 again. Segments can neither shrink nor grow, so a reader's mapping stays valid for as long as it is
 held, even if the writer dies.
 
-One process writes a segment; others read it until its owner is notified that they are done: then it
-is reused for the next tensor. Where that cannot be known (a cancelled request, a broken link) it is
-discarded instead, which does not affect a reader that has mapped it.
+One process writes a segment. Others read it until they notify its owner that they are done, and the
+owner reuses it for the next tensor. If that cannot be known (a cancelled request, a broken link)
+the segment is discarded instead, which does not affect a reader that has mapped it.
 
 A segment may be granted to another process, which writes to it again and again, each time that it
 is free, without asking. Knows no service.
@@ -29,29 +29,30 @@ from typing import Final
 
 from nereid.shm.reference import SharedMemory
 
-# Tensors of at least this size go through a segment: cheaper than inline (docs/decisions/).
+# Size from which tensors go through a segment, which is then cheaper than inline (docs/decisions/).
 SHM_THRESHOLD_BYTES: Final = 1 << 16
-# Tensors in a segment start at multiples of this.
+# Alignment of tensors in a segment, in bytes.
 ALIGNMENT: Final = 64
-# Free segments are returned to the system after about this time.
+# Time after which free segments are returned to the system, roughly.
 IDLE_S: Final = 10.0
 _MIN_TRIM_INTERVAL_S: Final = 0.1
-# A segment is reused for a tensor of at least half its size.
+# Maximum ratio of a segment to a tensor for which it is reused.
 MAX_WASTE: Final = 2
 _PAGE: Final = 4096
-# Python 3.11 has no names for these (linux/fcntl.h).
+# F_ADD_SEALS and seals (linux/fcntl.h), for which Python 3.11 has no names.
 _ADD_SEALS: Final = 1033
 _SHRINK, _GROW, _FUTURE_WRITE = 0x2, 0x4, 0x10
-# States of a granted segment, in its last byte: the process that it is granted to sets IN_USE when
-# it writes to a free one, the owner the others.
+# States of a granted segment, in its last byte. The process that it is granted to sets IN_USE when
+# it writes to a free segment; the owner sets the others.
 IN_USE, FREE, DISCARDED = 0, 1, 2
 SIZE_SEALS: Final = _SHRINK | _GROW
 
 
 def shm_namespace(limit_bytes: int) -> str:
-    """Equal in two processes that can open each other's segments; empty in one that shares none.
+    """Return a text that is equal in two processes that can open each other's segments.
 
-    They can if they have the same kernel, process id namespace, user and capabilities.
+    They can if they have the same kernel, process id namespace, user and capabilities. The text is
+    empty in a process that shares no memory.
     """
     if not limit_bytes or not hasattr(os, "memfd_create"):
         return ""
@@ -66,17 +67,17 @@ def shm_namespace(limit_bytes: int) -> str:
 
 
 def trim_interval_s(idle_s: float) -> float:
-    """How often to call Segments.trim()."""
+    """Return the time between calls of SegmentPool.trim()."""
     return max(idle_s / 2, _MIN_TRIM_INTERVAL_S)
 
 
 def aligned(size_bytes: int) -> int:
-    """The next offset in a segment at which a tensor may start."""
+    """Return the next offset in a segment at which a tensor may start."""
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def segment_owner(segment_name: str) -> str:
-    """The id of the process that a segment belongs to, from its name."""
+    """Return the id of the process that a segment belongs to, from its name."""
     return segment_name.partition(".")[0]
 
 
@@ -86,9 +87,12 @@ class Segment:
     __slots__ = ("descriptor", "freed_at", "granted", "name", "size_bytes", "user", "view")
 
     def __init__(self, size_bytes: int, *, writable: bool = False) -> None:
-        """Raises OSError when the system has no more memory or descriptors.
+        """Create a segment.
 
-        writable: by other processes of this user as well.
+        writable: whether other processes of this user may write to it as well.
+
+        Raises:
+            OSError: the system has no more memory or descriptors.
         """
         self.descriptor = os.memfd_create("nereid-segment", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -98,7 +102,8 @@ class Segment:
             self.view = memoryview(mmap.mmap(self.descriptor, size_bytes))
             if not writable:
                 with contextlib.suppress(OSError):
-                    # From here on not even this user can map it for writing; kernels since 5.1.
+                    # From here on not even this user can map the segment for writing; kernels since
+                    # 5.1 support this.
                     fcntl.fcntl(self.descriptor, _ADD_SEALS, _FUTURE_WRITE)
         except BaseException:
             os.close(self.descriptor)
@@ -107,17 +112,17 @@ class Segment:
         inode = os.fstat(self.descriptor).st_ino
         self.name = f"{os.getpid()}.{self.descriptor}.{inode}"
         self.freed_at = 0.0
-        # The object in this process that took it.
+        # Object in this process that took the segment.
         self.user: object = None
-        # To another process, until it is discarded.
+        # True if the segment is granted to another process, until it is discarded.
         self.granted = False
 
     def range(self, offset: int, size_bytes: int) -> SharedMemory:
-        """The reference to a part."""
+        """Return the reference to a part."""
         return SharedMemory(self.name, offset, size_bytes)
 
     def close(self) -> None:
-        """Close it; views and other processes' mappings stay valid."""
+        """Close the segment; views and other processes' mappings stay valid."""
         if self.granted:
             self.view[-1] = DISCARDED
         os.close(self.descriptor)
@@ -125,30 +130,32 @@ class Segment:
 
 
 class SegmentPool:
-    """A bounded pool of segments. May be used from several threads."""
+    """Bounded pool of segments; may be used from several threads."""
 
     def __init__(self, limit_bytes: int, *, writable: bool = False) -> None:
-        """writable: other processes of this user may write to them as well."""
+        """Create a pool; `writable`: other processes of this user may write to its segments."""
         self._limit_bytes = limit_bytes
         self._writable = writable
-        # Reentrant: the garbage collector may discard a lease's segment while the lock is held.
+        # A reentrant lock: the garbage collector may discard a lease's segment while the lock is
+        # held.
         self._lock = threading.RLock()
         self._taken: dict[str, Segment] = {}
-        # Oldest first.
+        # Free segments; the one that was freed first comes first.
         self._free: list[Segment] = []
-        # Of all segments, taken and free.
+        # Size of all segments, taken and free.
         self.total_bytes = 0
 
     @property
     def used_count(self) -> int:
-        """How many segments are in use: granted ones while they are not free."""
+        """Number of segments in use; granted ones count while they are not free."""
         with self._lock:
             return sum(
-                not (each.granted and each.view[-1] == FREE) for each in self._taken.values()
+                not (segment.granted and segment.view[-1] == FREE)
+                for segment in self._taken.values()
             )
 
     def acquire_segment(self, size_bytes: int, user: object = None) -> Segment | None:
-        """A segment of at least this size for user; None: the pool is full."""
+        """Return a segment of at least this size for `user`; None if the pool is full."""
         with self._lock:
             segment = self._fitting(size_bytes) or self._new(size_bytes)
             if segment is not None:
@@ -157,7 +164,10 @@ class SegmentPool:
             return segment
 
     def grant_segment(self, size_bytes: int, user: object) -> Segment | None:
-        """As acquire_segment, for a process that keeps it, on behalf of user, until discard()."""
+        """Return a segment for another process, which keeps it on behalf of `user` until discard().
+
+        Returns None if the pool is full.
+        """
         with self._lock:
             segment = self.acquire_segment(size_bytes + ALIGNMENT, user)
             if segment is not None:
@@ -166,7 +176,7 @@ class SegmentPool:
             return segment
 
     def free_segment(self, name: str) -> None:
-        """Return a segment that nobody reads any more; one that is not taken is ignored."""
+        """Return a segment that nobody reads any more; ignored if it is not taken."""
         with self._lock:
             segment = self._taken.get(name)
             if segment is not None and segment.granted:
@@ -178,7 +188,7 @@ class SegmentPool:
                 self._free.append(segment)
 
     def discard(self, name: str) -> None:
-        """Close a segment that may still be read: it is never used again."""
+        """Close a segment that may still be read; it is never used again."""
         with self._lock:
             self._close(self._taken.pop(name, None))
 
@@ -192,11 +202,11 @@ class SegmentPool:
     def discard_segments_of(self, user: object) -> None:
         """Discard the segments that this user took."""
         with self._lock:
-            for name in [each.name for each in self._taken.values() if each.user is user]:
+            for name in [taken.name for taken in self._taken.values() if taken.user is user]:
                 self._close(self._taken.pop(name))
 
     def trim(self, idle_s: float) -> None:
-        """Close the segments that have been free for idle_s."""
+        """Close the segments that have been free for `idle_s`."""
         with self._lock:
             since = time.monotonic() - idle_s
             while self._free and self._free[0].freed_at <= since:
@@ -237,7 +247,7 @@ class SegmentPool:
 
 
 class Lease:
-    """A segment in use by one request; discarded when the lease is dropped without free()."""
+    """Segment in use by one request; discarded if the lease is dropped without free()."""
 
     __slots__ = ("_held", "_segments", "segment")
 
@@ -247,7 +257,7 @@ class Lease:
         self.segment = segment
 
     def free(self) -> None:
-        """Return the segment: nobody reads it any more."""
+        """Return the segment to the pool: nobody reads it any more."""
         if self._held:
             self._held = False
             self._segments.free_segment(self.segment.name)

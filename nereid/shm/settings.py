@@ -1,4 +1,4 @@
-"""The flags of services that share memory with other processes of their host."""
+"""Flags of services that share memory with other processes of their host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nereid.shm.segments import IDLE_S
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentPoolSettings:
-    """The flags of a service that may share memory with others."""
+    """Flags of a service that may share memory with others."""
 
     TOPIC: ClassVar = Topic.SHARED_MEMORY
 
@@ -26,7 +26,7 @@ class SegmentPoolSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentSettings(SegmentPoolSettings):
-    """The flags of a service that has segments of its own."""
+    """Flags of a service that has segments of its own."""
 
     TOPIC: ClassVar = Topic.SHARED_MEMORY
 

@@ -1,20 +1,21 @@
-"""JSON that servers send to tools: bounded, as any server may be asked."""
+"""JSON documents that servers send to tools, with a size limit, as any server may be queried."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, Final
 
-# Ten times what a mesh of 10,000 models says. A value may take twenty times its text in memory.
+# Limit of a document: ten times that of a mesh of 10,000 models. A value may take twenty times its
+# text in memory.
 MAX_BYTES: Final = 16 << 20
 MAX_ERROR_BYTES: Final = 1 << 16
 
 
 def parse_document(body: bytes) -> Any:
-    """The value of a body.
+    """Return the value of a JSON body.
 
     Raises:
-        ValueError: it is no JSON, too deep, or longer than MAX_BYTES.
+        ValueError: the body is no JSON, too deep, or longer than MAX_BYTES.
     """
     if len(body) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes")

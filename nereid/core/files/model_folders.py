@@ -1,15 +1,16 @@
-"""Which folders of a repository are models, wherever it is."""
+"""The folders of a repository that are models, wherever the repository is."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# In the root of each ext2, ext3 and ext4 file system, and so of most volumes.
+# Folder in the root of each ext2, ext3 and ext4 file system, and so of most volumes.
 LOST_AND_FOUND: Final = "lost+found"
 
 
 def may_be_model(name: str) -> bool:
-    """Whether a folder of this name may be a model: .git, .ipynb_checkpoints and the like are not,
-    nor is a file system's own.
+    """Return whether a folder of this name may be a model.
+
+    Names like .git and .ipynb_checkpoints are not models, nor is a file system's own folder.
     """
     return not name.startswith(".") and name != LOST_AND_FOUND

@@ -1,8 +1,8 @@
-"""Reads that cost much and that many ask for: one at a time, shared, and with pauses.
+"""Expensive reads that many callers request: one at a time, shared, and with pauses.
 
-Whoever asks gets what was read after it asked, so that nothing is kept that could be out of date.
-A read under way is not shared, since it may have begun too early; the next one is, by all who ask
-meanwhile.
+A caller gets data that was read after its call, so that nothing is kept that could be out of date.
+A read in progress is not shared, since it may have begun too early; the next read is shared by all
+that call meanwhile.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
 
-# However long a read took.
+# Maximum pause, however long a read took.
 _LONGEST_PAUSE_S: Final = 1.0
 
 K = TypeVar("K", bound="Hashable")
@@ -21,7 +21,7 @@ V = TypeVar("V")
 
 
 class _Read(Generic[V]):
-    """One that has not begun. waiters: how many share it."""
+    """Read that has not begun; `waiters` counts the callers that share it."""
 
     def __init__(self, task: asyncio.Task[V]) -> None:
         self.task = task
@@ -29,10 +29,10 @@ class _Read(Generic[V]):
 
 
 class PacedReads(Generic[K, V]):
-    """The reads of one process, by what is read."""
+    """Reads of one process, by key."""
 
     def __init__(self, read: Callable[[K], Awaitable[V]], *, share: float = 0.2) -> None:
-        """share: the part of the time that reads may take, as long as they are asked for."""
+        """Pace `read`; `share` is the part of the time that reads may take while requested."""
         self._read = read
         self._pauses = 1 / share - 1
         self._next: dict[K, _Read[V]] = {}
@@ -40,7 +40,7 @@ class PacedReads(Generic[K, V]):
         self._not_before_s = 0.0
 
     async def get(self, key: K) -> V:
-        """What a read gives that begins after this call; raises what it raises."""
+        """Return the result of a read that begins after this call; its exception is raised."""
         read = self._next.get(key)
         if read is None:
             read = _Read(asyncio.ensure_future(self._run(key)))
@@ -51,7 +51,7 @@ class PacedReads(Generic[K, V]):
         finally:
             read.waiters -= 1
             if not read.waiters and not read.task.done():
-                # Nobody waits for it any more.
+                # No caller waits for the read any more.
                 read.task.cancel()
                 if self._next.get(key) is read:
                     del self._next[key]

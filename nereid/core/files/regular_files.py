@@ -1,4 +1,4 @@
-"""Files of a model repository, which may be anything: a pipe that nobody writes to, a device."""
+"""Reading of a model repository's files, which may be anything: a pipe without writer, a device."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from io import BufferedReader
 
-# Far above any configuration, labels or source file.
+# Size limit far above any configuration, labels or source file.
 SMALL_FILE_BYTES: Final = 64 << 20
 
 
 def read_regular_file(path: Path, limit: int = SMALL_FILE_BYTES) -> bytes:
-    """The content of a file, or of one that a link leads to; never waits for other processes.
+    """Return the content of a file or of a link's target, without waiting for other processes.
 
     Raises:
         OSError: it cannot be read, is no regular file, or has more bytes than the limit.
@@ -31,7 +31,7 @@ def read_regular_file(path: Path, limit: int = SMALL_FILE_BYTES) -> bytes:
 
 
 def open_regular_file(path: Path) -> BufferedReader:
-    """Open a file, or one that a link leads to, for reading; never waits for other processes.
+    """Open a file or a link's target for reading, without waiting for other processes.
 
     Raises:
         OSError: it cannot be read, or is no regular file.
@@ -47,14 +47,16 @@ def open_regular_file(path: Path) -> BufferedReader:
 
 
 def find_special_file(path: Path) -> Path | None:
-    """Return what a library must not open here, as it would wait for ever or read without an end: a
-    pipe or a device, with this path or anywhere in this directory; None: there is none.
+    """Return a pipe or a device that a library must not open, or None.
+
+    The path itself and everything in this directory are checked. A library would wait for ever, or
+    read without an end.
     """
-    for each in (path, *_entries(path)):
+    for entry in (path, *_entries(path)):
         with suppress(OSError):
-            mode = each.stat().st_mode
+            mode = entry.stat().st_mode
             if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-                return each
+                return entry
     return None
 
 

@@ -1,7 +1,8 @@
 """Temporary directories that are removed with the last process that uses them, even a killed one.
 
-Who uses one holds a shared lock on it, which the kernel releases with its processes; the last one
-to release it removes it. What killed processes have left, the next ones remove at their start.
+Each user of a directory holds a shared lock on it, which the kernel releases with its processes;
+the last one to release it removes the directory. Directories that killed processes have left are
+removed by the next processes at their start.
 """
 
 from __future__ import annotations
@@ -22,28 +23,28 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Prefixes of their names, by what they are for.
-# The first is short: paths of sockets begin with it.
+# Prefixes of the directories' names, by purpose. The first one is short because paths of sockets
+# begin with it.
 SERVE: Final = "nereid."
 OVERRIDE: Final = "nereid.model-"
 PYTHON_ENV: Final = "nereid.env-"
 _PREFIXES: Final = (SERVE, OVERRIDE, PYTHON_ENV)
 
-# What mkdtemp makes of a prefix, and whom it lets in.
+# Suffix that mkdtemp() adds to a prefix, and the mode that it sets.
 _RANDOM: Final = re.compile(r"[a-z0-9_]{8}")
 _MODE: Final = 0o700
-# Of descriptors that children inherit: no library has opened those.
+# Lowest number of descriptors that children inherit: no library has opened one so high.
 _HIGH: Final = 200
 
 
 class TemporaryDirectory:
-    """One that is there until release(), and for as long as others use it."""
+    """Directory that exists until release(), and for as long as others use it."""
 
     def __init__(self, path: Path) -> None:
-        """path: of a directory that make() has made, in this process or another.
+        """Use the directory `path` that make() has made, in this process or another.
 
         Raises:
-            OSError: it is none, or it is being removed.
+            OSError: it is no such directory, or it is being removed.
         """
         self.path = path
         self._lock = _open(path)
@@ -57,21 +58,21 @@ class TemporaryDirectory:
 
     @classmethod
     def make(cls, prefix: str) -> Self:
-        """A new one, which only this user may enter."""
+        """Make a new directory, which only this user may enter."""
         while True:
             path = Path(tempfile.mkdtemp(prefix=prefix))
             try:
                 return cls(path)
             except (BlockingIOError, FileNotFoundError):
-                # Another process has taken it for an abandoned one.
+                # Another process considered the directory abandoned.
                 continue
 
     def share(self) -> int:
-        """A descriptor that keeps the directory for as long as a process has it."""
+        """Return a descriptor that keeps the directory for as long as a process has it."""
         return fcntl.fcntl(self._lock, fcntl.F_DUPFD_CLOEXEC, _HIGH)
 
     def release(self) -> None:
-        """Not needed any more here. To be called once."""
+        """Stop using the directory; to be called once."""
         try:
             _remove_unused(self.path, self._lock)
         finally:
@@ -90,7 +91,7 @@ class TemporaryDirectory:
 
 
 def is_temporary(path: Path, prefix: str) -> bool:
-    """Whether a path may be one that make() has given a directory with this prefix."""
+    """Return whether a path may be one that make() has given a directory with this prefix."""
     name = path.name
     return (
         name.startswith(prefix)
@@ -116,12 +117,12 @@ def remove_abandoned() -> None:
 
 
 def begin_removal_of_abandoned() -> None:
-    """As remove_abandoned(), in a thread that nobody waits for: they may be large."""
+    """Begin remove_abandoned() in a thread that nobody waits for: it may take long."""
     Thread(target=remove_abandoned, name="removal", daemon=True).start()
 
 
 def _open(path: Path) -> int:
-    """A descriptor of a directory of this user's. Raises OSError: it is none."""
+    """Return a descriptor of a directory of this user; raises OSError if it is none."""
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     status = os.fstat(lock)
     if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == _MODE:
@@ -131,9 +132,10 @@ def _open(path: Path) -> int:
 
 
 def _remove_unused(path: Path, lock: int) -> bool:
-    """Remove a directory unless another process uses it; whether it was removed.
+    """Remove a directory unless another process uses it; return whether it was removed.
 
-    Of several that do this at once, the last one gets the lock: each loses its own first.
+    If several processes do this at once, the last one gets the lock: each gives up its own shared
+    lock first.
     """
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,7 +22,7 @@ _JOINED_AT_ONCE: Final = 65536
 
 
 def split_bytes(raw: Buffer) -> list[bytes]:
-    """The elements of a raw BYTES tensor.
+    """Return the elements of a raw BYTES tensor.
 
     Raises:
         InvalidArgument: raw ends inside a length or an element.
@@ -31,7 +31,11 @@ def split_bytes(raw: Buffer) -> list[bytes]:
 
 
 def split_in_slices(raw: Buffer, slice_bytes: int) -> Iterator[list[bytes]]:
-    """As split_bytes; the elements of about so many bytes at a time."""
+    """Yield the elements of a raw BYTES tensor, about `slice_bytes` of them at a time.
+
+    Raises:
+        InvalidArgument: raw ends inside a length or an element.
+    """
     position, end = 0, len(raw)
     while position < end:
         elements, position = _split_until(raw, position, min(position + slice_bytes, end))
@@ -39,7 +43,7 @@ def split_in_slices(raw: Buffer, slice_bytes: int) -> Iterator[list[bytes]]:
 
 
 def _split_until(raw: Buffer, position: int, stop: int) -> tuple[list[bytes], int]:
-    """The elements that begin between two positions, and where the next one begins."""
+    """Return the elements that begin between two positions, and where the next one begins."""
     elements: list[bytes] = []
     append = elements.append
     unpack = _LENGTH.unpack_from
@@ -57,9 +61,9 @@ def _split_until(raw: Buffer, position: int, stop: int) -> tuple[list[bytes], in
 
 
 def join_bytes(elements: Iterable[bytes | str]) -> bytes:
-    """The raw form of BYTES elements; text is encoded as UTF-8."""
+    """Return the raw form of BYTES elements; text is encoded as UTF-8."""
     rest = iter(elements)
-    # In pieces: the parts to be joined take twenty times the memory of short elements.
+    # Join in pieces: the parts to be joined take twenty times the memory of short elements.
     pieces = []
     while data := list(islice(rest, _JOINED_AT_ONCE)):
         pieces.append(_join_some(data))
@@ -68,6 +72,8 @@ def join_bytes(elements: Iterable[bytes | str]) -> bytes:
 
 def _join_some(data: list[Any]) -> bytes:
     if set(map(type, data)) - _BYTES_ONLY:
-        data = [each.encode() if isinstance(each, str) else bytes(each) for each in data]
+        data = [
+            element.encode() if isinstance(element, str) else bytes(element) for element in data
+        ]
     lengths = map(_LENGTH.pack, map(len, data))
     return b"".join(chain.from_iterable(zip(lengths, data, strict=True)))

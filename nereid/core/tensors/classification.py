@@ -1,7 +1,7 @@
 """The classification extension: parameters that request an output's top classes.
 
 Clients request a number of classes in place of a tensor; gateways forward no other parameter. An
-ensemble requests more of a step's model: classes with other labels, and the tensor as well.
+ensemble may request more of a step's model: classes with other labels, and the tensor as well.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ _BESIDE: Final = "classification_beside"
 
 
 class Classification(NamedTuple):
-    """The classes requested of an output. labels None: the model's own.
+    """Classes requested of an output.
 
-    beside: the tensor is wanted, too; the classes are another output of the response, of the same
-    name and after all others.
+    labels: labels of the classes; None means the model's own.
+    beside: whether the tensor is wanted, too. Then the classes are another output of the response,
+        with the same name and after all others.
     """
 
     most: int
@@ -37,17 +38,17 @@ class Classification(NamedTuple):
 
 
 def requested_classifications(outputs: Iterable[Output]) -> dict[str, Classification]:
-    """The requested classes by output name; of equal names the first counts."""
-    found: dict[str, Classification] = {}
+    """Return the requested classes by output name; the first of equal names counts."""
+    classifications: dict[str, Classification] = {}
     for output in outputs:
         parameters = output.parameters
         most = parameters[CLASSIFICATION].int64_param if CLASSIFICATION in parameters else 0
-        if most and output.name not in found:
+        if most and output.name not in classifications:
             labels = None
             if _LABELS in parameters:
                 labels = tuple(parameters[_LABELS].string_param.split("\n"))
-            found[output.name] = Classification(most, labels, _BESIDE in parameters)
-    return found
+            classifications[output.name] = Classification(most, labels, _BESIDE in parameters)
+    return classifications
 
 
 def request_classification(output: Output, wanted: Classification) -> None:
@@ -64,8 +65,9 @@ def read_labels(
     model_path: Path,
     read: Callable[[str], bytes] | None = None,
 ) -> dict[str, tuple[str, ...]]:
-    """The labels of each output with a label file: one label per line. read: a file by its path in
-    the model's directory, if that is not on this host.
+    """Return the labels of each output with a label file: one label per line.
+
+    read: reads a file by its path in the model's directory, if the directory is not on this host.
 
     Raises:
         Internal: a label file cannot be read.
@@ -80,7 +82,7 @@ def read_labels(
         except OSError as error:
             raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
         text = content.decode("utf-8", errors="replace")
-        # As a file that is opened as text has them.
+        # Translate line ends like a file that is opened as text.
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         labels[output.name] = tuple(text.split("\n"))
     return labels

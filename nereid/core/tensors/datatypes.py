@@ -30,7 +30,7 @@ SIZE_BYTES: Final[dict[str, int]] = {
 BYTES: Final = "BYTES"
 NAMES: Final = frozenset(SIZE_BYTES) | {BYTES}
 
-# model_config.proto's DataType: TYPE_INVALID is 0, TYPE_STRING is KServe's BYTES.
+# Numbers of model_config.proto's DataType: TYPE_INVALID is 0, TYPE_STRING is KServe's BYTES.
 CONFIG_NUMBER: Final[dict[str, int]] = {
     "BOOL": 1,
     "UINT8": 2,
@@ -51,11 +51,11 @@ NAME_OF_CONFIG_NUMBER: Final[dict[int, str]] = {n: name for name, n in CONFIG_NU
 
 
 def element_count(shape: Sequence[int]) -> int:
-    """The number of elements of this shape; an empty shape is a scalar."""
+    """Return the number of elements of a shape; an empty shape is a scalar."""
     return prod(shape)
 
 
 def byte_size(datatype: str, shape: Sequence[int]) -> int | None:
-    """The raw size of a tensor in bytes; None for BYTES, whose elements vary."""
+    """Return the raw size of a tensor in bytes; None for BYTES, whose elements vary."""
     size = SIZE_BYTES.get(datatype)
     return None if size is None else size * prod(shape)

@@ -5,9 +5,9 @@ are equal, in any order. The requested outputs are not included: only the model'
 whether those are all. Fields that do not affect the response (id, deadline, priority, trace) are
 left out.
 
-Clients choose what is digested, so that a pair of inputs with one digest would give one client the
-other's response: digests are BLAKE3, keyed by a secret of the mesh, and every part is preceded by
-its length, so that no byte can be moved from one part to another.
+Clients choose the digested content. If they could find two inputs with the same digest, one client
+could get another's response. Therefore digests are BLAKE3, keyed by a secret of the mesh, and every
+part is preceded by its length, so that no byte can be moved from one part to another.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ if TYPE_CHECKING:
 
 DIGEST_BYTES: Final = 32
 KEY_BYTES: Final = 32
-# Up to this size one call for all payloads, copied together, is cheaper than one call for each.
+# Size up to which one call for all payloads, copied together, is cheaper than one call for each.
 _JOINED_BYTES: Final = 8192
 
 
 class Layout(NamedTuple):
-    """The inputs that a head declares; equivalent for heads that differ in their order only."""
+    """Inputs that a head declares; equivalent for heads that differ only in their order."""
 
-    # Has the key and the declared inputs; each request continues a copy of it.
+    # Hash of the key and the declared inputs; each request continues a copy of it.
     hasher: blake3
-    # Indices of the payloads, in the order in which the digest reads them; None: as they are.
+    # Indices of the payloads, in the order in which the digest reads them; `None` if they are in
+    # that order already.
     order: tuple[int, ...] | None
     inputs: int
-    # The lengths of the parameters' text and of each payload.
+    # Packs the lengths of the parameters' text and of each payload.
     lengths: struct.Struct
 
 
 def layout_of(head: kserve_pb2.ModelInferRequest, key: bytes) -> Layout:
-    """The layout of the requests with this head; key: KEY_BYTES of secret."""
+    """Return the layout of requests with this head; `key` is a secret of KEY_BYTES."""
     inputs = head.inputs
     order = tuple(sorted(range(len(inputs)), key=lambda index: inputs[index].name))
     ordered = kserve_pb2.ModelInferRequest(inputs=[inputs[index] for index in order])
@@ -61,7 +62,7 @@ def digest(
     parameters: dict[str, Parameter] | None,
     payloads: Sequence[bytes | memoryview],
 ) -> bytes:
-    """The digest, of DIGEST_BYTES; one payload for each of the layout's inputs."""
+    """Return the digest, of DIGEST_BYTES; there is one payload for each of the layout's inputs."""
     base, order, _, lengths = layout
     if order is not None:
         payloads = [payloads[index] for index in order]
@@ -81,6 +82,6 @@ def digest(
 
 
 def digest_of_parts(key: bytes, *parts: bytes) -> bytes:
-    """A keyed digest, of DIGEST_BYTES, of these parts in this order."""
+    """Return a keyed digest, of DIGEST_BYTES, of these parts in this order."""
     framed = [struct.pack("<Q", len(part)) + part for part in parts]
     return blake3(b"".join(framed), key=key).digest()

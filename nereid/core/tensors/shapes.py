@@ -1,4 +1,4 @@
-"""Tensor shapes: how they are written, and whether one is allowed by dims with variable parts."""
+"""Tensor shapes: how they are written, and whether dims with variable parts allow one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# The size of a variable dimension.
+# Size of a variable dimension.
 VARIABLE: Final = -1
-# Of a request's tensor. No model has so many dimensions: what has more is refused unread.
+# Maximum rank of a request's tensor. No model has so many dimensions: a tensor that has more is
+# refused unread.
 MAX_RANK: Final = 1024
-# More elements than any message has.
+# Number of elements that no message can have.
 MANY_ELEMENTS: Final = 1 << 63
 _FEW_DIMENSIONS: Final = 16
 
 
 def bounded_count(shape: Sequence[int]) -> int:
-    """The number of elements of this shape, or MANY_ELEMENTS if there are at least so many.
+    """Return the number of elements of a shape, or MANY_ELEMENTS if there are at least so many.
 
     Takes shapes of any rank in linear time; dimensions must not be negative.
     """
@@ -35,18 +36,22 @@ def bounded_count(shape: Sequence[int]) -> int:
 
 
 def format_shape(shape: Iterable[int]) -> str:
-    """A shape as Triton prints it: [1,2,-1]."""
+    """Return a shape as Triton prints it: [1,2,-1]."""
     return f"[{','.join(map(str, shape))}]"
 
 
 def shape_fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
-    """Whether dims allow a shape: of equal rank, and equal wherever dims are not variable."""
+    """Return whether dims allow a shape: of equal rank, and equal wherever not variable."""
     return len(shape) == len(dims) and all(
         dim in (VARIABLE, size) for size, dim in zip(shape, dims, strict=True)
     )
 
 
 def substitute(into: Sequence[int], dims: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    """`into`, with the sizes that shape has where dims are variable in its own variable places."""
+    """Return `into` with the variable sizes of a shape.
+
+    The sizes that `shape` has where `dims` are variable take the places where `into` is variable,
+    in their order.
+    """
     sizes = iter(size for size, dim in zip(shape, dims, strict=True) if dim == VARIABLE)
     return tuple(next(sizes, -1) if dim == VARIABLE else dim for dim in into)

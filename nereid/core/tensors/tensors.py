@@ -1,7 +1,7 @@
-"""Raw tensor bytes to numpy arrays and back.
+"""Conversion of raw tensor bytes to numpy arrays and back.
 
 Raw bytes are little-endian, row-major, without padding. BF16 has no numpy type and appears as
-uint16. Importing this imports numpy, which takes as long as a tenth of a service.
+uint16. Importing this module imports numpy, which takes a tenth of a service's start.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DATATYPE_OF: Final[dict[np.dtype[Any], str]] = {
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
-    """The KServe name of a numpy type; strings of any kind are BYTES.
+    """Return the KServe name of a numpy type; strings of any kind are BYTES.
 
     Raises:
         InvalidArgument: KServe has no such datatype.
@@ -56,10 +56,10 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
 
 
 def from_raw(raw: Buffer, datatype: str, shape: Sequence[int]) -> Array:
-    """A view of raw as an array of this shape; BYTES elements are copied out as bytes objects.
+    """Return a view of raw as an array of this shape; BYTES elements are copied as bytes objects.
 
     Raises:
-        InvalidArgument: raw does not hold exactly the elements that shape asks for.
+        InvalidArgument: raw does not hold exactly the elements that shape needs.
     """
     if datatype == BYTES:
         elements = split_bytes(raw)
@@ -79,8 +79,8 @@ def from_raw(raw: Buffer, datatype: str, shape: Sequence[int]) -> Array:
 
 
 def to_raw(array: Array) -> bytes:
-    """The raw bytes of an array, in row-major order."""
+    """Return the raw bytes of an array, in row-major order."""
     if array.dtype.kind in "OSU":
-        # An iterator: a list of all elements would be made in one go.
+        # An iterator, because a list of all elements would be made at once.
         return join_bytes(array.flat)
     return array.tobytes()

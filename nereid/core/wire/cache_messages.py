@@ -13,8 +13,10 @@ from nereid.pb import nereid_pb2 as pb
 
 
 class CacheLookup(NamedTuple):
-    """A request for the value of key. id is unique on its link. trace_context: of the parent span;
-    empty: not traced.
+    """Request for the value of a key.
+
+    id: unique on its link.
+    trace_context: context of the parent span; empty if the request is not traced.
     """
 
     id: int
@@ -23,7 +25,11 @@ class CacheLookup(NamedTuple):
 
 
 class CacheStore(NamedTuple):
-    """A value to keep. time_to_live_ms 0: the cache's own default. trace_context: as in lookups."""
+    """Value to keep.
+
+    time_to_live_ms: 0 means the cache's own default.
+    trace_context: like in lookups.
+    """
 
     key: bytes
     value: bytes
@@ -32,7 +38,10 @@ class CacheStore(NamedTuple):
 
 
 class LookupResult(NamedTuple):
-    """The result of the lookup with the same id. None: a miss; failures are misses, too."""
+    """Result of the lookup with the same id.
+
+    A value of None is a miss; failures are misses, too.
+    """
 
     id: int
     value: bytes | None
@@ -40,7 +49,10 @@ class LookupResult(NamedTuple):
 
 @dataclass(slots=True)
 class CacheUsage:
-    """A cache's counters since its start. capacity_bytes 0: unknown, or unbounded."""
+    """Counters of a cache since its start.
+
+    capacity_bytes: 0 if it is unknown or unbounded.
+    """
 
     entries: int = 0
     used_bytes: int = 0
@@ -54,15 +66,15 @@ class CacheUsage:
     store_ns: int = 0
 
     def to_proto(self) -> pb.CacheUsage:
-        """The protobuf message with the same fields."""
+        """Return the protobuf message with the same fields."""
         return pb.CacheUsage(**{name: getattr(self, name) for name in _USAGE_FIELDS})
 
     def counts_less_than(self, other: CacheUsage) -> bool:
-        """Whether it is of a process that started after the other's report."""
+        """Return whether this report is of a process that started after the other's report."""
         return any(getattr(self, name) < getattr(other, name) for name in _COUNTERS)
 
     def add_counts(self, other: CacheUsage) -> None:
-        """Add those of an earlier process."""
+        """Add the counts of an earlier process."""
         for name in _COUNTERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -77,12 +89,14 @@ _COUNTERS: Final = tuple(
 
 
 class CacheRequestCodec:
-    """Frames from the scheduler to the cache."""
+    """Codec of frames from the scheduler to the cache."""
 
     def size_bytes(self, item: CacheRequest) -> int:
+        """Return roughly how many bytes an item adds to a frame."""
         return len(item.key) + (len(item.value) if isinstance(item, CacheStore) else 0)
 
     def encode(self, items: list[CacheRequest]) -> bytes:
+        """Return the frame of these items."""
         frame = pb.CacheFrame()
         for item in items:
             if isinstance(item, CacheLookup):
@@ -97,24 +111,27 @@ class CacheRequestCodec:
         return frame.SerializeToString()
 
     def decode(self, frame: bytes) -> list[CacheRequest]:
+        """Return the items of a frame: lookups first, then stores."""
         parsed = pb.CacheFrame.FromString(frame)
         items: list[CacheRequest] = [
-            CacheLookup(each.id, each.key, each.trace_context) for each in parsed.lookups
+            CacheLookup(lookup.id, lookup.key, lookup.trace_context) for lookup in parsed.lookups
         ]
         items += [
-            CacheStore(each.key, each.value, each.time_to_live_ms, each.trace_context)
-            for each in parsed.stores
+            CacheStore(store.key, store.value, store.time_to_live_ms, store.trace_context)
+            for store in parsed.stores
         ]
         return items
 
 
 class CacheReplyCodec:
-    """Frames from the cache to the scheduler."""
+    """Codec of frames from the cache to the scheduler."""
 
     def size_bytes(self, item: CacheReply) -> int:
+        """Return roughly how many bytes an item adds to a frame."""
         return len(item.value or b"") if isinstance(item, LookupResult) else 0
 
     def encode(self, items: list[CacheReply]) -> bytes:
+        """Return the frame of these items; the last usage counts."""
         frame = pb.LookupResultFrame()
         for item in items:
             if isinstance(item, LookupResult):
@@ -124,10 +141,11 @@ class CacheReplyCodec:
         return frame.SerializeToString()
 
     def decode(self, frame: bytes) -> list[CacheReply]:
+        """Return the items of a frame: results first, then the usage."""
         parsed = pb.LookupResultFrame.FromString(frame)
         items: list[CacheReply] = [
-            LookupResult(each.id, each.value if each.HasField("value") else None)
-            for each in parsed.results
+            LookupResult(result.id, result.value if result.HasField("value") else None)
+            for result in parsed.results
         ]
         if parsed.HasField("usage"):
             usage = parsed.usage

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Replaces an item that cannot be encoded, for example because it exceeds protobuf's limit.
+# Error in place of an item that cannot be encoded, for example because it exceeds protobuf's limit.
 _NOT_ENCODABLE = ErrorStatus(Internal.code, INTERNAL_MESSAGE, accepted=True)
 _MAX_KEPT_HEAD_BYTES = 1 << 20
 # Tags of an InferRequest's fields.
@@ -55,7 +55,7 @@ _REMAINING_US_TAG: Final = bytes((_REMAINING_US,))
 
 
 class RequestCodec:
-    """Frames from a gateway to the scheduler.
+    """Codec of frames from a gateway to the scheduler.
 
     A request that cannot be encoded is sent as an error: it gets a response and does not affect the
     others in its frame.
@@ -66,12 +66,15 @@ class RequestCodec:
         self._plain = PlainItems()
 
     def size_bytes(self, item: ToScheduler) -> int:
+        """Return roughly how many bytes an item adds to a frame."""
         if isinstance(item, InferRequest):
-            # A reference to shared memory counts as its length as a tuple: next to nothing.
+            # A reference to shared memory counts as its length as a tuple, which is next to
+            # nothing.
             return len(item.head) + sum(map(len, item.payloads))
         return 0
 
     def encode(self, items: list[ToScheduler]) -> bytes:
+        """Return the frame of these items."""
         try:
             return self._frame(items)
         except Exception:
@@ -97,13 +100,13 @@ class RequestCodec:
                 and _is_plain(item)
                 and write(pieces, item.id, item.head, item.payloads, self._tail(item))
             ):
-                # With what is behind it: requests keep their order.
+                # The items behind it go into the same message: requests keep their order.
                 pieces.append(self._message(items[count:]))
                 break
         return b"".join(pieces)
 
     def _tail(self, item: InferRequest) -> bytes:
-        """The fields of a plain request behind its payloads."""
+        """Return the fields of a plain request behind its payloads."""
         tail = b""
         if item.request_id:
             text = item.request_id.encode()
@@ -130,7 +133,7 @@ class RequestCodec:
         return frame.SerializeToString()
 
     def decode(self, frame: bytes) -> list[ToScheduler]:
-        """Requests first, so that a cancellation never overtakes its request."""
+        """Return a frame's items, requests first: no cancellation overtakes its request."""
         now = self._clock()
         items: list[ToScheduler] = []
         position, length = 0, len(frame)
@@ -150,7 +153,10 @@ class RequestCodec:
 
 
 def _is_plain(item: InferRequest) -> bool:
-    """Whether id, head, payloads and what _tail writes are all that is to be sent of it."""
+    """Return whether a request has nothing to send but a plain item's fields.
+
+    These are id, head, payloads, and the fields that RequestCodec._tail() writes.
+    """
     return not (
         item.parameters
         or item.digest
@@ -166,7 +172,7 @@ def _is_plain(item: InferRequest) -> bool:
 
 
 def _read_tail(request: InferRequest, frame: bytes, position: int, end: int, now: float) -> bool:
-    """Read what _tail writes; False: there is something else."""
+    """Read the fields that _tail() writes; return False if there are others."""
     while position < end:
         tag = frame[position]
         number, position = decode_varint(frame, position + 1)
@@ -184,7 +190,7 @@ def _read_tail(request: InferRequest, frame: bytes, position: int, end: int, now
 
 
 def _read_rest(frame: pb.RequestFrame, items: list[ToScheduler], now: float) -> None:
-    """Add the first request that is not plain, and what comes behind it."""
+    """Add the first request that is not plain, and the items behind it."""
     # Iterating over a repeated field ends with an exception, which costs more than a slice.
     items.extend([_read_request(message, now) for message in frame.requests[:]])
     if frame.cancelled_ids:
@@ -198,7 +204,7 @@ def _read_rest(frame: pb.RequestFrame, items: list[ToScheduler], now: float) -> 
 
 
 class ResponseCodec:
-    """Frames from the scheduler to a gateway.
+    """Codec of frames from the scheduler to a gateway.
 
     A response that cannot be encoded is sent as an error.
     """
@@ -207,12 +213,14 @@ class ResponseCodec:
         self._plain = PlainItems()
 
     def size_bytes(self, item: FromScheduler) -> int:
+        """Return roughly how many bytes an item adds to a frame."""
         if not isinstance(item, InferResponse):
             return 0
         size = len(item.head) + sum(map(len, item.payloads))
         return size + _size_of_trace(item.trace) if item.trace else size
 
     def encode(self, items: list[FromScheduler]) -> bytes:
+        """Return the frame of these items."""
         try:
             return self._frame(items)
         except Exception:
@@ -244,7 +252,10 @@ class ResponseCodec:
         return b"".join(pieces)
 
     def decode(self, frame: bytes) -> list[FromScheduler]:
-        """Notices first: what a scheduler that shuts down returns comes after it has said so."""
+        """Return a frame's items, notices first.
+
+        A scheduler that shuts down announces that before it returns requests.
+        """
         responses: list[InferResponse] = []
         position, length = 0, len(frame)
         while position < length:
@@ -261,7 +272,7 @@ class ResponseCodec:
 
 
 def _read_others(frame: pb.ResponseFrame, responses: list[InferResponse]) -> Iterator[Notice]:
-    """The notices; adds to responses what the frame says of them."""
+    """Return a frame's notices, and add its other fields to the responses."""
     if frame.traces:
         for item in responses:
             if not item.more and item.id in frame.traces:
@@ -293,7 +304,7 @@ def _response_message(items: list[FromScheduler]) -> bytes:
 
 
 def _write_notice(item: Notice, frame: pb.ResponseFrame) -> None:
-    """Add a notice to frame; of each kind the last one counts."""
+    """Add a notice to a frame; the last one of each kind counts."""
     if isinstance(item, CachedModels):
         frame.cached_models.shm_namespace = item.shm_namespace
         frame.cached_models.names[:] = item.names
@@ -379,12 +390,12 @@ def _write_rule(rule: TraceRule, message: pb.TraceRule) -> None:
 
 
 def write_log_rules(rules: LogRules, message: pb.LogRules) -> None:
-    """Write rules into message."""
+    """Write log rules into a message."""
     message.verbose, message.info, message.warning, message.error, message.format, _ = rules
 
 
 def read_log_rules(message: pb.LogRules) -> LogRules:
-    """The rules in message."""
+    """Return the log rules in a message."""
     return LogRules(message.verbose, message.info, message.warning, message.error, message.format)
 
 
@@ -447,7 +458,7 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
     request.request_id = message.request_id
     if message.parameters:
         request.parameters = read_parameters(message.parameters)
-        # Only a request with a correlation id has one.
+        # Only a request with a correlation id has an owner.
         request.sequence_owner = message.sequence_owner
     request.priority = message.priority
     request.timeout_us = message.timeout_us
@@ -464,7 +475,7 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
 
 
 def write_response(item: InferResponse, message: pb.InferResponse) -> None:
-    """Write all of item but its id into message."""
+    """Write a response without its id into a message."""
     message.head = item.head
     if item.more:
         message.more = True
@@ -477,7 +488,7 @@ def write_response(item: InferResponse, message: pb.InferResponse) -> None:
 
 
 def read_response(message: pb.InferResponse) -> InferResponse:
-    """The response in message."""
+    """Return the response in a message."""
     if message.HasField("error"):
         if message.moved:
             return moved_response(message.id)
@@ -505,7 +516,7 @@ def write_payloads(
 
 
 def read_payloads(messages: Sequence[pb.Payload]) -> list[Payload]:
-    """The payloads of a repeated Payload field."""
+    """Return the payloads of a repeated Payload field."""
     # Iterating over a repeated field ends with an exception, which costs more than indexing it.
     if len(messages) == 1:
         message = messages[0]
@@ -527,7 +538,7 @@ def _read_shared_memory(message: pb.SharedMemory) -> SharedMemory:
 def write_parameters(
     parameters: dict[str, Parameter], messages: MutableMapping[str, kserve_pb2.InferParameter]
 ) -> None:
-    """Fill a map of InferParameter; integers past int64 are written as uint64."""
+    """Fill a map of InferParameter; integers beyond int64 are written as uint64."""
     for key, value in parameters.items():
         message = messages[key]
         if isinstance(value, bool):
@@ -546,7 +557,7 @@ def write_parameters(
 def read_parameters(
     messages: MutableMapping[str, kserve_pb2.InferParameter],
 ) -> dict[str, Parameter]:
-    """The values of a map of InferParameter; one without a value is left out."""
+    """Return the values of a map of InferParameter; one without a value is left out."""
     parameters: dict[str, Parameter] = {}
     for key, message in messages.items():
         choice = message.WhichOneof("parameter_choice")
@@ -556,24 +567,24 @@ def read_parameters(
 
 
 def write_error(error_status: ErrorStatus, message: pb.ErrorStatus) -> None:
-    """Write a status into message."""
+    """Write an error status into a message."""
     message.code, message.message, message.accepted, message.by_model, after_ms = error_status
     if after_ms:
         message.retry_after_ms = after_ms
 
 
 def read_error(message: pb.ErrorStatus) -> ErrorStatus:
-    """The status in message."""
+    """Return the error status in a message."""
     return ErrorStatus(
         message.code, message.message, message.accepted, message.by_model, message.retry_after_ms
     )
 
 
 def remaining_us(deadline: float | None, now: float) -> int:
-    """The microseconds until a deadline, at least 1; 0: no deadline."""
+    """Return the microseconds until a deadline, at least 1; 0 without a deadline."""
     return 0 if deadline is None else max(1, int((deadline - now) * 1e6))
 
 
 def deadline_of(remaining: int, now: float) -> float | None:
-    """The deadline (monotonic seconds) of remaining microseconds."""
+    """Return the deadline, in monotonic seconds, after remaining microseconds; None for 0."""
     return now + remaining / 1e6 if remaining else None

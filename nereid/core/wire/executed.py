@@ -1,6 +1,7 @@
-"""How an Executed message of a whole batch ends: the batch and its times, without message objects.
+"""Encoding of the end of an Executed message of a whole batch: the batch's id and its times.
 
-Its responses come before (response_prefixes), what else it may have behind.
+Works without message objects. The message's responses come before this end (response_prefixes);
+other fields may come after it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _VARINT: Final = 0
 
 
 def _tag(number: int) -> int:
-    """The byte that a number's field begins with."""
+    """Return the byte that begins a field with this number."""
     assert number < 16
     return number << 3 | _VARINT
 
@@ -37,7 +38,7 @@ _ids = VarintSequence()
 
 
 class ExecutedTimes:
-    """An Executed without the responses before it, and with nothing else."""
+    """Executed message with no other fields than the batch's id and times."""
 
     __slots__ = ("compute_infer_ns", "compute_input_ns", "compute_output_ns", "id")
 
@@ -54,7 +55,7 @@ class ExecutedTimes:
 
 
 def encode_executed(id: int, input_ns: int, infer_ns: int, output_ns: int) -> bytes:  # noqa: A002
-    """A batch's number, and how long its phases took."""
+    """Encode a batch's id and the durations of its phases."""
     return (
         (_ID_BYTE + _ids.encode(id) if id else b"")
         + (_INPUT_BYTE + encode_varint(input_ns))
@@ -64,7 +65,7 @@ def encode_executed(id: int, input_ns: int, infer_ns: int, output_ns: int) -> by
 
 
 def read_executed_times(message: bytes, position: int) -> ExecutedTimes | None:
-    """What encode_executed wrote, from this position to the end; None: something else is there."""
+    """Read what encode_executed() wrote, up to the end; return None for anything else."""
     try:
         number, position = _read_number(message, position, _ID)
         input_ns, position = _read_number(message, position, _INPUT)
@@ -83,5 +84,5 @@ def _read_number(message: bytes, position: int, tag: int) -> tuple[int, int]:
     return decode_varint(message, position + 1)
 
 
-# What a reply is read as.
+# Types of a reply that was read.
 Executed = pb.Executed | ExecutedTimes

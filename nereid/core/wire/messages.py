@@ -4,8 +4,8 @@ An in-memory link passes the objects themselves; nereid.core.wire.codecs has the
 head is a serialised protobuf message without the parts that differ from request to request, so that
 a service can cache what it derives from a head by its bytes.
 
-What is made for each request is no data class: the __init__ of one is interpreted even where the
-class is compiled.
+Classes whose objects are created for each request are not data classes: the __init__ of a data
+class is interpreted even where the class is compiled.
 """
 
 from __future__ import annotations
@@ -21,37 +21,38 @@ if TYPE_CHECKING:
 
 Parameter = bool | int | float | str
 
-# The parameter of a requested output by which a client requests its top classes.
+# Parameter of a requested output by which a client requests its top classes.
 CLASSIFICATION: Final = "classification"
 
-# Why a decoupled model refuses a request for a single response; the fronts name the protocol.
+# Reason for which a decoupled model refuses a request for a single response; the fronts name the
+# protocol.
 DECOUPLED: Final = "doesn't support models with decoupled transaction policy"
 
 
-# A memoryview only inside the gateway, once it has mapped a response's tensors.
+# Tensor bytes; a memoryview only inside the gateway, once it has mapped a response's tensors.
 Payload = bytes | memoryview | SharedMemory
 
 
 def payload_bytes(payload: Payload) -> int:
-    """The size of a tensor, inline or in shared memory."""
+    """Return the size of a tensor, inline or in shared memory."""
     return payload.size_bytes if isinstance(payload, SharedMemory) else len(payload)
 
 
 class ErrorStatus(NamedTuple):
-    """A failure as the client sees it; code is a gRPC status code."""
+    """Failure as the client sees it; `code` is a gRPC status code."""
 
     code: int
     message: str
     # See errors.NereidError.
     accepted: bool = False
-    # The model's own response: its request counts as executed.
+    # True if the model itself responded with the error: its request counts as executed.
     by_model: bool = False
     # See errors.Unavailable.
     retry_after_ms: int = 0
 
 
 def error_status_of(error: NereidError) -> ErrorStatus:
-    """The status of this error."""
+    """Return the status of this error."""
     return ErrorStatus(
         error.code, error.message, error.accepted, retry_after_ms=error.retry_after_ms
     )
@@ -61,8 +62,12 @@ MOVED: Final = ErrorStatus(Unavailable.code, "another scheduler of the mesh serv
 
 
 class Arrival:
-    """How a request came to its gateway: by "http" or "grpc", when it was complete, the call of
-    that protocol, and whether that is a stream of requests.
+    """Arrival of a request at its gateway.
+
+    protocol: "http" or "grpc".
+    received_ns: time at which the request was complete.
+    call: the call of that protocol.
+    streamed: whether the call is a stream of requests.
     """
 
     __slots__ = ("call", "protocol", "received_ns", "streamed")
@@ -83,10 +88,12 @@ class Arrival:
 class InferRequest:
     """One inference request of a gateway to the scheduler.
 
-    id is unique in the mesh, request_id is the client's text. head is a
-    ModelInferRequest without id, parameters and tensor data; payloads holds one raw tensor for each
-    of its inputs. timeout_us is Triton's limit on queueing time, deadline (time.monotonic seconds)
-    the client's limit on everything.
+    id: unique in the mesh.
+    request_id: the client's text.
+    head: a ModelInferRequest without id, parameters and tensor data.
+    payloads: one raw tensor for each of the head's inputs.
+    timeout_us: Triton's limit of the queueing time.
+    deadline: the client's limit of everything, in time.monotonic() seconds.
     """
 
     __slots__ = (
@@ -116,7 +123,7 @@ class InferRequest:
 
     def __init__(  # noqa: PLR0913, PLR0917 - a record
         self,
-        id: int,  # noqa: A002 - by what it is called
+        id: int,  # noqa: A002 - the field's name
         head: bytes,
         payloads: list[Payload],
         request_id: str = "",
@@ -148,39 +155,43 @@ class InferRequest:
         self.timeout_us = timeout_us
         self.deadline = deadline
         self.trace_context = trace_context
-        # An error that the gateway found in the body. Reported by the scheduler, because an unknown
+        # Error that the gateway found in the body. The scheduler reports it, because an unknown
         # model comes first.
         self.error_status = error_status
-        # Of everything in the request that affects its response; empty: the scheduler does not want
-        # it.
+        # Digest of everything in the request that affects its response; empty if the scheduler does
+        # not want it.
         self.digest = digest
-        # The number of the instance whose model sent it; 0: a client, or a model outside a request.
+        # Number of the instance whose model sent the request; 0 for a client, or a model outside a
+        # request.
         self.caller = caller
-        # How many models' calls this one is nested in. Scheduler only: it is not sent.
+        # Number of models' calls in which this one is nested. Scheduler only: it is not sent.
         self.depth = depth
-        # The client accepts any number of responses; decoupled models refuse all other requests.
+        # True if the client accepts any number of responses; decoupled models refuse all other
+        # requests.
         self.accepts_many = accepts_many
-        # It was sent before, to a scheduler or to an instance, and may have begun to run.
+        # True if the request was sent before, to a scheduler or to an instance, and may have begun
+        # to run.
         self.resent = resent
-        # For whom it is pending: an account (nereid.rpc.net.limits.budget) or an authenticated principal.
-        # Gateway only: it is not sent.
+        # Sender for whom it is pending: an account (nereid.rpc.net.limits.budget) or an authenticated
+        # principal. Gateway only: it is not sent.
         self.sender = sender
-        # The regions of clients' shared memory that it names. Gateway only: it is not sent.
+        # Regions of clients' shared memory that the request names. Gateway only: it is not sent.
         self.region_use = region_use
-        # The client wants an empty final response of a decoupled model. Gateway only: it is not
-        # sent.
+        # True if the client wants an empty final response of a decoupled model. Gateway only: it is
+        # not sent.
         self.wants_empty_final = wants_empty_final
-        # Of the segment with the payloads. Gateway only: it is not sent.
+        # Lease of the segment with the payloads. Gateway only: it is not sent.
         self.lease = lease
-        # In the gateway, where requests are traced or recorded. It never travels.
+        # Arrival at the gateway, if requests are traced or recorded. Gateway only: it is not sent.
         self.arrival = arrival
-        # Whose sequence it belongs to (nereid.core.sequence_owners); empty: nobody's in particular.
+        # Owner of the request's sequence (nereid.core.sequence_owners); empty if nobody owns it in
+        # particular.
         self.sequence_owner = sequence_owner
-        # The last response is to have RequestTimings.
+        # True if the last response is to have RequestTimings.
         self.wants_timings = wants_timings
 
     def __reduce__(self) -> tuple[type[InferRequest], tuple[Any, ...]]:
-        """Decoder processes send requests to their gateway; compiled classes need this for it."""
+        """Pickle the request; compiled classes need this for decoder processes to send it."""
         return InferRequest, (
             self.id,
             self.head,
@@ -208,13 +219,13 @@ class InferRequest:
 
 
 class Cancel(NamedTuple):
-    """The client of request id has cancelled it or disconnected."""
+    """The client of request `id` has cancelled it or disconnected."""
 
     id: int
 
 
 class FlowControl(NamedTuple):
-    """The client of request id does not keep up with the responses, or does so again."""
+    """The client of request `id` does not keep up with the responses, or does so again."""
 
     id: int
     paused: bool
@@ -227,7 +238,7 @@ class Release(NamedTuple):
 
 
 class TracedTensor(NamedTuple):
-    """An input or output in a trace; data None: left out."""
+    """Input or output in a trace; `data` is None if it was left out."""
 
     activity: str
     name: str
@@ -237,8 +248,9 @@ class TracedTensor(NamedTuple):
 
 
 class TracedModel(NamedTuple):
-    """One model's part in a request that is traced to a file: the requested model, a step of an
-    ensemble, or a model that another model calls.
+    """Part of one model in a request that is traced to a file.
+
+    The model is the requested one, a step of an ensemble, or a model that another model calls.
 
     context and parent are trace contexts (nereid.observability.tracing). Times have Triton's names
     and are nanoseconds of the scheduler's monotonic clock. The gateway adds the tensors of the
@@ -255,29 +267,31 @@ class TracedModel(NamedTuple):
 
 
 class RequestTimings(NamedTuple):
-    """Where a request's time went, as far as its scheduler knows. What did not happen, or is not
-    known, is missing: a phase, or 0, or an empty text.
+    """Durations of the phases of a request, as far as its scheduler knows them.
+
+    A phase or value that did not occur, or is not known, is missing, 0 or empty.
 
     Phases have the names of Server-Timing's entries. They do not overlap, so that their sum is no
-    more than the time that the request took; of an ensemble they are those of the steps that its
+    more than the time that the request took. An ensemble's phases are those of the steps that its
     response waited for, one after the other.
     """
 
     phases: tuple[tuple[str, int], ...] = ()
     batch_size: int = 0
     instance: str = ""
-    # How often it was given to an instance, this time included.
+    # Number of times that the request was given to an instance, including this one.
     attempt: int = 0
-    # It was found in the response cache, or shares the response of a request like it.
+    # True if the response was found in the response cache, or is shared with an equal request.
     cached: bool = False
 
 
 class InferResponse:
-    """A response to the request of the same id: outputs, or an error.
+    """Response to the request of the same id: outputs, or an error.
 
     head is a ModelInferResponse without id and tensor data; payloads holds one raw tensor for each
     of its outputs: all of them inline, or all in the segment segment_name. With an error, head
     names the model if the request was accepted.
+
     A decoupled model's request has any number of responses; all but the last have `more`. The last
     may lack both head and error: then it only ends the request.
     """
@@ -296,7 +310,7 @@ class InferResponse:
 
     def __init__(  # noqa: PLR0913, PLR0917 - a record
         self,
-        id: int,  # noqa: A002 - by what it is called
+        id: int,  # noqa: A002 - the field's name
         head: bytes = b"",
         payloads: list[Payload] | None = None,
         error: ErrorStatus | None = None,
@@ -310,50 +324,57 @@ class InferResponse:
         self.error = error
         self.segment_name = segment_name
         self.more = more
-        # With the last response to a request that is traced to a file; the requested model first.
+        # Traces in the last response to a request that is traced to a file; the requested model
+        # comes first.
         self.trace = trace
-        # With the last response to a request that wants them.
+        # Timings in the last response to a request that wants them.
         self.timings: RequestTimings | None = None
-        # An instance that was lost while it executed the request may still read its tensors.
+        # True if an instance that was lost while it executed the request may still read its
+        # tensors.
         self.inputs_in_use = False
 
     def with_payloads(self, payloads: list[Payload]) -> InferResponse:
-        """As this response, which has no error, with other payloads, none of them in a segment."""
+        """Return a copy of this response without error, with other, inline payloads."""
         response = InferResponse(self.id, self.head, payloads, more=self.more, trace=self.trace)
         response.timings, response.inputs_in_use = self.timings, self.inputs_in_use
         return response
 
 
 class MovedResponse(InferResponse):
-    """Not a response: the request has not begun to run, and another scheduler has its model now,
-    to which it is to be sent. The error is for a gateway that knows one scheduler only.
+    """Return of a request to its gateway, in place of a response.
+
+    The request has not begun to run, and another scheduler has its model now, to which it is to be
+    sent. The error is for a gateway that knows only one scheduler.
     """
 
     __slots__ = ()
 
 
 def moved_response(request_id: int) -> MovedResponse:
-    """For a request that the scheduler returns to its gateway."""
+    """Return the response for a request that the scheduler returns to its gateway."""
     return MovedResponse(request_id, error=MOVED)
 
 
 class CachedModels(NamedTuple):
-    """The models whose requests need a digest, the key for it, and the scheduler's memory domain
-    (nereid.shm.segments.shm_namespace). Replaces the previous notice.
+    """Models whose requests need a digest, the key for it, and the scheduler's memory domain.
+
+    The domain is that of nereid.shm.segments.shm_namespace. Replaces the previous notice.
     """
 
     names: tuple[str, ...]
     shm_namespace: str = ""
-    # Secret. Empty: the scheduler computes the digests.
+    # Secret key of digests; empty if the scheduler computes the digests.
     digest_key: bytes = b""
-    # An id that no request has: code that looks responses up by id needs no extra test.
+    # Id that no request has, so that code that looks responses up by id needs no extra test.
     id: int = 0
 
 
 class TraceRule(NamedTuple):
-    """Which requests are traced that arrive unsampled: every rate-th, up to limit (-1: no limit).
-    log_frequency: traces per file (0: all in one); times, tensors: what the files contain.
-    turn: distinguishes equal rules that were set one after the other.
+    """Rule for tracing requests that arrive unsampled: every rate-th, up to `limit` (-1: no limit).
+
+    log_frequency: traces per file (0: all in one).
+    times, tensors: content of the files.
+    turn: number that distinguishes equal rules that were set one after the other.
     """
 
     on: bool
@@ -366,7 +387,7 @@ class TraceRule(NamedTuple):
 
 
 class TraceRules(NamedTuple):
-    """The default rule, and the rules of the models that have one of their own."""
+    """The default rule, and the rules of models that have their own."""
 
     default: TraceRule
     models: tuple[tuple[str, TraceRule], ...] = ()
@@ -374,7 +395,7 @@ class TraceRules(NamedTuple):
 
 
 class LogRules(NamedTuple):
-    """What all services log; see nereid.observability.logging.LogSettings."""
+    """Log settings of all services; see nereid.observability.logging.LogSettings."""
 
     verbose: int
     info: bool
@@ -385,22 +406,25 @@ class LogRules(NamedTuple):
 
 
 class Ownership(NamedTuple):
-    """Which models' requests a scheduler of several accepts, by their qualified names. Replaces the
-    previous notice of this scheduler. Requests to a model that none names go to any of them.
+    """Models whose requests a scheduler of several accepts, by their qualified names.
+
+    Replaces the previous notice of this scheduler. Requests to a model that no scheduler names go
+    to any of them.
     """
 
-    # Its name, which it keeps when it restarts.
+    # Name of the scheduler, which it keeps when it restarts.
     scheduler: str
-    # Of two that name a model, the one with the larger (epoch, scheduler) has it.
+    # Number of the scheduler's view of the mesh. If two schedulers name a model, the one with the
+    # larger (epoch, scheduler) has it.
     epoch: int
     models: tuple[str, ...]
-    # It is shutting down, and accepts no new requests.
+    # True if the scheduler is shutting down and accepts no new requests.
     leaving: bool = False
     id: int = 0
 
 
 class LastCounts(NamedTuple):
-    """What a scheduler has counted that ends now: a CountsResponse."""
+    """Final counts of a scheduler that ends: a serialised CountsResponse."""
 
     response: bytes
     id: int = 0

@@ -1,9 +1,8 @@
-"""The items of links' frames, requests and responses alike, as bytes: an id, a head and inline
-payloads, and what an owner knows to follow them.
+"""The items of links' frames as bytes: an id, a head, inline payloads, and what their owner adds.
 
-A protobuf message is the concatenation of its parts. Building or reading the same with message
-objects takes two to three times as long. Whatever is not so simple is left to protobuf. Knows no
-link.
+Requests and responses are alike in this. A protobuf message is the concatenation of its parts.
+Building or reading the same bytes with message objects takes two to three times as long. Items that
+are not so simple are left to protobuf. Knows no link.
 """
 
 from __future__ import annotations
@@ -20,19 +19,20 @@ if TYPE_CHECKING:
 
     from nereid.core.wire.messages import Payload
 
-# Tags. Fields of InferRequest and InferResponse have the same numbers, and so have their frames'.
+# Tags. Fields of InferRequest and InferResponse have the same numbers, and so have those of their
+# frames.
 _ITEM: Final = 0x0A
 _ID: Final = 0x08
 _ID_TAG: Final = bytes((_ID,))
 _HEAD: Final = 0x12
 _PAYLOAD: Final = 0x1A
 _INLINE: Final = 0x0A
-# Protobuf's limit, less than which it leaves for its own errors.
+# Size limit of an item, below protobuf's own limit, so that protobuf reports its own errors.
 _MAX_BYTES: Final = 1 << 30
 
 
 class PlainItems:
-    """Writes or reads the items of one link, and remembers what precedes their parts."""
+    """Writer or reader of one link's items; remembers the bytes that precede their parts."""
 
     __slots__ = (
         "_head",
@@ -47,10 +47,10 @@ class PlainItems:
 
     def __init__(self) -> None:
         self._ids = VarintSequence()
-        # Of what was read last: the head and its field; a payload's size and what precedes it.
+        # Last head that was read and its field; last payload's size and the bytes that precede it.
         self._head, self._head_field = b"", _sized(_HEAD, 0)
         self._size, self._prefix = 0, _sized(_PAYLOAD, 2) + _sized(_INLINE, 0)
-        # By the head; by the sizes of a payload and of an item.
+        # Bytes that precede a part: by the head, and by the sizes of a payload and of an item.
         self._heads = BoundedCache[bytes, bytes](1024, 4096)
         self._payloads = BoundedCache[int, bytes](1024)
         self._items = BoundedCache[int, bytes](1024)
@@ -63,8 +63,9 @@ class PlainItems:
         payloads: Sequence[Payload],
         tail: bytes = b"",
     ) -> bool:
-        """Append an item's bytes; False: nothing was, as it is left to protobuf. tail: its fields
-        behind these.
+        """Append an item's bytes; return False, with nothing appended, if it is left to protobuf.
+
+        tail: the item's further fields, which come behind the payloads.
         """
         if number <= 0 or not head:
             return False
@@ -98,10 +99,12 @@ class PlainItems:
     def read(
         self, frame: bytes, begin: int, end: int
     ) -> tuple[int, bytes, list[Payload], int] | None:
-        """Id, head and payloads of an item, and where its other fields begin; None: it is to be
-        read by protobuf.
+        """Return id, head and payloads of an item, and where its other fields begin.
+
+        Returns None if protobuf has to read the item.
         """
-        # A number that passes the end of the item leads to another place than the end.
+        # A number that runs past the item's end makes the final position differ from the end, so it
+        # needs no check here.
         if begin + 2 > end or frame[begin] != _ID:
             return None
         number, position = self._ids.decode(frame, begin + 1)
@@ -129,7 +132,7 @@ class PlainItems:
         return (number, self._head, payloads, position) if position <= end else None
 
     def _read_prefix(self, frame: bytes, position: int, end: int) -> int:
-        """Learn what precedes a payload; where that begins; 0: it is not inline."""
+        """Learn the bytes before a payload; return where it begins, or 0 if it is not inline."""
         if position + 4 > end:
             return 0
         size, start = decode_varint(frame, position + 1)
@@ -144,7 +147,7 @@ class PlainItems:
 
 
 def item_end(frame: bytes, position: int) -> tuple[int, int]:
-    """Where an item at a position begins and ends; (0, 0): there is something else.
+    """Return where the item at a position begins and ends; (0, 0) if it is something else.
 
     Raises:
         DecodeError: the frame ends before it.
@@ -159,5 +162,5 @@ def item_end(frame: bytes, position: int) -> tuple[int, int]:
 
 
 def _sized(tag: int, size: int) -> bytes:
-    """The tag and length of a length-delimited field."""
+    """Return the tag and length of a length-delimited field."""
     return bytes((tag,)) + encode_varint(size)

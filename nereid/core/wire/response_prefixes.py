@@ -1,7 +1,7 @@
-"""What precedes the outputs of a response in an Executed message.
+"""Bytes that precede the outputs of a response in an Executed message.
 
 A protobuf message is the concatenation of its parts: for outputs of known sizes all but their bytes
-is known before. Executors write responses by that, schedulers read them.
+is known in advance. Executors write responses with these bytes, and schedulers recognise them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LENGTH_DELIMITED: Final = 2
 
 
 def response_prefixes(head: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """The bytes before each of a response's outputs, one or more, all of them inline."""
+    """Return the bytes before each of a response's outputs, one or more, all inline."""
     payloads = []
     content = _field(pb.InferResponse.HEAD_FIELD_NUMBER, len(head)) + head
     length = len(content)
@@ -32,5 +32,5 @@ def response_prefixes(head: bytes, sizes: Sequence[int]) -> list[bytes]:
 
 
 def _field(number: int, length: int) -> bytes:
-    """The tag and length of a length-delimited field."""
+    """Return the tag and length of a length-delimited field."""
     return encode_varint(number << 3 | _LENGTH_DELIMITED) + encode_varint(length)

@@ -1,4 +1,4 @@
-"""Protobuf's variable-length integers, for those who read or write its wire format by hand."""
+"""Protobuf's variable-length integers, for code that reads or writes its wire format by hand."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ from typing import Final, Protocol
 
 from google.protobuf.message import DecodeError
 
-# Of 64 bits, 7 to a byte.
+# Limits of a number of 64 bits, 7 to a byte.
 _END_SHIFT: Final = 70
 _MOST_BYTES: Final = 10
 
 
 class Bytes(Protocol):
-    """bytes, memoryview or mmap."""
+    """Bytes-like data: bytes, memoryview or mmap."""
 
     def __getitem__(self, part: slice, /) -> bytes | memoryview: ...
 
 
-# A number's low bits, with more to come and without.
+# Bytes of a number's low bits, with further bytes following and without.
 _FIRST: Final = [bytes((value | 0x80,)) for value in range(0x80)]
 _LAST: Final = [bytes((value,)) for value in range(0x80)]
 
 
 def encode_varint(value: int) -> bytes:
-    """The bytes of a number that is not negative."""
+    """Return the bytes of a number that is not negative."""
     if value <= 0x7F:
         return _LAST[value]
     encoded = _FIRST[value & 0x7F]
     value >>= 7
     while value > 0x7F:
-        # Compiled, += would be a call by name.
+        # An augmented assignment (+=) would be a call by name in the compiled form.
         encoded = encoded + _FIRST[value & 0x7F]
         value >>= 7
     return encoded + _LAST[value]
 
 
 class VarintSequence:
-    """Numbers most of which are close to the one before: what they share is remembered."""
+    """Codec of numbers that are mostly close to the one before; shared bytes are remembered."""
 
     __slots__ = ("_high", "_high_bytes")
 
@@ -45,7 +45,7 @@ class VarintSequence:
         self._high_bytes = b""
 
     def encode(self, value: int) -> bytes:
-        """As encode_varint."""
+        """Return the bytes of a number, like encode_varint()."""
         high = value >> 7
         if not high:
             return _LAST[value]
@@ -54,7 +54,7 @@ class VarintSequence:
         return _FIRST[value & 0x7F] + self._high_bytes
 
     def decode(self, data: bytes, position: int) -> tuple[int, int]:
-        """As decode_varint."""
+        """Return the number at a position, and the position behind it, like decode_varint()."""
         first, rest = data[position], position + 1
         if first > 0x7F and self._high and data.startswith(self._high_bytes, rest):
             return self._high << 7 | first & 0x7F, rest + len(self._high_bytes)
@@ -65,7 +65,7 @@ class VarintSequence:
 
 
 def decode_varint(data: Bytes, position: int) -> tuple[int, int]:
-    """The number at a position, and the position behind it.
+    """Return the number at a position, and the position behind it.
 
     Raises:
         DecodeError: the data ends before the number does, or it is no number of 64 bits.
@@ -77,7 +77,7 @@ def decode_varint(data: Bytes, position: int) -> tuple[int, int]:
 
 
 def _decode(data: bytes, position: int) -> tuple[int, int]:
-    """decode_varint of bytes: compiled, it looks into them without a call."""
+    """Decode a number from bytes, which the compiled form indexes without a call."""
     try:
         byte = data[position]
         position += 1

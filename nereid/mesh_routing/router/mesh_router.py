@@ -1,9 +1,9 @@
 """The client of the schedulers: a link to each, and each request to the one that has its model.
 
-A request is sent again when the link that it went over breaks, or when its scheduler returns it
-because it shuts down or another one has its model now; it waits while nobody has the model, up to
-the reconnect limit. It gets its responses until the last one, and never two of those; once it is
-cancelled it gets none. Knows neither services nor the protocols of clients.
+A request is sent again if the link that it went over breaks, or if its scheduler returns it because
+it shuts down or another scheduler has its model now. A request waits while no scheduler has the
+model, up to the reconnect limit. It gets all responses up to the last one, and none of them twice;
+once it is cancelled it gets none. Knows neither services nor the protocols of clients.
 """
 
 from __future__ import annotations
@@ -36,14 +36,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 NO_OWNER: Final = "no scheduler serves the model at present"
-# Each time another scheduler said that it has the model: more often, they disagree.
+# Maximum number of returns of a request. Each time another scheduler said that it has the model; if
+# it happens more often, schedulers disagree.
 _MAX_RETURNS: Final = 16
 _CACHED_HEADS: Final = 4096
 _MAX_CACHED_HEAD_BYTES: Final = 8192
 
 
 class MeshRouter:
-    """The owner of the links, and of the table of requests, which sends new ones."""
+    """Owner of the links and of the table of pending requests.
+
+    Sends new requests, and sends requests again.
+    """
 
     def __init__(  # noqa: PLR0913 (by keyword)
         self,
@@ -56,10 +60,14 @@ class MeshRouter:
         on_end: OnEnd | None = None,
         on_link_lost: Callable[[str], None] | None = None,
     ) -> None:
-        """reconnect_limit_s: how long a request waits for a scheduler that has its model, and how
-        long new ones are accepted while there is no scheduler at all. None: requests fail with
-        their link; new ones wait for the next. That a scheduler shuts down changes nothing.
-        on_end: as of PendingRequests. on_link_lost: called with which scheduler's link broke.
+        """Create a router without links; see open().
+
+        reconnect_limit_s: maximum time for which a request waits for a scheduler that has its
+            model, and for which new requests are accepted while no scheduler is connected. With
+            None requests fail with their link, and new ones wait for the next link; that a
+            scheduler shuts down changes nothing.
+        on_end: like that of PendingRequests.
+        on_link_lost: called with the text of the scheduler whose link broke.
         """
         self.pending = PendingRequests(tensors, self, on_end)
         self._on_link_lost = on_link_lost
@@ -69,26 +77,26 @@ class MeshRouter:
         self._limit_s = reconnect_limit_s
         self._clock: Clock = asyncio.get_running_loop() if clock is None else clock
         self._opened = False
-        # How many schedulers are connected.
+        # Number of connected schedulers.
         self.links_up = 0
         self._routes: dict[str, Route] = {}
         self._table = RoutingTable[Route]()
         self._notices = NoticeMerge[Route]()
         self._by_head = BoundedCache[bytes, Route](_CACHED_HEADS, _MAX_CACHED_HEAD_BYTES)
-        # Of the frame that is being read: whether requests may go elsewhere, and which ones its
-        # scheduler returns.
+        # State of the frame that is being read: whether requests may go elsewhere after it, and the
+        # requests that its scheduler returns.
         self._table_changed = False
         self._returned: list[PendingRequest] = []
-        # By id, in the order of held_until.
+        # Held requests by id, in the order of held_until.
         self._held: dict[int, PendingRequest] = {}
         self._held_timer: Timer | None = None
         self._closed = False
-        # No scheduler has been connected for longer than the limit, or this is closed.
+        # True if no scheduler has been connected for longer than the limit, or if this is closed.
         self._unreachable = False
         self._alone_timer: Timer | None = None
 
     def live_addresses(self) -> list[str]:
-        """Of the connected schedulers, those that are shutting down last."""
+        """Return the connected schedulers' addresses; those that are shutting down come last."""
         return [route.address for route in self._table.live()]
 
     def open(self) -> None:
@@ -107,7 +115,7 @@ class MeshRouter:
         for timer in (
             self._alone_timer,
             self._held_timer,
-            *(each.timer for each in routes.values()),
+            *(route.timer for route in routes.values()),
         ):
             if timer is not None:
                 timer.cancel()
@@ -121,8 +129,9 @@ class MeshRouter:
     # --- the links ------------------------------------------------------------------------------
 
     def _set_addresses(self, addresses: list[str]) -> None:
-        """A link to an address that is gone is kept while it is up: its scheduler may be finishing
-        what it accepted.
+        """Open links to new addresses, and retire those whose address is gone.
+
+        A retired link is kept while it is up: its scheduler may be finishing what it accepted.
         """
         if self._closed:
             return
@@ -139,22 +148,23 @@ class MeshRouter:
                 self._forget_places()
 
     def on_frame_end(self, link: Route) -> None:
-        # As before this frame: its items have no order, and the requests that it returns may have
-        # been returned before the announcement that it brings.
+        """Handle announcements and returned requests after all items of their frame."""
+        # Compare with the announcements before this frame: the frame's items have no order, and the
+        # requests that it returns may have been returned before the announcement that it brings.
         announcements = link.announcements
         link.announcements += link.unread_announcements
         link.unread_announcements = 0
         if self._table_changed:
             self._table_changed = False
             self._on_table_changed()
-        # Whoever has their models now may be known from the same frame.
+        # The same frame may have named the schedulers that have the requests' models now.
         returned, self._returned = self._returned, []
         for pending in returned:
             if pending.request.id in self.pending.requests:
                 self._on_moved(link, pending, announcements)
 
     def _on_down(self, route: Route) -> None:
-        """A link broke: what was sent over it, and has no response, is sent again."""
+        """Handle a broken link: requests sent over it without a response are sent again."""
         if not route.up:
             return
         self._on_disconnected(route)
@@ -172,7 +182,7 @@ class MeshRouter:
         for pending in self._held.values():
             returned_by = pending.attempts.returned_by
             if returned_by is not None and returned_by[0] is route:
-                # It may have the model when it comes back.
+                # The scheduler may have the model when it comes back.
                 pending.attempts.returned_by = None
         text = "the link to %s broke; %d requests are sent again, or wait for a scheduler"
         _log.warning(text, route, len(unfinished))
@@ -182,7 +192,7 @@ class MeshRouter:
             self._remove(route)
 
     def _on_disconnected(self, route: Route) -> None:
-        """What it had announced counts no more."""
+        """Withdraw everything that a scheduler had announced."""
         route.up = route.shares = False
         route.domain = ""
         self.links_up -= 1
@@ -197,6 +207,7 @@ class MeshRouter:
                 self._start_alone_timer()
 
     def on_notice(self, notice: Notice, link: Route) -> None:
+        """Handle a notice of a scheduler: its greeting, what it owns, or rules."""
         if self._closed:
             return
         if isinstance(notice, Ownership):
@@ -212,6 +223,7 @@ class MeshRouter:
         self._forward(self._notices.on_notice(link, notice))
 
     def take_back(self, pending: PendingRequest, link: Route) -> bool:
+        """Take a request back that its scheduler returned, to dispatch it after the frame."""
         if self._limit_s is None:
             return False
         if pending.route is link:
@@ -220,7 +232,7 @@ class MeshRouter:
         return True
 
     def _on_greeting(self, route: Route, greeting: CachedModels) -> None:
-        """The first item on a link that came up; it may be repeated."""
+        """Handle the first item on a link that came up; it may be repeated."""
         route.domain = greeting.shm_namespace
         self._tensors.on_scheduler_domain(route.domain)
         route.shares = self._tensors.shared
@@ -237,7 +249,7 @@ class MeshRouter:
         _log.info("connected to %s%s", route, waited)
 
     def _share_tensors(self) -> None:
-        """Tensors are put into shared memory if any scheduler can pass them on."""
+        """Put tensors into shared memory if any scheduler can pass them on."""
         domains = (route.domain for route in self._routes.values() if route.shares)
         self._tensors.on_scheduler_domain(next(domains, ""))
 
@@ -251,7 +263,7 @@ class MeshRouter:
         self._on_table_changed()
 
     def _on_lost(self, route: Route) -> None:
-        """The scheduler's link has been down for longer than the limit."""
+        """Forget a scheduler whose link has been down for longer than the limit."""
         route.timer = None
         self._table.forget(route)
         self._on_table_changed()
@@ -262,7 +274,7 @@ class MeshRouter:
             self._alone_timer = self._clock.call_at(limit, self._on_alone_limit)
 
     def _stop_timers(self, route: Route) -> None:
-        """The route is up, and so this is not alone."""
+        """Stop the timers that run while a route is down and while no scheduler is connected."""
         for timer in (route.timer, self._alone_timer):
             if timer is not None:
                 timer.cancel()
@@ -286,6 +298,7 @@ class MeshRouter:
         self.pending.set_only_route(None if self._closed else self._table.only())
 
     def place(self, pending: PendingRequest) -> Route | None:
+        """Return the route of a new request; None if it is held or has failed."""
         if self._unreachable:
             self.pending.fail(pending, unreachable())
             return None
@@ -295,7 +308,7 @@ class MeshRouter:
         return route
 
     def _find_route(self, request: InferRequest) -> Route | None:
-        """Where a new request goes; None: it waits."""
+        """Return the route of a new request; None if it has to wait."""
         head = request.head
         route = self._by_head.get(head)
         if route is None:
@@ -311,16 +324,16 @@ class MeshRouter:
 
     def _on_table_changed(self) -> None:
         self._forget_places()
-        # In the order of their arrival: requests of a sequence may be among them.
+        # Dispatch in the order of arrival: requests of a sequence may be among them.
         for request_id in sorted(self._held):
             if request_id in self.pending.requests:
                 self._dispatch(self._held[request_id])
             else:
-                # Whoever returned it has responded as well.
+                # The scheduler that returned the request has responded to it as well.
                 del self._held[request_id]
 
     def _on_moved(self, route: Route, pending: PendingRequest, announcements: int) -> None:
-        """The scheduler returned a request, which has not begun to run."""
+        """Dispatch a request anew that a scheduler returned before it began to run."""
         pending.route = None
         attempts = pending.attempts
         attempts.returns += 1
@@ -332,11 +345,11 @@ class MeshRouter:
             self._dispatch(pending)
 
     def _dispatch(self, pending: PendingRequest) -> None:
-        """Send a request that is with no scheduler, or hold it."""
+        """Send a request that no scheduler has, or hold it."""
         request = pending.request
         model = _model_of(request.head)
         returned_by = pending.attempts.returned_by
-        # If it was returned, another scheduler has the model, and is going to name it.
+        # If the request was returned, another scheduler has the model, and is going to name it.
         route = self._table.find(model) if returned_by is None else self._table.owner(model)
         if route is None and request.caller:
             route = self._table.find_leaving(model)
@@ -348,15 +361,17 @@ class MeshRouter:
         self._held.pop(request.id, None)
         pending.route = route
         if not route.shares:
-            # Its tensors may have been put into shared memory for another scheduler.
+            # The request's tensors may have been put into shared memory for another scheduler.
             self._tensors.make_inline(request)
         route.send(request)
 
     def send_again(self, pending: PendingRequest) -> None:
+        """Send a request again whose response was lost."""
         pending.route = None
         self._dispatch(pending)
 
     def drop_held(self, pending: PendingRequest) -> None:
+        """Stop holding a request that was cancelled."""
         self._held.pop(pending.request.id, None)
 
     def _hold(self, pending: PendingRequest) -> None:
@@ -369,11 +384,12 @@ class MeshRouter:
                 self._held_timer = self._clock.call_at(held_until, self._on_held_limit)
 
     def _on_held_limit(self) -> None:
-        """Fail what has been held for too long."""
+        """Fail the requests that have been held for too long."""
         self._held_timer = None
         now = self._clock.time()
         if self._limit_s is not None and self._table.is_lone:
-            # It is shutting down: they wait for its end, and then for the next one.
+            # The only scheduler is shutting down: requests wait for its end, and then for the next
+            # one.
             if self._held:
                 self._held_timer = self._clock.call_at(now + self._limit_s, self._on_held_limit)
             return
@@ -388,7 +404,7 @@ class MeshRouter:
 
 
 def _model_of(head: bytes) -> str:
-    """The model that a head names; of what is no head, none: any scheduler refuses it."""
+    """Return the model that a head names; "" for an invalid head, which any scheduler refuses."""
     try:
         return kserve_pb2.ModelInferRequest.FromString(head).model_name
     except DecodeError:

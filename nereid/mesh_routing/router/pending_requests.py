@@ -1,7 +1,7 @@
 """The requests that a client of the scheduler has sent, until each has its last response.
 
 Numbers them, delivers responses, reads those that lie in shared memory, and waits for the last one
-when the client drains; which link they go over nereid.mesh_routing decides. Runs in one event loop.
+when the client drains. nereid.mesh_routing decides which link they go over. Runs in one event loop.
 """
 
 from __future__ import annotations
@@ -34,50 +34,59 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.router.route import Route
 
     OnResponse = Callable[[InferResponse], None]
-    # A request, and its gRPC status code.
+    # Function that gets a request and its gRPC status code.
     OnEnd = Callable[["PendingRequest", int], None]
 
 _log = logging.getLogger(__name__)
 
-# A request is sent again at most this often because its response was lost with an executor.
+# Maximum number of times that a request is sent again because its response was lost with an
+# executor.
 _MAX_LOST_RESPONSES: Final = 2
 
 
 class TensorSharing(Protocol):
-    """How this process shares tensors with the mesh."""
+    """Sharing of tensors between this process and the mesh."""
 
-    # Whether the scheduler is known to share memory with this process.
+    # True if the scheduler is known to share memory with this process.
     shared: bool
 
     def on_scheduler_domain(self, domain: str) -> None:
-        """The scheduler shares memory of this domain; empty: it shares none, or is disconnected."""
+        """Set the domain of the memory that the scheduler shares.
+
+        It is empty if the scheduler shares none, or is disconnected.
+        """
 
     def make_inline(self, request: InferRequest) -> None:
         """Replace a request's references to shared memory by bytes."""
 
     def open_response(self, response: InferResponse) -> None:
-        """Open the segment of a response; raises SegmentLostError."""
+        """Open the segment of a response.
+
+        Raises:
+            SegmentLostError: the segment does not exist any more.
+        """
 
     def lost_response(self, response: InferResponse) -> InferResponse:
-        """What to deliver in place of a response whose segment is lost for good."""
+        """Return the response to deliver in place of one whose segment is lost for good."""
 
 
 @dataclass(slots=True)
 class Attempts:
-    """What kept a request from being served at once; most requests have none of this."""
+    """Obstacles that kept a request from being served at once; most requests have none."""
 
     # Responses that could not be opened, because their executor had died.
     lost_responses: int = 0
-    # How often a scheduler returned it.
+    # Number of times that a scheduler returned the request.
     returns: int = 0
-    # Who returned it last, while connected, and after how many announcements of theirs.
+    # Scheduler that returned the request last and is still connected, and the number of its
+    # announcements before that.
     returned_by: tuple[Route, int] | None = None
-    # While it is held: a time of the clock.
+    # Time of the clock until which the request is held.
     held_until: float = 0.0
 
 
 class PendingRequest:
-    """A request that was sent, as its sender sees it."""
+    """Request that was sent, as its sender sees it."""
 
     __slots__ = (
         "_attempts",
@@ -101,79 +110,81 @@ class PendingRequest:
         self.request = request
         self.on_response = on_response
         self.size_bytes = size_bytes
-        # Where it was sent; None: it is held.
+        # Route that the request was sent over; `None` while it is held.
         self.route = route
-        # Responses delivered, of those with `more`.
+        # Number of delivered responses with `more`.
         self.responses = 0
         self._attempts: Attempts | None = None
 
     @property
     def attempts(self) -> Attempts:
-        """What it has gone through, to be added to."""
+        """Record of the request's attempts, created when it is first needed."""
         if self._attempts is None:
             self._attempts = Attempts()
         return self._attempts
 
     def cancel(self) -> None:
-        """Deliver no more responses. Does nothing after the last one."""
+        """Deliver no more responses; no-op after the last one."""
         self._client.cancel(self.request.id)
 
     def set_flow(self, *, paused: bool) -> None:
-        """Pause the model, or let it go on. Does nothing after the last response."""
+        """Pause the model, or let it go on; no-op after the last response."""
         self._client.set_flow(self.request.id, paused=paused)
 
 
 class RequestRouter(Protocol):
-    """Decides where requests go, for their table."""
+    """Decides where the requests of a table go."""
 
     def place(self, pending: PendingRequest) -> Route | None:
-        """The route of a new request, if its model decides it; None: it is held, or has failed."""
+        """Return the route of a new request; None if it is held or has failed."""
 
     def send_again(self, pending: PendingRequest) -> None:
         """Send a request again whose response was lost."""
 
     def drop_held(self, pending: PendingRequest) -> None:
-        """A request that is with no scheduler was cancelled."""
+        """Stop holding a request that was cancelled and that no scheduler has."""
 
     def take_back(self, pending: PendingRequest, link: Route) -> bool:
-        """A scheduler returned a request; False: its client gets the error."""
+        """Take back a request that a scheduler returned; False gives its client the error."""
 
     def on_notice(self, notice: Notice, link: Route) -> None:
-        """A notice came among the items of a link."""
+        """Handle a notice among the items of a link."""
 
     def on_frame_end(self, link: Route) -> None:
-        """The items of a frame are read; called only if request_frame_end() was."""
+        """Handle the end of a frame; called only after request_frame_end()."""
 
 
 class PendingRequests:
-    """The table of pending requests, and the delivery of their responses."""
+    """Table of pending requests, which delivers their responses."""
 
     def __init__(
         self, tensors: TensorSharing, router: RequestRouter, on_end: OnEnd | None = None
     ) -> None:
-        """on_end: records when a request ended, by a response or otherwise."""
+        """Create an empty table; `on_end` records the end of each request, however it ends."""
         self._on_end = on_end
         self._tensors = tensors
         self._router = router
-        # Where every request goes at present; None: the router decides for each.
+        # Route of every new request at present; `None` if the router decides for each.
         self._only_route: Route | None = None
-        # Of the payloads of pending requests, as their senders counted them.
+        # Size of the payloads of pending requests, as their senders counted them.
         self.pending_bytes = 0
-        # Those pending, by id.
+        # Pending requests by id.
         self.requests: dict[int, PendingRequest] = {}
-        # Begins at random: a request's id is its own in the whole mesh, also when it is sent again.
+        # Last id given to a request. It begins at random, so that a request's id is unique in the
+        # mesh, also when the request is sent again.
         self.last_id = int.from_bytes(os.urandom(5), "little") << 20
-        # Of the segments of responses that are still read: who lent them.
+        # Lenders of the segments of responses that are still read, by segment name.
         self._lenders: dict[str, Route] = {}
         self._drained: asyncio.Future[None] | None = None
-        # There is something to do once the items of a frame are read.
+        # True if there is work to do once the items of a frame are read.
         self._frame_end_due = False
 
     def infer(
         self, request: InferRequest, on_response: OnResponse, size_bytes: int = 0
     ) -> PendingRequest:
-        """Send a request; on_response is called for each response until one without `more`,
-        possibly before this returns.
+        """Send a request; on_response is called for each response until one without `more`.
+
+        The first call may come before this returns.
         """
         route = self._only_route
         request_id = request.id = self.last_id = self.last_id + 1
@@ -186,7 +197,7 @@ class PendingRequests:
             if route is None:
                 return pending
         if len(requests) == 1:
-            # There is no other request that this one could share a frame with.
+            # No other request is pending, so none can share a frame with this one.
             route.send_now(request)
         else:
             route.send(request)
@@ -198,7 +209,7 @@ class PendingRequests:
         if pending is None:
             return
         self.pending_bytes -= pending.size_bytes
-        # Others in this process may hold the request for longer.
+        # Drop the lease here, because others in this process may hold the request for longer.
         pending.request.lease = None
         if pending.route is None:
             self._router.drop_held(pending)
@@ -215,8 +226,9 @@ class PendingRequests:
             pending.route.send(FlowControl(request_id, paused))
 
     def release_segments(self, segment_names: tuple[str, ...]) -> None:
-        """Give segments of responses back to the executors that own them. The schedulers of links
-        that broke have done so.
+        """Give segments of responses back to the executors that own them.
+
+        For links that broke, their schedulers have done so already.
         """
         by_lender: dict[Route, list[str]] = {}
         for segment_name in segment_names:
@@ -238,7 +250,7 @@ class PendingRequests:
         return pending
 
     async def drain(self, timeout_s: float) -> bool:
-        """Wait until no request is pending; False when the time ran out first."""
+        """Wait until no request is pending; return False if the time runs out first."""
         if not self.requests:
             return True
         self._drained = asyncio.get_running_loop().create_future()
@@ -254,21 +266,24 @@ class PendingRequests:
     # --- for the router -------------------------------------------------------------------------
 
     def set_only_route(self, route: Route | None) -> None:
-        """Send all new requests there; None: to the router, one by one."""
+        """Send all new requests over this route; with None the router places each."""
         self._only_route = route
 
     def request_frame_end(self) -> None:
-        """Call on_frame_end once the items of the frame that is being read are."""
+        """Have on_frame_end called after all items of the frame that is being read."""
         self._frame_end_due = True
 
     def on_link_down(self, link: Route) -> list[PendingRequest]:
-        """A link broke; returns its requests that can be sent again. The clients of those with a
-        response would get it twice, and so they fail.
+        """Return the requests of a broken link that can be sent again.
+
+        Those that have had a response fail, because their clients would get it twice.
         """
-        self._lenders = {name: each for name, each in self._lenders.items() if each is not link}
-        lost = [each for each in self.requests.values() if each.route is link]
+        self._lenders = {
+            name: lender for name, lender in self._lenders.items() if lender is not link
+        }
+        lost = [pending for pending in self.requests.values() if pending.route is link]
         self._fail_begun(lost)
-        return [each for each in lost if each.request.id in self.requests]
+        return [pending for pending in lost if pending.request.id in self.requests]
 
     def _fail_begun(self, lost: list[PendingRequest]) -> None:
         for pending in lost:
@@ -287,29 +302,29 @@ class PendingRequests:
                 self._on_end(pending, reason.code)
 
     def fail_all(self, reason: NereidError) -> None:
-        """Fail all requests."""
-        # One by one: a callback may cancel others, and be called for an item of a frame that has
-        # more of them.
+        """Fail all requests with this error."""
+        # Fail them one by one: a callback may cancel others, and this may be called for an item of
+        # a frame that has more items for them.
         for pending in list(self.requests.values()):
             self.fail(pending, reason)
         self.check_drained()
 
     def check_drained(self) -> None:
-        """To be called after requests have ended otherwise than by a response."""
+        """Finish drain() if no request is left; call after requests ended without a response."""
         if self._drained is not None and not self.requests and not self._drained.done():
             self._drained.set_result(None)
 
     # --- responses ------------------------------------------------------------------------------
 
-    def on_items(self, link: Route, items: list[Any]) -> None:  # noqa: C901 - no further call
-        """Responses and notices of one frame, which came over this link."""
+    def on_items(self, link: Route, items: list[Any]) -> None:  # noqa: C901 - hot path
+        """Handle the responses and notices of one frame, which came over this link."""
         table = self.requests
         on_end = self._on_end
         for item in items:
             pending = table.get(item.id)
             if pending is not None:
                 del table[item.id]
-                # It is a response: notices have the id 0, which no request has.
+                # The item is a response: notices have the id 0, which no request has.
                 if (
                     item.error is not None
                     and isinstance(item, MovedResponse)
@@ -332,7 +347,7 @@ class PendingRequests:
             elif not isinstance(item, InferResponse):
                 self._router.on_notice(item, link)
             elif item.segment_name:
-                # Its request was cancelled.
+                # The response's request was cancelled.
                 link.send(Release((item.segment_name,)))
         if self._frame_end_due:
             self._router.on_frame_end(link)
@@ -342,8 +357,9 @@ class PendingRequests:
     def _deliver_shared(
         self, pending: PendingRequest, response: InferResponse, link: Route
     ) -> bool:
-        """Deliver a response that is in shared memory, or whose request is; False: it is lost, and
-        the request is sent again.
+        """Deliver a response in shared memory, or one whose request is there.
+
+        Returns False if the response is lost, and the request is sent again.
         """
         request = pending.request
         if response.segment_name:
@@ -358,7 +374,8 @@ class PendingRequests:
         if request.lease is not None and not response.more:
             in_use = response.inputs_in_use or request.resent
             if response.error is None and not pending.responses and not in_use:
-                # Otherwise an executor may still be reading it: of two runs the other one's.
+                # Otherwise an executor may still be reading the segment: if the request ran twice,
+                # the other one.
                 request.lease.free()
             request.lease = None
             request.payloads = []
@@ -389,7 +406,7 @@ def _failure(request_id: int, error: NereidError) -> InferResponse:
 
 
 def _deliver(pending: PendingRequest, response: InferResponse) -> None:
-    """Call on_response; if that fails, report an internal error to it, and go on with others."""
+    """Call on_response; if that fails, report an internal error to it and go on."""
     try:
         pending.on_response(response)
     except Exception:

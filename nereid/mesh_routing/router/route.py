@@ -1,4 +1,7 @@
-"""The link to one scheduler, and what a client of schedulers needs of the process that it is in."""
+"""The link to one scheduler, and the interfaces that a client of schedulers needs.
+
+The process around it implements these.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SchedulerLink(Protocol):
-    """What is needed of a link (nereid.rpc.Link) to the scheduler."""
+    """Part of a link (nereid.rpc.Link) to the scheduler that is needed here."""
 
     up: bool
 
@@ -21,14 +24,14 @@ class SchedulerLink(Protocol):
         """Enqueue an item; it is sent with the others of this turn of the event loop."""
 
     def send_now(self, item: ToScheduler) -> None:
-        """Send an item and what is enqueued at once."""
+        """Send an item and all enqueued items at once."""
 
     def close(self) -> None:
         """End the link for good."""
 
 
 class OpenLink(Protocol):
-    """Opens a link to the scheduler, over a channel or in memory."""
+    """Function that opens a link to the scheduler, over a channel or in memory."""
 
     def __call__(
         self,
@@ -37,51 +40,59 @@ class OpenLink(Protocol):
         on_up: Callable[[], None],
         on_down: Callable[[], None],
     ) -> SchedulerLink:
-        """Open it; on_up may be called before this returns."""
+        """Open the link; on_up may be called before this returns."""
 
 
 class Timer(Protocol):
-    """An asyncio.TimerHandle."""
+    """An asyncio.TimerHandle or an equivalent."""
 
-    def cancel(self) -> None: ...
+    def cancel(self) -> None:
+        """Cancel the call."""
+        ...
 
 
 class Clock(Protocol):
-    """What is needed of an event loop."""
+    """Part of an event loop that is needed here."""
 
-    def time(self) -> float: ...
-    def call_at(self, when: float, callback: Callable[[], None], /) -> Timer: ...
+    def time(self) -> float:
+        """Return the time in seconds."""
+        ...
+
+    def call_at(self, when: float, callback: Callable[[], None], /) -> Timer:
+        """Call a function at a time of this clock."""
+        ...
 
 
 class Schedulers(Protocol):
-    """How the schedulers are reached."""
+    """Access to the schedulers' addresses and links."""
 
     def watch(
         self,
         on_addresses: Callable[[list[str]], None],
         live_addresses: Callable[[], list[str]],
     ) -> None:
-        """Call on_addresses with their addresses, at once or soon, and after every change.
+        """Call on_addresses with the addresses, at once or soon, and after every change.
 
-        live_addresses: of those that are connected; the ones that shut down come last.
+        live_addresses: returns the addresses of connected schedulers; those that shut down come
+            last.
         """
 
     def open_link(self, address: str) -> OpenLink:
-        """Opens links to the scheduler at an address."""
+        """Return a function that opens links to the scheduler at an address."""
 
     def close_channel(self, address: str) -> None:
-        """The scheduler at this address is not there any more."""
+        """Close the channel to an address that no longer has a scheduler."""
 
 
 class MeshAccess(Schedulers, Protocol):
-    """The way to the schedulers, of which one router is made."""
+    """Access to the schedulers for one router and for control calls."""
 
     def channels(self) -> Sequence[Channel]:
-        """For a call that any scheduler can serve, best first."""
+        """Return channels for a call that any scheduler can serve, best first."""
 
 
 class Route:
-    """The link to one scheduler."""
+    """Link to one scheduler, with its state."""
 
     def __init__(
         self,
@@ -90,19 +101,19 @@ class Route:
         on_items: Callable[[Route, list[FromScheduler]], None],
         on_down: Callable[[Route], None],
     ) -> None:
-        """address: empty if there is only one scheduler."""
+        """Open a link to an address, which is empty if there is only one scheduler."""
         self.address = address
-        # The scheduler has greeted: requests can be sent.
+        # True once the scheduler has greeted: requests can be sent.
         self.up = False
-        # Whether the scheduler shares memory with this process; of which domain.
+        # True if the scheduler shares memory with this process; domain of its memory.
         self.shares = False
         self.domain = ""
-        # It is not among the addresses any more.
+        # True if the address is no longer among the schedulers' addresses.
         self.retired = False
-        # How often it has announced what it owns; in the frame that is being read.
+        # Number of announcements of owned models, before the frame that is being read and in it.
         self.announcements = 0
         self.unread_announcements = 0
-        # It forgets what the scheduler had, some time after the link broke.
+        # Timer that forgets the scheduler's models some time after the link broke.
         self.timer: Timer | None = None
         self._link = open_link(
             on_items=partial(on_items, self),

@@ -1,6 +1,6 @@
 """gRPC over `nereid.rpc.http2`: calls, clients and servers.
 
-Handlers and messages are bytes here; nothing knows what they mean.
+Messages are opaque bytes here: no module knows their meaning.
 """
 
 # layout: compiled

@@ -1,8 +1,9 @@
-"""Requests and messages that do not arrive in time: when to give them up.
+"""Detection of requests and messages that do not arrive in time.
 
-A unary request must bring something now and then and so must a stream's message that has begun; a
-connection on which any of them is arriving must reach a rate, and none may take for ever. Pure:
-looks at one connection whenever it is asked to. Knows no frames.
+A unary request, and a message of a stream that has begun, must make progress within the read
+timeout. While anything is arriving, the connection as a whole must reach a minimum rate, and no
+request or message may take longer than a total time. Pure: an `Arrivals` examines its connection
+whenever it is called. Knows no frames.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Arrivals(Generic[M]):
-    """What is arriving on one connection."""
+    """Requests and messages that are arriving on one connection."""
 
     def __init__(self, limits: Limits, streams: dict[int, M], receiver: Receiver[M]) -> None:
         self._streams = streams
@@ -27,15 +28,15 @@ class Arrivals(Generic[M]):
         self._progress = ProgressWatch(limits.read_timeout_s)
         self._rate = UploadWatch(replace(limits.upload, total_s=None))
         self._total_s = limits.upload.total_s
-        # Of unary calls; a message knows for itself.
+        # Start times of unary calls; a `PartialMessage` keeps its own.
         self._began: dict[int, float] = {}
         self._read_timeout_s = limits.read_timeout_s
-        # Of a frame, or a header block, that is not complete.
+        # Size and start time of a frame or header block that is not complete.
         self._unfinished_bytes = 0
         self._unfinished_since: float | None = None
 
     def overdue_calls(self, now: float) -> list[M]:
-        """Those whose requests do not arrive in time, though the client may send."""
+        """Return the calls whose requests are late although the client may send."""
         progress: dict[int, tuple[int, int]] = {}
         began: dict[int, float] = {}
         overdue: dict[int, M] = {}
@@ -44,7 +45,7 @@ class Arrivals(Generic[M]):
                 if not call.is_arriving:
                     continue
                 partial = call.partial_message
-                # A frame counts for windows as a whole when it begins.
+                # A frame counts against the windows as a whole when it begins.
                 arriving = self._receiver.arriving_bytes(call)
                 progress[call.id] = call.unacknowledged_bytes, arriving
                 if call.is_unary:
@@ -64,9 +65,9 @@ class Arrivals(Generic[M]):
         return list(overdue.values())
 
     def unfinished_too_long(self, now: float) -> bool:
-        """Whether the client has begun a frame or header block, and does not complete it."""
+        """Return whether the client leaves a frame or header block incomplete for too long."""
         before, self._unfinished_bytes = self._unfinished_bytes, self._receiver.unfinished_bytes
-        # Less than before: of another frame.
+        # Fewer bytes than before mean that another frame has begun.
         if not self._unfinished_bytes or self._unfinished_bytes < before:
             self._unfinished_since = None
         elif self._unfinished_since is None:

@@ -1,8 +1,9 @@
 """A blocking client: one connection with one bidirectional stream, for a thread of its own.
 
-The owner's thread reads and writes the socket itself, with no event loop between. While it is busy
-elsewhere, one background thread of the process reads for it, so that a peer's keepalive pings get
-their replies during a long computation. A process that is stopped replies to none.
+The owner's thread reads and writes the socket itself, without an event loop in between. While that
+thread is busy elsewhere, one background thread of the process reads the socket for it, so that a
+peer's keepalive pings get their replies during a long computation. A stopped process (SIGSTOP)
+replies to no pings.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _LIMITS = Limits(trusts_peer=True)
 
 
 class BlockingStream:
-    """Used by one thread at a time; only cut() and read_from_any_thread() may come from any."""
+    """Bidirectional stream for one thread at a time.
+
+    Only cut() and read_from_any_thread() may be called from any thread.
+    """
 
     def __init__(  # noqa: PLR0913 (by keyword)
         self,
@@ -47,8 +51,12 @@ class BlockingStream:
         tls: Tls | None = None,
         background_keepalive: bool = True,
     ) -> None:
-        """Dial and open; timeout_s bounds both. background_keepalive: False where the owner polls
-        the socket itself all the time. Raises RpcError.
+        """Dial and open the stream; `timeout_s` bounds both together.
+
+        background_keepalive: False if the owner polls the socket itself all the time.
+
+        Raises:
+            RpcError: the server cannot be reached, or it refuses the connection.
         """
         self._closed = False
         self._ended = False
@@ -56,12 +64,12 @@ class BlockingStream:
         self._messages: deque[bytes] = deque()
         self._buffer = bytearray(_READ_BYTES)
         self._view = memoryview(self._buffer)
-        # What there is to send is flushed after every use: nothing has to be woken.
+        # Every use of the connection flushes its output, so there is nothing to wake.
         self._connection = ClientConnection(_LIMITS, wake=_nothing, on_stream_slot=_nothing)
         self._http2 = self._connection.http2
         self._sender = self._http2.sender
-        # Guards the connection: the owner uses it, or the background thread while the owner is
-        # away.
+        # Guards the connection, which the owner uses, or the background thread while the owner is
+        # busy elsewhere.
         self._lock = threading.Lock()
         try:
             self._socket = connect(address, timeout_s, tls)
@@ -69,8 +77,8 @@ class BlockingStream:
             raise RpcError(
                 Status.UNAVAILABLE, f"cannot connect to {address}: {reason(error)}"
             ) from error
-        # A thread that waits in recv() on a Unix socket is woken once more when the peer reads what
-        # it was sent, as there is room to write again; poll() wakes for what it was asked for.
+        # recv() on a Unix socket also wakes its thread when the peer reads what was sent, because
+        # there is room to write again. poll() wakes only for the requested event.
         self._readable: select.poll | None = None
         if self._socket.family == socket.AF_UNIX:
             self._readable = select.poll()
@@ -88,7 +96,7 @@ class BlockingStream:
             _BACKGROUND_READER.add_stream(self)
 
     def receive(self) -> bytes | None:
-        """The next message; None when the stream ended well or was closed here. Blocks."""
+        """Block for the next message; return None once the stream ended well or was closed here."""
         messages = self._messages
         with self._lock:
             while not messages:
@@ -101,22 +109,22 @@ class BlockingStream:
             return messages.popleft()
 
     def fileno(self) -> int:
-        """The socket, for an owner that waits for other things as well; see read_messages()."""
+        """Return the socket's descriptor, for an owner that polls other things too."""
         return self._socket.fileno()
 
     @property
     def has_input(self) -> bool:
-        """Whether read_messages() would find something, though the socket has nothing to read."""
+        """True if read_messages() has a result although the socket has nothing to read."""
         return bool(self._messages) or self._ended or self._closed
 
     @property
     def ended(self) -> bool:
-        """Whether no further message will come, and read_messages() has no error to raise."""
+        """True if no further message comes and read_messages() has no error to raise."""
         ended_well = self._ended and self._error is None
         return (ended_well or self._closed) and not self._messages
 
     def read_messages(self) -> list[bytes]:
-        """The messages that are there, without waiting; for owners that poll the socket."""
+        """Return the messages that are there, without waiting; for owners that poll the socket."""
         with self._lock:
             messages = self._take_messages()
             if not messages and (self._ended or self._closed):
@@ -124,7 +132,10 @@ class BlockingStream:
             return messages
 
     def read_from_any_thread(self) -> list[bytes]:
-        """As read_messages(), but it raises nothing; empty while another thread uses the stream."""
+        """Return the messages that are there, like read_messages(), but raise nothing.
+
+        The list is empty while another thread uses the stream.
+        """
         if not self._lock.acquire(blocking=False):
             return []
         try:
@@ -133,7 +144,7 @@ class BlockingStream:
             self._lock.release()
 
     def send(self, message: bytes) -> None:
-        """Write one message through; blocks while the peer's windows or the socket take no more."""
+        """Write one message; block while the peer's windows or the socket are full."""
         with self._lock:
             if self._ended:
                 self._raise_error()
@@ -146,15 +157,17 @@ class BlockingStream:
                 raise self._error
 
     def cut(self) -> None:
-        """End the stream, from any thread; a blocked `receive` returns None. Its owner still has to
-        close it: until then no other socket gets the descriptor that the owner may be waiting for.
+        """End the stream, from any thread; a blocked receive() returns None.
+
+        The owner still has to close the stream: until then no other socket gets the descriptor that
+        the owner may be waiting for.
         """
         self._closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Cut the stream, and give its socket back. By its owner."""
+        """Cut the stream and close its socket; only the owner may call it."""
         self.cut()
         _BACKGROUND_READER.remove_stream(self)
         # The shutdown wakes a thread that holds the lock in a read.
@@ -171,14 +184,14 @@ class BlockingStream:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            # Not select(): that refuses the descriptors of a process with a thousand others.
+            # select() would refuse the descriptors of a process that has a thousand others.
             poll = select.poll()
             poll.register(self._socket, select.POLLIN)
             while not (self._ended or self._closed):
                 if not poll.poll(0) or not self._try_read():
                     return
         except (OSError, ValueError):
-            # Closed meanwhile; the owner finds out by itself.
+            # The stream was closed meanwhile; the owner notices by itself.
             return
         finally:
             self._lock.release()
@@ -186,7 +199,7 @@ class BlockingStream:
     # --- inside, with the lock held
 
     def _open(self, timeout_s: float) -> None:
-        """Send the request and wait for the server's settings: it speaks HTTP/2, and is there."""
+        """Send the request and wait for the server's settings, which prove it speaks HTTP/2."""
         self._connection.start(self._stream)
         self._flush()
         limit = time.monotonic() + timeout_s
@@ -198,7 +211,7 @@ class BlockingStream:
         self._socket.settimeout(None)
 
     def _raise_error(self) -> None:
-        """What the stream ended with, unless it was closed here."""
+        """Raise the error that ended the stream, unless it was closed here."""
         if self._closed:
             with contextlib.suppress(OSError):
                 self._socket.close()
@@ -207,8 +220,10 @@ class BlockingStream:
             raise self._error
 
     def _take_messages(self) -> list[bytes]:
-        """Read once without waiting, for all messages that are there. poll() reports what is left
-        after that, but not what the TLS layer has decrypted and keeps: that is read here.
+        """Read once without waiting and return all messages that are there.
+
+        poll() reports what is left in the socket after that, but not what the TLS layer has
+        decrypted and keeps, so a TLS socket is read until nothing is left.
         """
         if not isinstance(self._socket, ssl.SSLSocket):
             if not (self._ended or self._closed):
@@ -221,7 +236,7 @@ class BlockingStream:
         return messages
 
     def _try_read(self) -> bool:
-        """Read without waiting; False if nothing came, or nothing but TLS's own records."""
+        """Read without waiting; return False if nothing came but perhaps TLS's own records."""
         self._socket.settimeout(0)
         try:
             return self._read()
@@ -229,7 +244,7 @@ class BlockingStream:
             self._socket.settimeout(None)
 
     def _read(self, *limits: int) -> bool:
-        """Read once; False: nothing came. limits: as recv_into's."""
+        """Read once, with `limits` passed on to recv_into(); return False if nothing came."""
         try:
             size = self._socket.recv_into(self._buffer, *limits)
         except (BlockingIOError, ssl.SSLWantReadError):
@@ -258,7 +273,7 @@ class BlockingStream:
     def _flush(self) -> None:
         sender = self._sender
         try:
-            # What these say, data_to_send() would find as well, for the price of a call.
+            # data_to_send() checks the same two fields; checking them here first saves a call.
             while (sender.out or sender.ready) and (out := self._http2.data_to_send()):
                 self._socket.sendall(out[0] if len(out) == 1 else b"".join(out))
         except OSError as error:
@@ -278,7 +293,7 @@ def _nothing() -> None:
 
 
 class _BackgroundReader:
-    """The process's one thread that reads for streams whose owners are busy."""
+    """The one thread of the process that reads for streams whose owners are busy."""
 
     def __init__(self) -> None:
         self._streams: set[BlockingStream] = set()

@@ -1,7 +1,7 @@
-"""What a handler sees of one RPC, whichever engine carries it.
+"""One RPC as its handler sees it, whichever engine carries it.
 
 Nothing here knows of sockets or frames. A handler's exceptions other than RpcError become INTERNAL
-with a fixed text; the log has the rest.
+with a fixed text; the log has the details.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ log = logging.getLogger("nereid.rpc")
 
 _INTERNAL_TEXT = "internal error"
 _NONE: tuple[str, ...] = ()
-# What each engine's call has slots for. Not in Call itself: our own engine's is a stream as well,
-# and only one of two bases may have slots.
+# Slots of each engine's call class. They are not in Call itself, because the call of our own engine
+# is a stream as well, and only one of two base classes may have slots.
 CALL_SLOTS: tuple[str, ...] = (
     "deadline",
     "done",
@@ -38,7 +38,7 @@ CALL_SLOTS: tuple[str, ...] = (
 
 
 def fail_with(call: Call, error: Exception) -> None:
-    """End a call whose handler raised."""
+    """End a call whose handler raised an exception."""
     if isinstance(error, RpcError):
         call.fail(error.status, error.message, error.trailers)
         return
@@ -47,34 +47,36 @@ def fail_with(call: Call, error: Exception) -> None:
 
 
 class Call(Protocol):
-    """One RPC on the server. Used from the event loop's thread only; created by an engine.
+    """One RPC on the server, created by an engine and used on the event loop's thread only.
 
-    A protocol with an implementation: engines' calls extend it, except for that of our own engine,
-    which is compiled and may extend compiled classes only.
+    This is a protocol with an implementation: the calls of all engines extend it, except that of
+    our own engine, which is compiled and may extend compiled classes only.
 
-    Once `done`, which is after the response, a reset, a broken connection or a passed deadline,
-    replying is a silent no-op.
+    A call is `done` after its response, a reset, a lost connection or a passed deadline. From then
+    on replying is a silent no-op.
     """
 
-    # By a name, as a literal would make mypy refuse assignments to what is declared here.
+    # `_NONE` by name: a literal would make mypy refuse assignments to the attributes declared here.
     __slots__ = _NONE
 
     path: str
     peer: str
-    # Lower-case keys; values of keys ending in -bin are bytes.
+    # Metadata with lower-case keys; values of keys ending in -bin are bytes.
     metadata: Sequence[tuple[str, str | bytes]]
-    # On time.monotonic()'s clock.
+    # Deadline on time.monotonic()'s clock, or `None`.
     deadline: float | None
-    # Called once, when the peer, the connection or the deadline ended the call before its response
-    # was given.
+    # Callback that is called once if the peer, the connection or the deadline ends the call before
+    # its response.
     on_cancel: Callable[[], None] | None
-    # Streams only, set when the call is opened.
+    # Callbacks of streams only, set when the call is opened.
     on_message: Callable[[bytes], None] | None
     on_half_close: Callable[[], None] | None
-    # `buffered_bytes` fell below the low-water mark (64 KiB) after it was above, or to nothing.
+    # Callback for `buffered_bytes` falling below the low-water mark (64 KiB) after it was above, or
+    # to zero.
     on_writable: Callable[[], None] | None
     done: bool
-    # Of the request's, charged to the client until the call is done or they are released.
+    # Bytes of the request that are charged to the client until the call is done or release() is
+    # called.
     held_bytes: int
 
     def __init__(
@@ -94,30 +96,30 @@ class Call(Protocol):
 
     @property
     def buffered_bytes(self) -> int:
-        """Sent, but still waiting for the peer's window or the socket. Sending never blocks."""
+        """Bytes sent that still wait for the peer's window or the socket; sending never blocks."""
         raise NotImplementedError
 
     @property
     def peer_names(self) -> tuple[str, ...]:
-        """The names in the peer's certificate; none without one."""
+        """Names in the peer's certificate; empty without a certificate."""
         return ()
 
     @property
     def peer_is_local(self) -> bool:
-        """Whether the peer is of this host, as far as its address says."""
+        """True if the peer is on this host, as far as its address shows."""
         return True
 
     @property
     def local(self) -> str:
-        """The address at which the call arrived; empty: not known."""
+        """Address at which the call arrived; empty if it is not known."""
         return ""
 
     def get(self, key: str) -> str | bytes | None:
-        """The first value of a metadata key."""
+        """Return the first value of a metadata key, or None."""
         return first_value(self.metadata, key)
 
     def reply(self, message: bytes) -> None:
-        """Unary: the response and OK, in one piece."""
+        """Send the response of a unary call and end the call with OK."""
         raise NotImplementedError
 
     def reply_parts(
@@ -125,21 +127,25 @@ class Call(Protocol):
         parts: Sequence[bytes | memoryview],
         trailers: Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
-        """Unary: a response given in parts, which are not joined where that can be avoided."""
+        """Reply to a unary call with a response given in parts.
+
+        The parts are not joined where that can be avoided.
+        """
         self.send(b"".join(parts))
         self.finish(trailers=trailers)
 
     def accept(self) -> None:
-        """Streams: send the response's headers now, so that the client knows the stream is open."""
+        """Send a stream's response headers now, so that the client knows the stream is open."""
         raise NotImplementedError
 
     def send(self, message: bytes) -> None:
-        """Streams: one message."""
+        """Send one message on a stream."""
         raise NotImplementedError
 
     def send_now(self, message: bytes) -> None:
-        """Streams: one message, for a peer that has nothing else to do. It leaves before this turn
-        of the event loop is over, if the engine can do that.
+        """Send one message on a stream to a peer that has nothing else to do.
+
+        The message leaves before this turn of the event loop is over, if the engine can do that.
         """
         self.send(message)
 
@@ -149,31 +155,33 @@ class Call(Protocol):
         message: str = "",
         trailers: Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
+        """End the call with a status and trailers; no-op if the call is done."""
         raise NotImplementedError
 
     def fail(
         self, status: Status, message: str, trailers: Iterable[tuple[str, str | bytes]] = ()
     ) -> None:
+        """End the call with an error status; no-op if the call is done."""
         self.finish(status, message, trailers)
 
     def fail_with(self, error: Exception) -> None:
-        """The handler raised."""
+        """End the call because its handler raised `error`."""
         fail_with(self, error)
 
     def run_callback(self, callback: Callable[..., None], *args: object) -> None:
-        """Run a handler or a callback of one; what it raises ends the call."""
+        """Run a handler or one of its callbacks; an exception ends the call."""
         try:
             callback(*args)
         except Exception as error:
             self.fail_with(error)
 
     def mark_done(self) -> None:
-        """No response may follow: drop the handler's callbacks."""
+        """Mark the call as done, and drop the handler's callbacks."""
         self.done = True
         self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
 
     def cancel(self) -> None:
-        """The peer, the connection or the deadline ended the call."""
+        """End the call because of the peer, the connection or the deadline, and report it."""
         if not self.done:
             callback = self.on_cancel
             self.mark_done()
@@ -182,29 +190,34 @@ class Call(Protocol):
 
     @property
     def account(self) -> Account | None:
-        """Where to charge what is kept for the client; None: it is not counted."""
+        """Account that is charged for bytes kept for the client; None if they are not counted."""
         return None
 
     def hold(self, size_bytes: int) -> None:  # noqa: ARG002
-        """Charge what is kept for the client until release(), or until the call is done; raises
-        RpcError if that is too much.
+        """Charge bytes that are kept for the client until release(), or until the call is done.
+
+        Raises:
+            RpcError: the bytes exceed a limit.
         """
-        return  # else mypy holds it to be abstract
+        return  # mypy would take an empty body for abstract
 
     def release(self) -> None:
-        """The request's bytes are not held any more, or counted elsewhere from now on."""
-        return  # else mypy holds it to be abstract
+        """Release the charge of hold(): the bytes are freed, or counted elsewhere from now on."""
+        return  # mypy would take an empty body for abstract
 
     def set_keepalive(self, interval_s: float | None, timeout_s: float) -> None:  # noqa: ARG002
-        """When to ping the peer of this connection, and to give it up, in place of the server's
-        options; no sooner than its timers run. interval_s None: never, as its liveness is watched
-        by other means.
+        """Replace the server's keepalive options for this connection.
+
+        Pings are sent, and a silent peer is given up, no sooner than the connection's timers run.
+        With `interval_s` None no ping is sent, because the peer's liveness is watched by other
+        means.
         """
-        return  # else mypy holds it to be abstract
+        return  # mypy would take an empty body for abstract
 
     def pause(self) -> None:
-        """Streams: stop giving the client's window back."""
+        """Stop reopening the client's flow-control window of a stream."""
         raise NotImplementedError
 
     def resume(self) -> None:
+        """Reopen the client's window after pause()."""
         raise NotImplementedError

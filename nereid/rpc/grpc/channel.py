@@ -1,7 +1,7 @@
 """The asyncio client: calls over one shared connection that is dialled on demand.
 
-A call made while there is no connection waits for the dial in progress. After a failed dial calls
-fail at once with UNAVAILABLE until the back-off has passed; the next one dials again.
+A call made while there is no connection waits for the dial in progress. After a failed dial, calls
+fail at once with UNAVAILABLE until the back-off has passed; the next call dials again.
 """
 
 # layout: not compiled, closures, in control calls alone
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nereid.rpc.net.dialing import LookUp
     from nereid.rpc.net.tls_files import Tls
 
-    # Called with what to do with each message, and at the end.
+    # Function that opens a stream, given a callback for each message and one for the stream's end.
     OpenStream = Callable[
         [Callable[[bytes], None], Callable[[RpcError | None], None]], "StreamHandle"
     ]
@@ -44,19 +44,36 @@ _CACHED_BLOCKS = 256
 
 
 class StreamHandle(Protocol):
-    """The client's end of a stream, whichever channel carries it."""
+    """Client's end of a stream, whichever channel carries it."""
 
     @property
-    def buffered_bytes(self) -> int: ...
-    def send(self, message: bytes) -> None: ...
-    def half_close(self) -> None: ...
-    def cancel(self) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
+    def buffered_bytes(self) -> int:
+        """Bytes sent that still wait for the connection, the window or the socket."""
+        ...
+
+    def send(self, message: bytes) -> None:
+        """Queue one message; never blocks. No-op after half_close() or the end."""
+        ...
+
+    def half_close(self) -> None:
+        """End the client's side after the messages already sent."""
+        ...
+
+    def cancel(self) -> None:
+        """Reset the stream; no callback is called any more."""
+        ...
+
+    def pause(self) -> None:
+        """Stop reopening the server's flow-control window."""
+        ...
+
+    def resume(self) -> None:
+        """Reopen the server's window after pause()."""
+        ...
 
 
 class Channel(Protocol):
-    """Calls to one server. Belongs to one event loop."""
+    """Client of one server; belongs to one event loop."""
 
     async def unary(
         self,
@@ -65,7 +82,13 @@ class Channel(Protocol):
         *,
         timeout_s: float | None = None,
         metadata: Iterable[tuple[str, str | bytes]] = (),
-    ) -> bytes: ...
+    ) -> bytes:
+        """Make a unary call and return the response.
+
+        Raises:
+            RpcError: the call ended with a status other than OK, or there is no connection.
+        """
+        ...
 
     def stream(  # noqa: PLR0913 (by keyword)
         self,
@@ -77,23 +100,28 @@ class Channel(Protocol):
         on_open: Callable[[], None] | None = None,
         on_writable: Callable[[], None] | None = None,
     ) -> StreamHandle:
-        """on_close: called once, with None for OK, and never before this returns. on_open: the
-        server accepted the stream. on_writable: `buffered_bytes` fell below the low-water mark
-        after it was above, or to nothing.
+        """Open a bidirectional stream.
+
+        on_close: called once, with None for OK, and never before this method returns.
+        on_open: called when the server has accepted the stream.
+        on_writable: called when `buffered_bytes` falls below the low-water mark after it was above,
+            or to zero.
         """
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the connection; calls in flight fail with UNAVAILABLE."""
+        ...
 
 
 async def unary_over(open_stream: OpenStream, message: bytes, timeout_s: float | None) -> bytes:
-    """One request, one response, over a stream that is opened for it.
+    """Make a unary call over a stream that is opened for it, and return the response.
 
     Raises:
-        RpcError: as Channel.unary.
+        RpcError: as for Channel.unary.
     """
     received: list[bytes] = []
-    # The future of the response, until the call is over.
+    # Future of the response; removed when the call is over.
     waiting: list[asyncio.Future[bytes]] = [asyncio.get_running_loop().create_future()]
 
     def closed(error: RpcError | None) -> None:
@@ -117,29 +145,31 @@ async def unary_over(open_stream: OpenStream, message: bytes, timeout_s: float |
         raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
     finally:
         stream.cancel()
-        # An error's traceback has this frame: a cycle with what it holds, which may be large.
+        # An error's traceback refers to this frame, which makes a reference cycle with what the
+        # frame holds; that may be large.
         waiting.clear()
         del message, stream
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelOptions(Limits):
-    """Limits of the connection, and how to get one."""
+    """Limits of the connection, and options for dialling it."""
 
     trusts_peer: bool = True
-    # Of the name's look-up, and of the attempt at each of its addresses.
+    # Limit of the name's look-up, and of the attempt at each of its addresses.
     connect_timeout_s: float = 5.0
     backoff: BackoffOptions = field(default_factory=BackoffOptions)
-    # None: in clear.
+    # TLS settings; `None` means a connection in clear.
     tls: Tls | None = None
-    # The :authority of requests, when not the address.
+    # The :authority of requests, if it differs from the address.
     authority: str | None = None
-    # Metadata for each call of a path, made when the call begins; None: none.
+    # Function that returns metadata for a call of the given path; it is called when the call
+    # begins.
     credentials: Callable[[str], Iterable[tuple[str, str | bytes]]] | None = None
 
 
 class SocketChannel:
-    """Calls over TCP or a Unix socket."""
+    """Channel over TCP or a Unix socket."""
 
     def __init__(
         self,
@@ -155,7 +185,7 @@ class SocketChannel:
         self._queue: deque[ClientStream] = deque()
         self._blocks: BoundedCache[object, bytes] = BoundedCache(_CACHED_BLOCKS)
         self._current: _ClientProtocol | None = None
-        # Every connection that still has calls, the current one and those that are leaving.
+        # All connections that still have calls: the current one and those that are leaving.
         self._open: set[_ClientProtocol] = set()
         self._dialing: asyncio.Task[None] | None = None
         self._not_before = 0.0
@@ -170,8 +200,12 @@ class SocketChannel:
         timeout_s: float | None = None,
         metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> bytes:
-        """One request, one response; raises RpcError. A call that the server did not process is
-        tried again.
+        """Make a unary call and return the response.
+
+        A call that the server did not process is tried again, three attempts in all.
+
+        Raises:
+            RpcError: the call ended with a status other than OK, or there is no connection.
         """
         block = self._block(path, metadata, timeout_s)
         open_stream = partial(self._open_stream, path, block)
@@ -194,11 +228,12 @@ class SocketChannel:
         on_open: Callable[[], None] | None = None,
         on_writable: Callable[[], None] | None = None,
     ) -> ClientStream:
+        """Open a bidirectional stream; see Channel.stream."""
         block = self._block(path, metadata, None)
         return self._open_stream(path, block, on_message, on_close, on_open, on_writable)
 
     async def close(self) -> None:
-        """Cut everything; what is in flight fails with UNAVAILABLE."""
+        """Close all connections; calls in flight fail with UNAVAILABLE."""
         self._closed = True
         if self._dialing is not None:
             self._dialing.cancel()
@@ -214,7 +249,7 @@ class SocketChannel:
     # --- for connections
 
     def start_queued(self) -> None:
-        """Start waiting calls while the connection has slots for them."""
+        """Start queued calls while the connection has stream slots for them."""
         queue = self._queue
         current = self._current
         while queue and current is not None and current.connection.usable:
@@ -227,6 +262,7 @@ class SocketChannel:
                 self._dial()
 
     def on_stream_slot(self, protocol: _ClientProtocol) -> None:
+        """Handle a stream slot that became free on a connection."""
         connection = protocol.connection
         if connection.settled:
             self._backoff.succeeded()
@@ -235,14 +271,17 @@ class SocketChannel:
             protocol.close()
 
     def on_connection(self, protocol: _ClientProtocol) -> None:
+        """Register a connection that was made."""
         self._open.add(protocol)
 
     def on_connection_lost(self, protocol: _ClientProtocol, because: str) -> None:
+        """Forget a lost connection, and dial again if calls wait."""
         self._open.discard(protocol)
         if self._current is protocol:
             self._current = None
             if not protocol.connection.settled:
-                # It took the connection but never spoke HTTP/2: as good as a failed dial.
+                # The server accepted the connection but never spoke HTTP/2: treat it like a failed
+                # dial.
                 self._on_dial_failed(f"{self._address} closed the connection{because}")
             elif self._queue:
                 self._dial()
@@ -267,7 +306,7 @@ class SocketChannel:
         return block
 
     def _open_stream(self, path: str, block: bytes, *callbacks: Any) -> ClientStream:
-        """A new stream; callbacks: as ClientStream's."""
+        """Open a new stream; the callbacks are those of ClientStream."""
         credentials = self._options.credentials
         sign = None if credentials is None else lambda: encode_metadata(credentials(path))
         stream = ClientStream(block, *callbacks, sign=sign)
@@ -288,7 +327,7 @@ class SocketChannel:
         self._queue.append(stream)
 
     def _dial(self) -> bool:
-        """Dial unless a dial is in progress; False where back-off or close() forbids it."""
+        """Dial unless a dial is in progress; return False if back-off or close() forbids it."""
         if self._closed:
             self._last_error = "the channel is closed"
             return False
@@ -328,7 +367,7 @@ class SocketChannel:
 
 
 class _ClientProtocol(Http2Protocol):
-    """One dialled connection."""
+    """Connection that was dialled by a channel."""
 
     def __init__(self, channel: SocketChannel, options: ChannelOptions) -> None:
         super().__init__(asyncio.get_running_loop())

@@ -1,5 +1,6 @@
-"""The client's side of gRPC on one HTTP/2 connection. No I/O, no clock; asyncio channels and
-blocking streams share it.
+"""The client's side of gRPC on one HTTP/2 connection.
+
+No I/O, no clock; asyncio channels and blocking streams share it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("nereid.rpc")
 
 _CACHED_BLOCKS = 64
-# Until the server's settings say otherwise (RFC 9113 6.5.2 recommends no less than 100).
+# Stream limit until the server's settings arrive (RFC 9113 6.5.2 recommends no less than 100).
 _STREAMS_BEFORE_SETTINGS = 100
 _RESERVED = frozenset(
     (b"content-type", b"grpc-status", b"grpc-message", b"grpc-encoding", b"grpc-accept-encoding")
@@ -59,7 +60,10 @@ def request_block(
     secure: bool = False,
     timeout_s: float | None = None,
 ) -> bytes:
-    """A request's header block, all literals: a function of its arguments on any connection."""
+    """Encode a request's header block.
+
+    All fields are literals, so that the block is the same on every connection and can be cached.
+    """
     block = (
         (b"\x83\x87" if secure else b"\x83\x86")
         + literal_at(4, path.encode("ascii"))
@@ -76,9 +80,12 @@ def request_block(
 
 
 class ClientStream(MessageStream):
-    """One call. May be used before it has a connection: what is sent then waits for it.
+    """One call on the client's side.
 
-    `on_close` is called once, with None for OK. After `cancel` nothing is called any more.
+    A stream may be used before it has a connection: messages sent before that are queued until it
+    has one.
+
+    `on_close` is called once, with None for OK. After cancel() no callback is called any more.
     """
 
     __slots__ = (
@@ -97,7 +104,7 @@ class ClientStream(MessageStream):
         "sign",
     )
 
-    # Set, like the stream's id, when a connection begins the stream.
+    # Connection of the stream. Like the stream's id it is set when a connection begins the stream.
     connection: ClientConnection
 
     def __init__(  # noqa: PLR0913 (by keyword)
@@ -110,7 +117,7 @@ class ClientStream(MessageStream):
         *,
         sign: Callable[[], bytes] | None = None,
     ) -> None:
-        """sign: makes header fields for the call's credentials when it begins."""
+        """Create a call; `sign` encodes the call's credentials as header fields when it begins."""
         super().__init__(0, 0)
         self.encoding = "identity"
         self.partial_message = None
@@ -119,7 +126,7 @@ class ClientStream(MessageStream):
         self.on_close = on_close
         self.on_open = on_open
         self.on_writable = on_writable
-        # Set by a channel that holds the stream in its queue.
+        # Function that removes the stream from the queue of the channel that holds it.
         self.leave_queue: Callable[[ClientStream], None] | None = None
         self.sign = sign
         self.opened = False
@@ -130,10 +137,11 @@ class ClientStream(MessageStream):
 
     @property
     def buffered_bytes(self) -> int:
+        """Bytes sent that still wait for the connection, the window or the socket."""
         return self.queued_bytes
 
     def begin(self, connection: ClientConnection, stream_id: int) -> None:
-        """The connection has opened the stream: send what has been waiting."""
+        """Take the connection that has opened the stream, and send the queued messages."""
         self.connection = connection
         self.id = stream_id
         self.leave_queue = None
@@ -146,6 +154,7 @@ class ClientStream(MessageStream):
             connection.sender.end_stream(self)
 
     def send(self, message: bytes) -> None:
+        """Send a message, or queue it until there is a connection; no-op after the end."""
         if self.done or self._half_closed:
             return
         if self.id:
@@ -155,12 +164,14 @@ class ClientStream(MessageStream):
             self.queued_bytes += len(message) + 5
 
     def half_close(self) -> None:
+        """End the client's side after the messages already sent."""
         if not self.done and not self._half_closed:
             self._half_closed = True
             if self.id:
                 self.connection.sender.end_stream(self)
 
     def cancel(self) -> None:
+        """Reset the stream, or leave the channel's queue; no callback is called any more."""
         if self.done:
             return
         self.done = True
@@ -172,20 +183,23 @@ class ClientStream(MessageStream):
         self._release_callbacks()
 
     def pause(self) -> None:
-        """Stop giving the server's window back."""
+        """Stop reopening the server's flow-control window."""
         self.paused = True
 
     def resume(self) -> None:
+        """Reopen the server's window after pause()."""
         if self.paused:
             self.paused = False
             if self.id and not self.state & REMOTE_CLOSED:
                 self.connection.http2.receiver.reopen_stream_window(self)
 
     def notify_writable(self) -> None:
+        """Report to the owner that buffered bytes have left."""
         if self.on_writable is not None and not self.done:
             self.on_writable()
 
     def close(self, error: RpcError | None) -> None:
+        """End the call and report it to its owner, once; `error` is None for OK."""
         if not self.done:
             self.done = True
             on_close = self.on_close
@@ -193,7 +207,7 @@ class ClientStream(MessageStream):
             on_close(error)
 
     def _release_callbacks(self) -> None:
-        """Drop the owner's callbacks, so that the two form no reference cycle."""
+        """Drop the owner's callbacks, so that the stream and its owner form no reference cycle."""
         self.on_open = self.on_writable = self.leave_queue = None
         self.on_close = self.on_message = _ignore
         self._unsent = []
@@ -204,10 +218,11 @@ def _ignore(_what: object) -> None:
 
 
 class ClientConnection:
-    """One connection to a server: handles what HTTP/2 reports (http2.handler.ConnectionHandler),
-    and the messages (messages.MessageHandler).
+    """One connection to a server.
 
-    http2 is for the transport; sender is a part of it, at hand for streams.
+    Handles the events of HTTP/2 (http2.handler.ConnectionHandler) and the messages of its streams
+    (messages.MessageHandler). `http2` is for the transport; `sender` is a part of it that streams
+    use.
     """
 
     def __init__(
@@ -217,8 +232,10 @@ class ClientConnection:
         wake: Callable[[], None],
         on_stream_slot: Callable[[], None],
     ) -> None:
-        """on_stream_slot: another stream may start now, as one ended or the server's settings
-        came.
+        """Create the connection.
+
+        on_stream_slot: called when another stream may start, because a stream ended or the server's
+            settings arrived.
         """
         self.leaving = False
         self.on_stream_slot = on_stream_slot
@@ -238,11 +255,12 @@ class ClientConnection:
 
     @property
     def settled(self) -> bool:
-        """The server speaks HTTP/2."""
+        """True if the server's settings have arrived, so that it speaks HTTP/2."""
         return self._control.settled
 
     @property
     def has_stream_slot(self) -> bool:
+        """True if the server's stream limit allows another stream."""
         limit = self._control.peer_max_streams
         if limit is None:
             limit = frames.LARGEST_STREAM_ID if self.settled else _STREAMS_BEFORE_SETTINGS
@@ -250,6 +268,7 @@ class ClientConnection:
 
     @property
     def usable(self) -> bool:
+        """True if streams may still be started on this connection."""
         return (
             not self.leaving
             and self._control.error is None
@@ -257,8 +276,8 @@ class ClientConnection:
         )
 
     def start(self, stream: ClientStream) -> None:
-        """Open a stream; only while usable and with a slot."""
-        # 1, 3, 5, ...
+        """Open a stream; allowed only while the connection is usable and has a stream slot."""
+        # A client's stream ids are 1, 3, 5, ...
         stream_id = self._table.last_id = (self._table.last_id + 1) | 1
         self.streams[stream_id] = stream
         block = stream.block if stream.sign is None else stream.block + stream.sign()
@@ -266,15 +285,16 @@ class ClientConnection:
         stream.begin(self, stream_id)
 
     def connection_lost(self, because: str = "") -> None:
-        """The transport is closed; what was in flight fails."""
+        """Fail all streams in flight because the transport is closed."""
         error = self._control.error
         why = f"connection lost{because}" if error is None else error.message
         for stream in self.http2.connection_lost():
             stream.close(ConnectionLostError(Status.UNAVAILABLE, why))
 
-    # --- what HTTP/2 reports
+    # --- events of HTTP/2
 
     def on_headers(self, stream_id: int, block: bytes, ended: int) -> None:
+        """Handle response headers or trailers; `ended` is nonzero with END_STREAM."""
         stream = self.streams.get(stream_id)
         fields = self._decode(block)
         if stream is None:
@@ -294,12 +314,13 @@ class ClientConnection:
             self.http2.receiver.end_remote(stream)
 
     def on_end(self, stream: ClientStream) -> None:
+        """Close a stream that the server has ended."""
         if stream.partial_message is not None:
             self.on_bad_message(stream, RpcError(Status.INTERNAL, "a cut-off message"))
             return
         outcome = stream.outcome
         if outcome is None:
-            # END_STREAM came on DATA: the trailers are missing.
+            # END_STREAM came on a DATA frame: the trailers are missing.
             outcome = RpcError(Status.INTERNAL, "the response has no trailers")
         if not stream.state & LOCAL_CLOSED:
             self.sender.reset_stream(stream, Code.CANCEL)
@@ -308,6 +329,7 @@ class ClientConnection:
         self.on_stream_slot()
 
     def on_reset(self, stream: ClientStream, code: int) -> None:
+        """Close a stream that the server has reset."""
         if code == Code.REFUSED_STREAM:
             error: RpcError = NotProcessedError(Status.UNAVAILABLE, "the server refused the stream")
         else:
@@ -316,12 +338,14 @@ class ClientConnection:
         self.on_stream_slot()
 
     def on_half_closed(self, stream: ClientStream) -> None:
-        """The request is complete; the response is still to come."""
+        """Do nothing: the request is complete, and the response is still to come."""
 
     def on_settings(self) -> None:
+        """Report that the server's stream limit may have changed."""
         self.on_stream_slot()
 
     def on_goaway(self, last_stream_id: int, code: int, debug: bytes) -> None:
+        """Close the streams that the server will not process, and start no others."""
         self.leaving = True
         for stream in list(self.streams.values()):
             if stream.id > last_stream_id:
@@ -331,11 +355,13 @@ class ClientConnection:
         self.on_stream_slot()
 
     def may_reopen_window(self) -> bool:
+        """Return True: a client always reads on."""
         return True
 
     # --- messages
 
     def on_message(self, stream: ClientStream, message: bytes) -> None:
+        """Pass a message to the stream's owner."""
         if not stream.opened:
             raise RpcError(Status.INTERNAL, "DATA before HEADERS")
         try:
@@ -345,21 +371,24 @@ class ClientConnection:
             raise RpcError(Status.INTERNAL, "the owner of the stream failed") from None
 
     def on_bad_message(self, stream: ClientStream, error: RpcError) -> None:
+        """Reset and close a stream whose content cannot be read."""
         if stream.id in self.streams:
             self.sender.reset_stream(stream, Code.CANCEL)
         stream.close(error)
         self.on_stream_slot()
 
     def on_crumb(self) -> None:
-        """A client trusts the server that it chose."""
+        """Do nothing: a client trusts the server that it chose."""
 
     def on_many_messages(self) -> None:
-        """A client has nobody else to serve meanwhile."""
+        """Do nothing: a client has nobody else to serve meanwhile."""
 
-    def allocator_of(self, stream: ClientStream) -> AllocateBuffer | None:  # noqa: ARG002 (none)
+    def allocator_of(self, stream: ClientStream) -> AllocateBuffer | None:  # noqa: ARG002 (interface)
+        """Return None: a client's messages are put together as bytes."""
         return None
 
     def defer_inflation(self, stream: ClientStream, inflation: Inflation) -> bool:  # noqa: ARG002
+        """Return False: a client inflates its messages at once."""
         return False
 
     # --- inside
@@ -370,7 +399,7 @@ class ClientConnection:
             before = self._decoder.generation
             decoded = self._decoder.decode(block)
             if self._decoder.generation != before:
-                # First: a block that is refused changes the table as well.
+                # Cleared first, because a refused block changes the table as well.
                 self._blocks.clear()
             if decoded.oversized:
                 raise Http2StreamError(Code.INTERNAL_ERROR, "the response's metadata is too large")
@@ -400,7 +429,7 @@ class ClientConnection:
             stream.on_open()
 
     def _fail_response(self, stream: ClientStream, fields: list[Field], http_status: int) -> None:
-        """Not a response of a gRPC server, or one in HTTP's own terms."""
+        """Fail a stream whose response is not gRPC's, or carries an HTTP error status."""
         if any(name == b"grpc-status" for name, _ in fields):
             error = outcome_of(fields) or RpcError(Status.UNKNOWN, f"HTTP status {http_status}")
         else:
@@ -411,7 +440,10 @@ class ClientConnection:
 
 
 def outcome_of(fields: list[Field]) -> RpcError:
-    """The status that trailers carry; OK as well, as its message and metadata may matter."""
+    """Return the status that trailers carry.
+
+    An OK is returned as an RpcError too, because its message and metadata may matter.
+    """
     status = Status.UNKNOWN
     message = _NO_STATUS
     trailers: list[tuple[str, str | bytes]] = []

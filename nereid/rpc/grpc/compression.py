@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 ENCODINGS = frozenset(("identity", "gzip", "deflate"))
 ACCEPTED = "identity,deflate,gzip"
 _GZIP_WBITS = 31
-# How much to compress responses: gRPC's levels, which choose the same algorithms as gRPC does.
+# Levels of response compression: gRPC's own, which choose the same algorithms as gRPC does.
 LEVELS = ("none", "low", "medium", "high")
 
 
 def reply_encoding(level: str, accepted: bytes) -> str | None:
-    """How to compress for a client with this grpc-accept-encoding; None: not at all."""
+    """Return the encoding of responses to a client with this grpc-accept-encoding.
+
+    None means that they are not compressed.
+    """
     offered = {name.strip() for name in accepted.split(b",")}
     known = [name for name in ("gzip", "deflate") if name.encode() in offered]
     if level == "none" or not known:
@@ -34,19 +37,23 @@ def reply_encoding(level: str, accepted: bytes) -> str | None:
 
 
 def compress(encoding: str, parts: Sequence[bytes | memoryview]) -> bytes:
-    """The message that the parts are, compressed."""
+    """Compress the message that the parts make up."""
     deflation = begin_deflation(encoding, parts)
     deflation.deflate(sum(map(len, parts)))
     return deflation.content()
 
 
 def begin_deflation(encoding: str, parts: Sequence[bytes | memoryview]) -> Deflation:
-    """Begin to compress a message."""
+    """Begin to compress the message that the parts make up."""
     return Deflation(parts, _GZIP_WBITS if encoding == "gzip" else zlib.MAX_WBITS)
 
 
 def begin_inflation(encoding: str, data: bytes, limits: InflationLimits) -> Inflation:
-    """Begin to undo a message's compression; RpcError when it was never announced."""
+    """Begin to decompress a message.
+
+    Raises:
+        RpcError: the call has no grpc-encoding that allows a compressed message.
+    """
     if encoding == "gzip":
         return Inflation(data, _GZIP_WBITS, limits)
     if encoding == "deflate":
@@ -55,7 +62,11 @@ def begin_inflation(encoding: str, data: bytes, limits: InflationLimits) -> Infl
 
 
 def inflate(inflation: Inflation, size_bytes: int) -> None:
-    """Inflate so much more of a message; RpcError when it is damaged or too large."""
+    """Inflate the next `size_bytes` of a message.
+
+    Raises:
+        RpcError: the message is damaged or too large.
+    """
     try:
         inflation.inflate(size_bytes)
     except (zlib.error, InflatedTooLargeError) as error:
@@ -63,7 +74,7 @@ def inflate(inflation: Inflation, size_bytes: int) -> None:
 
 
 def inflation_error(inflation: Inflation, error: Exception) -> RpcError:
-    """What ends a call whose message cannot be inflated."""
+    """Return the error that ends a call whose message cannot be inflated."""
     if not isinstance(error, InflatedTooLargeError):
         return RpcError(Status.INTERNAL, "a damaged compressed message")
     too_large = f"decompressed message is larger than {inflation.max_bytes} bytes"
@@ -73,7 +84,11 @@ def inflation_error(inflation: Inflation, error: Exception) -> RpcError:
 
 
 def inflated_message(inflation: Inflation) -> bytes:
-    """The message of an inflation that is done; RpcError when it is damaged."""
+    """Return the message of an inflation that is done.
+
+    Raises:
+        RpcError: the message is damaged.
+    """
     if not inflation.intact:
         raise RpcError(Status.INTERNAL, "a damaged compressed message")
     return inflation.content()

@@ -1,8 +1,8 @@
 """Deadlines of many calls behind one timer.
 
-Pure: `now` is passed in. Calls share buckets of a hundredth of a second: adding and discarding cost
-a dictionary operation each, and one timer serves them all. A deadline passes never early, and at
-most one bucket after its time.
+Pure: `now` is passed in. Calls share buckets of a hundredth of a second: adding or discarding a
+deadline costs one dictionary operation, and one timer serves all calls. A deadline never fires
+early, and at most one bucket after its time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _SLACK = 64
 
 
 class Deadlines(Generic[T]):
-    """Which items are due. An item has at most one deadline."""
+    """Items with a deadline each; an item has at most one."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, set[T]] = {}
         self._order: list[int] = []
 
     def add_deadline(self, item: T, deadline: float) -> bool:
-        """True when this is now the earliest: the timer has to be set again."""
+        """Add a deadline; return True if it is now the earliest, so the timer must be set again."""
         key = int(deadline * _PER_SECOND) + 1
         bucket = self._buckets.get(key)
         if bucket is not None:
@@ -35,6 +35,7 @@ class Deadlines(Generic[T]):
         return self._order[0] == key
 
     def discard_deadline(self, item: T, deadline: float) -> None:
+        """Remove an item's deadline, if it has not fired yet."""
         key = int(deadline * _PER_SECOND) + 1
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -47,15 +48,15 @@ class Deadlines(Generic[T]):
                 self._order = sorted(self._buckets)
 
     def next_due(self) -> float | None:
-        """When the timer must fire next."""
+        """Return the time at which the timer must fire next, or None without deadlines."""
         return self._order[0] / _PER_SECOND if self._order else None
 
     def expire(self, now: float) -> list[T]:
-        """Remove and return what is due."""
+        """Remove and return the items that are due."""
         due: list[T] = []
         limit = now * _PER_SECOND
         while self._order and self._order[0] <= limit:
             key = heapq.heappop(self._order)
-            # An emptied and refilled bucket leaves its key twice.
+            # A bucket that was emptied and refilled has its key in the heap twice.
             due.extend(self._buckets.pop(key, ()))
         return due

@@ -1,4 +1,7 @@
-"""A server's table of handlers, and how coroutines among them are run. Shared by both engines."""
+"""A server's table of handlers, and the tasks that run coroutine handlers.
+
+Shared by both engines.
+"""
 
 # layout: not compiled, coroutines, in control calls alone
 
@@ -15,7 +18,7 @@ from nereid.rpc.grpc.status import Status
 if TYPE_CHECKING:
     from nereid.rpc.grpc.messages import AllocateBuffer
 
-# The message is a MessageBuffer instead of bytes where its path has an allocator that made one.
+# A unary handler gets a MessageBuffer instead of bytes if its path's allocator made one.
 UnaryHandler = Callable[[Call, Any], None]
 AsyncUnaryHandler = Callable[[Call, bytes], Awaitable[bytes]]
 StreamHandler = Callable[[Call], None]
@@ -23,24 +26,26 @@ StreamHandler = Callable[[Call], None]
 
 @dataclass(frozen=True)
 class Handlers:
-    """Methods by path. `unary` handlers are plain functions and must not block; `async_unary` run
-    as tasks.
+    """Handlers by path.
+
+    `unary` handlers are plain functions and must not block; `async_unary` handlers run as tasks.
     """
 
     unary: Mapping[str, UnaryHandler] = field(default_factory=dict)
     async_unary: Mapping[str, AsyncUnaryHandler] = field(default_factory=dict)
     stream: Mapping[str, StreamHandler] = field(default_factory=dict)
-    # Methods whose responses are worth compressing, where the server's options ask for it.
+    # Paths whose responses are worth compressing, if the server's options ask for compression.
     compressible: frozenset[str] = frozenset()
-    # For unary paths whose large messages shall not be put together in bytes.
+    # Allocators, by unary path, of buffers for large messages that should not be put together as
+    # bytes.
     message_allocators: Mapping[str, AllocateBuffer] = field(default_factory=dict)
-    # Called with each call that arrives at a socket once its headers are there, and before its
-    # message is: raises RpcError to refuse it.
+    # Check of each call that arrives at a socket, after its headers and before its message. It
+    # raises RpcError to refuse the call.
     admit: Callable[[Call], None] | None = None
 
 
 class Route:
-    """One method's handler; exactly one of the three is set."""
+    """Handler of one method; exactly one of `unary`, `coroutine` and `stream` is set."""
 
     __slots__ = ("allocate", "compressible", "coroutine", "stream", "unary")
 
@@ -54,11 +59,12 @@ class Route:
         self.coroutine = coroutine
         self.stream = stream
         self.compressible = False
-        # Where its large messages are put together; None: in bytes.
+        # Allocator for large messages; `None` means that they are put together as bytes.
         self.allocate: AllocateBuffer | None = None
 
 
 def routes_of(handlers: Handlers) -> dict[str, Route]:
+    """Return one route for each path of a table of handlers."""
     routes = {path: Route(unary=handler) for path, handler in handlers.unary.items()}
     routes.update({path: Route(coroutine=item) for path, item in handlers.async_unary.items()})
     routes.update({path: Route(stream=item) for path, item in handlers.stream.items()})
@@ -70,18 +76,20 @@ def routes_of(handlers: Handlers) -> dict[str, Route]:
 
 
 class HandlerTasks:
-    """Runs coroutine handlers, and keeps their tasks from being collected."""
+    """Running coroutine handlers; keeps their tasks from being garbage-collected."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, call: Call, handler: AsyncUnaryHandler, message: bytes) -> None:
+        """Run a coroutine handler as a task that replies to the call; cancelled with the call."""
         task = asyncio.get_running_loop().create_task(_run(call, handler, message))
         call.on_cancel = lambda: _cancel(task)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
+        """Cancel all tasks and wait for them."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,6 +1,6 @@
 """The channel contract inside one process and event loop: calls reach handlers without a socket.
 
-Messages are handed over as they are, one turn of the loop later, so that a handler never runs
+Messages are handed over as they are, but in the next turn of the loop, so that a handler never runs
 inside its caller.
 """
 
@@ -36,7 +36,7 @@ class _Pipe:
         self._loop = asyncio.get_running_loop()
         self._deliver = deliver
         self._on_drained = on_drained
-        # None is the end.
+        # Items to deliver; `None` is the end.
         self._items: deque[bytes | None] = deque()
         self._bytes = 0
         self._paused = False
@@ -84,7 +84,7 @@ class _Request(NamedTuple):
 
 
 class RoutedCall(Call):
-    """The server's end of a call that comes as whole messages, for its path's handler."""
+    """Server's end of a call that comes as whole messages, for the handler of its path."""
 
     __slots__ = (*CALL_SLOTS, "_accepted", "_message", "_route")
 
@@ -96,14 +96,14 @@ class RoutedCall(Call):
         route: Route | None,
         deadline: float | None = None,
     ) -> None:
-        """route: None: the server has no such method."""
+        """Create a call; `route` is None if the server has no such method."""
         super().__init__(path, peer, metadata, deadline)
         self._accepted = False
         self._message: bytes | None = None
         self._route = route
 
     def open(self) -> None:
-        """The request's headers have arrived."""
+        """Start the call's handler: the request's headers have arrived."""
         if self.done:
             return
         if self._route is None:
@@ -112,7 +112,7 @@ class RoutedCall(Call):
             self.run_callback(self._route.stream, self)
 
     def on_item(self, item: bytes | None, tasks: HandlerTasks) -> None:
-        """A message of the client, or its end."""
+        """Handle a message of the client, or with None its end."""
         if self.done or self._route is None:
             return
         if self._route.stream is not None:
@@ -125,7 +125,7 @@ class RoutedCall(Call):
         if item is not None:
             self._message = item
             return
-        # Not kept: call and stream refer to each other until a garbage collection.
+        # Drop the message now: call and stream refer to each other until a garbage collection.
         message, self._message = self._message, None
         if message is None:
             self.fail(Status.UNIMPLEMENTED, "no request message")
@@ -135,12 +135,13 @@ class RoutedCall(Call):
             tasks.spawn(self, self._route.coroutine, message)
 
     def reply(self, message: bytes) -> None:
+        """Send the response and end the call with OK."""
         self.send(message)
         self.finish()
 
 
 class LocalCall(RoutedCall):
-    """The server's end of a call within the process."""
+    """Server's end of a call within the process."""
 
     __slots__ = ("_stream", "_tasks", "down")
 
@@ -158,14 +159,17 @@ class LocalCall(RoutedCall):
 
     @property
     def buffered_bytes(self) -> int:
+        """Bytes sent that the client's end has not been given yet."""
         return self.down.waiting_bytes
 
     def accept(self) -> None:
+        """Report to the client's end that the stream is open."""
         if not self.done and not self._accepted:
             self._accepted = True
             self._stream.on_accepted()
 
     def send(self, message: bytes) -> None:
+        """Send one message; accepts the stream first."""
         if not self.done:
             self.accept()
             self.down.push(message)
@@ -176,6 +180,7 @@ class LocalCall(RoutedCall):
         message: str = "",
         trailers: Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
+        """End the call with a status and trailers."""
         if not self.done:
             self.mark_done()
             self._stream.set_outcome(
@@ -184,13 +189,15 @@ class LocalCall(RoutedCall):
             self.down.push(None)
 
     def pause(self) -> None:
+        """Stop delivering the client's messages."""
         self._stream.up.pause()
 
     def resume(self) -> None:
+        """Deliver the client's messages again after pause()."""
         self._stream.up.resume()
 
     def receive(self, item: bytes | None) -> None:
-        """A message of the client, or its end."""
+        """Handle a message of the client, or with None its end."""
         self.on_item(item, self._tasks)
 
     def _on_drained(self) -> None:
@@ -199,7 +206,7 @@ class LocalCall(RoutedCall):
 
 
 class LocalStream:
-    """The client's end of a call within the process."""
+    """Client's end of a call within the process."""
 
     __slots__ = (
         "_done",
@@ -225,7 +232,7 @@ class LocalStream:
         on_open: Callable[[], None] | None,
         on_writable: Callable[[], None] | None,
     ) -> None:
-        """on_done: called at its end, whichever that is."""
+        """Create both ends of a call; `on_done` is called when it ends in any way."""
         self._on_done = on_done
         self._on_open = on_open
         self._on_writable = on_writable
@@ -239,38 +246,47 @@ class LocalStream:
 
     @property
     def buffered_bytes(self) -> int:
+        """Bytes sent that the server's end has not been given yet."""
         return self.up.waiting_bytes
 
     def send(self, message: bytes) -> None:
+        """Send one message; no-op after half_close() or the end."""
         if not self._done and not self._half_closed:
             self.up.push(message)
 
     def half_close(self) -> None:
+        """End the client's side after the messages already sent."""
         if not self._done and not self._half_closed:
             self._half_closed = True
             self.up.push(None)
 
     def cancel(self) -> None:
+        """Cancel the call; no callback is called any more."""
         if not self._done:
             self._finish()
             asyncio.get_running_loop().call_soon(self.call.cancel)
 
     def pause(self) -> None:
+        """Stop delivering the server's messages."""
         self.call.down.pause()
 
     def resume(self) -> None:
+        """Deliver the server's messages again after pause()."""
         self.call.down.resume()
 
     # --- for the other end
 
     def on_accepted(self) -> None:
+        """Report to the owner, in the next turn, that the server accepted the stream."""
         if self._on_open is not None and not self._done:
             asyncio.get_running_loop().call_soon(self._opened)
 
     def set_outcome(self, outcome: RpcError | None) -> None:
+        """Set the error that the stream ends with; None for OK."""
         self._outcome = outcome
 
     def on_item(self, item: bytes | None) -> None:
+        """Deliver a message of the server, or with None close the stream."""
         if self._done:
             return
         if item is not None:
@@ -278,7 +294,8 @@ class LocalStream:
             return
         self._finish()
         self.call.cancel()
-        # Once raised, it refers by its traceback to the caller's frames, and these to the stream.
+        # Drop the reference to the error: once raised, its traceback refers to the caller's frames,
+        # and these to the stream.
         outcome, self._outcome = self._outcome, None
         self._on_close(outcome)
 
@@ -299,7 +316,7 @@ class LocalStream:
 
 
 class LocalChannel:
-    """Calls handlers of this process. Belongs to one event loop."""
+    """Channel to handlers of this process; belongs to one event loop."""
 
     def __init__(self, handlers: Handlers) -> None:
         self._routes = routes_of(handlers)
@@ -315,6 +332,11 @@ class LocalChannel:
         timeout_s: float | None = None,
         metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> bytes:
+        """Make a unary call and return the response.
+
+        Raises:
+            RpcError: the call ended with a status other than OK.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         request = _Request(path, tuple(metadata), deadline)
         return await unary_over(partial(self._open, request), message, timeout_s)
@@ -329,10 +351,12 @@ class LocalChannel:
         on_open: Callable[[], None] | None = None,
         on_writable: Callable[[], None] | None = None,
     ) -> LocalStream:
+        """Open a bidirectional stream; see Channel.stream."""
         request = _Request(path, tuple(metadata))
         return self._open(request, on_message, on_close, on_open, on_writable)
 
     async def close(self) -> None:
+        """End all streams with UNAVAILABLE, and cancel the handlers' tasks."""
         self._closed = True
         for stream in list(self._streams):
             stream.set_outcome(RpcError(Status.UNAVAILABLE, "the channel is closed"))

@@ -1,6 +1,4 @@
-"""Messages of a server's calls that are inflated or compressed off the event loop, and handed back
-to their connections.
-"""
+"""Inflation and compression of a server's messages off the event loop."""
 
 # layout: not compiled, coroutines, in control calls alone
 
@@ -24,29 +22,33 @@ if TYPE_CHECKING:
     from nereid.rpc.net.inflation import Inflation
     from nereid.rpc.net.zlib_queue import ZlibQueue
 
-# Of a message that is moved to its buffer: shown to who allocates it, and copied at once, since
-# copying holds the interpreter's lock.
+# Size of a message's first piece that its allocator sees, and of the slices in which the message is
+# copied to its buffer. Copying holds the interpreter's lock, so a slice bounds the time of one
+# copy.
 _FIRST_PIECE_BYTES: Final = 16_384
 _SLICE_BYTES: Final = 1 << 20
 
 
 class MessageCompression:
-    """What runs. A call that ends stops its message's at the next slice."""
+    """Tasks that inflate or compress messages and hand the results back to their connections.
+
+    The work for a call that ends stops at its next slice.
+    """
 
     def __init__(self, queue: ZlibQueue) -> None:
         self._queue = queue
         self._tasks: set[asyncio.Task[None]] = set()
 
     def inflate(self, call: ServerCall, inflation: Inflation) -> None:
-        """Inflate a message of call, then deliver it."""
+        """Inflate a message of a call in a task, then deliver it to its connection."""
         self._start(self._inflate(call, inflation))
 
     def deflate(self, call: CompressingCall) -> None:
-        """Compress the messages that call has waiting, and send each."""
+        """Compress a call's waiting messages in a task, and send each when it is done."""
         self._start(self._deflate(call))
 
     def close(self) -> None:
-        """Deliver no more."""
+        """Cancel all tasks; nothing more is delivered."""
         for task in self._tasks:
             task.cancel()
 
@@ -70,12 +72,12 @@ class MessageCompression:
         except (zlib.error, InflatedTooLargeError) as error:
             result = inflation_error(inflation, error)
         except RpcError as error:
-            # Its traceback would keep this frame, and with it the message.
+            # The error's traceback would keep this frame alive, and with it the message.
             result = error.with_traceback(None)
         call.connection.on_inflated(call, result)
 
     async def _in_buffer(self, call: ServerCall, message: bytes) -> bytes | MessageBuffer:
-        """The message where the call's handler wants one that comes in pieces."""
+        """Copy a message to the call's buffer if its path has an allocator that makes one."""
         allocate = call.connection.allocator_of(call)
         view = memoryview(message)
         buffer = None if allocate is None else allocate(len(view), view[:_FIRST_PIECE_BYTES])

@@ -1,7 +1,7 @@
-"""gRPC's length-prefixed messages in the content of HTTP/2 streams: cut out, decompressed, and
-sent.
+"""gRPC's length-prefixed messages in the content of HTTP/2 streams.
 
-Pure. Knows nothing of calls; who owns a stream gets its messages through `MessageHandler`.
+Cuts messages out, decompresses and sends them. Pure. Knows nothing of calls; a stream's owner gets
+its messages through `MessageHandler`.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ if TYPE_CHECKING:
     from nereid.rpc.http2.sender import Sender
     from nereid.rpc.net.inflation import Inflation
 
-# A flag that says whether the message is compressed, and its length.
+# Message prefix: a flag that says whether the message is compressed, and the message's length.
 MESSAGE_PREFIX = Struct(">BI")
 _PREFIX_BYTES = MESSAGE_PREFIX.size
-# A DATA frame's header and a message's prefix in one pack. Only for frames below 64 KiB.
+# A DATA frame's header and a message's prefix in one pack; only for frames below 64 KiB.
 _DATA_AND_MESSAGE_PREFIX = Struct(">BHBBIBI")
 _pack_data_and_message_prefix = _DATA_AND_MESSAGE_PREFIX.pack
-# Inflated at once; more is left to the handler if it can do that elsewhere.
+# Bytes inflated at once; the rest of a larger message is left to the handler if it can defer it.
 _INLINE_INFLATION_BYTES = 32_768
-# A message may come in so many pieces of any size; from then on they have this size on average, or
-# each is reported.
+# Number of pieces of any size that a message may come in, and the average size that further pieces
+# must have; smaller ones are reported.
 _FREE_PIECES = 8
 _SMALL_PIECE_BYTES = 256
 _MANY_MESSAGES = 64
 
 
 class MessageBuffer(Protocol):
-    """Memory that a large message is put together in."""
+    """Memory in which a large message is put together."""
 
-    # As long as the message.
+    # View of the memory, as long as the message.
     view: memoryview
 
 
-# Given the size of a message that comes in pieces, and the first of them: where to put it, or None
-# for bytes.
+# Function that gets the size of a message that comes in pieces, and its first piece. It returns a
+# buffer for the message, or None for bytes.
 AllocateBuffer = Callable[[int, memoryview], MessageBuffer | None]
 
 
 class PartialMessage:
-    """One message that arrives in pieces: its five-byte prefix, then its body."""
+    """Message that arrives in pieces: its five-byte prefix, then its body."""
 
     __slots__ = (
         "_allocate",
@@ -74,14 +74,14 @@ class PartialMessage:
         self._max_bytes = max_bytes
         self._missing = -1
         self._pieces = 0
-        # Grows with what arrives, however small the pieces are.
+        # Content that grows as pieces arrive, however small they are.
         self._content: io.BytesIO | None = None
         self.compressed = 0
-        # For its owner: when it was first looked at; 0: it was not.
+        # Time at which the owner first looked at the message; 0 means that it has not.
         self.seen_at = 0.0
 
     def feed(self, data: bytes, start: int, stop: int) -> int:
-        """Consume what belongs to this message; returns where the next one starts."""
+        """Consume the bytes of this message; return the position where the next one starts."""
         self._pieces += 1
         if self._missing < 0:
             size = min(stop - start, _PREFIX_BYTES - len(self._prefix))
@@ -111,36 +111,39 @@ class PartialMessage:
 
     @property
     def complete(self) -> bool:
+        """True if the whole message has arrived."""
         return self._missing == 0
 
     @property
     def crumbles(self) -> bool:
-        """It comes in more pieces than its size needs."""
+        """True if the message comes in more pieces than its size needs."""
         pieces = self._pieces - _FREE_PIECES
         return pieces > 0 and self._size - self._missing < pieces * _SMALL_PIECE_BYTES
 
     def message(self) -> bytes | MessageBuffer:
+        """Return the complete message: its buffer, or bytes."""
         if self._buffer is not None:
             return self._buffer
-        # Not copied: BytesIO hands out the bytes that it wrote to.
+        # BytesIO hands out the bytes that it wrote to, without a copy.
         return b"" if self._content is None else self._content.getvalue()
 
 
 class HeldContent:
-    """What arrives on a stream behind a message that is being inflated elsewhere. Stands in the
-    place of a partial message.
+    """Content that arrives on a stream behind a message that is being inflated elsewhere.
+
+    Takes the place of a partial message.
     """
 
     __slots__ = ("ended", "pieces")
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
-        # The peer ended its side.
+        # True if the peer ended its side.
         self.ended = False
 
 
 def check_message_prefix(compressed: int, size: int, max_bytes: int) -> None:
-    """Refuse a message by its prefix, before any of its body is kept."""
+    """Refuse a message by its prefix, with RpcError, before any of its body is kept."""
     if compressed > 1:
         raise RpcError(Status.INTERNAL, "a message with an unknown flag")
     if size > max_bytes:
@@ -150,29 +153,37 @@ def check_message_prefix(compressed: int, size: int, max_bytes: int) -> None:
 
 
 class MessageStream(Stream):
-    """A stream that carries messages; calls of either role extend it, and set both attributes."""
+    """Stream that carries messages.
+
+    Calls of both roles extend it, and set its two attributes.
+    """
 
     __slots__ = ("encoding", "partial_message")
 
-    # The peer's grpc-encoding.
+    # Value of the peer's grpc-encoding.
     encoding: str
     partial_message: PartialMessage | HeldContent | None
 
     @property
     def is_arriving(self) -> bool:
-        """Whether the peer has begun to send something, and has not ended it."""
+        """True if the peer has begun to send a request or message and has not ended it."""
         return self.partial_message is not None
 
     @property
     def is_unary(self) -> bool:
-        """Whether one message is all that arrives, from when the stream begins."""
+        """True if exactly one message arrives, beginning with the stream."""
         return False
 
     def discard_partial_input(self) -> None:
+        """Drop the message that is arriving."""
         self.partial_message = None
 
     def hold(self, size_bytes: int) -> None:
-        """So many bytes of the peer's are kept; RpcError: they must not be."""
+        """Count bytes of the peer's that are kept.
+
+        Raises:
+            RpcError: the bytes exceed a limit.
+        """
 
 
 M = TypeVar("M", bound=MessageStream)
@@ -180,33 +191,34 @@ M_contra = TypeVar("M_contra", bound=MessageStream, contravariant=True)
 
 
 class MessageHandler(Protocol[M_contra]):
-    """Gets the messages of all of a connection's streams."""
+    """Receiver of the messages of all streams of a connection."""
 
     def on_message(self, stream: M_contra, message: Any) -> None:
-        """A whole message, decompressed: bytes, or the buffer that was allocated for it."""
+        """Handle a decompressed message: bytes, or the buffer that was allocated for it."""
 
     def on_bad_message(self, stream: M_contra, error: RpcError) -> None:
-        """The stream's content is no message, or one too large: nothing more can be read of it."""
+        """Handle a stream whose content is invalid or too large; no more of it can be read."""
 
     def on_crumb(self) -> None:
-        """A message came in another piece that is too small to be worth it."""
+        """Handle another piece of a message that is too small for its cost."""
 
     def on_many_messages(self) -> None:
-        """A frame had so many small messages that it cost as much as many frames."""
+        """Handle a frame whose many small messages cost as much as many frames."""
 
     def allocator_of(self, stream: M_contra) -> AllocateBuffer | None:
-        """Where the stream's messages that come in pieces are put together; None: in bytes."""
+        """Return the allocator for the stream's messages in pieces; None means bytes."""
 
     def defer_inflation(self, stream: M_contra, inflation: Inflation) -> bool:
-        """Take a message that is long to inflate; MessageReader.resume is to be called with it.
-        False: inflate it at once.
+        """Take over a message that takes long to inflate; return False to have it inflated at once.
+
+        The handler calls MessageReader.resume() with the inflated message.
         """
 
 
 class MessageReader(Generic[M]):
     """Cuts messages out of the content of a connection's streams (http2.handler.ContentReader).
 
-    Nearly every message comes in one DATA frame, and is one slice of what was received.
+    Nearly every message comes in one DATA frame, and is one slice of the received data.
     """
 
     def __init__(
@@ -222,11 +234,12 @@ class MessageReader(Generic[M]):
         self._handler = handler
 
     def read(self, stream: M, data: bytes, start: int, stop: int) -> None:
+        """Read a DATA frame's content, `data[start:stop]`, and deliver its whole messages."""
         messages = 0
         try:
             while start < stop:
                 if stream.partial_message is None and stop - start >= 5:
-                    # Compiled, this is cheaper than struct.unpack_from().
+                    # This is cheaper than struct.unpack_from() in the compiled form.
                     compressed = data[start]
                     size = (
                         data[start + 1] << 24
@@ -250,7 +263,7 @@ class MessageReader(Generic[M]):
                 start = self._read_piece(stream, data, start, stop)
         except RpcError as error:
             stream.partial_message = None
-            # Its traceback would keep what was received.
+            # The error's traceback would keep the received data alive.
             self._handler.on_bad_message(stream, error.with_traceback(None))
         if messages > _MANY_MESSAGES:
             self._handler.on_many_messages()
@@ -293,12 +306,15 @@ class MessageReader(Generic[M]):
         self._handler.on_message(stream, inflated_message(inflation))
 
     def resume(self, stream: M, message: bytes | MessageBuffer) -> HeldContent:
-        """A deferred message was inflated: deliver it and what came behind it. Returns what was
-        held, with its end if that is now to be handled.
+        """Deliver a deferred message that has been inflated, and the content that came behind it.
+
+        Returns the held content. Its `ended` is true if the caller has to handle the peer's end
+        now.
         """
         held = stream.partial_message
         assert isinstance(held, HeldContent), "nothing was deferred"
-        # Not by assignment: mypyc would believe it to be None still after what is delivered below.
+        # A method call, not an assignment: after an assignment mypyc would assume that it is still
+        # None after the deliveries below.
         stream.discard_partial_input()
         self._handler.on_message(stream, message)
         for piece in held.pieces:
@@ -307,7 +323,7 @@ class MessageReader(Generic[M]):
             self.read(stream, piece, 0, len(piece))
         behind = stream.partial_message
         if held.ended and isinstance(behind, HeldContent):
-            # Another one: the end comes behind it.
+            # Another message was deferred: the peer's end comes behind that.
             behind.ended = True
             held.ended = False
         return held
@@ -316,7 +332,7 @@ class MessageReader(Generic[M]):
 def send_message(
     sender: Sender[Any], stream: MessageStream, message: bytes, compressed: int = 0
 ) -> None:
-    """One message: straight out when both windows allow it."""
+    """Send one message, directly to the output if both windows and the frame size allow it."""
     size = len(message) + 5
     if (
         stream.queue is None
@@ -339,6 +355,6 @@ def send_message(
 def send_message_parts(
     sender: Sender[Any], stream: MessageStream, parts: Sequence[bytes | memoryview]
 ) -> None:
-    """One message, given in parts that are not worth joining."""
+    """Send one message, given in parts that are not worth joining."""
     prefix = MESSAGE_PREFIX.pack(0, sum(map(len, parts)))
     sender.enqueue(stream, (prefix, *parts))

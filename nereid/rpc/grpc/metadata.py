@@ -1,5 +1,4 @@
-"""gRPC's text forms: metadata values, percent-encoded messages, timeouts, and literal header
-fields.
+"""gRPC's text forms: metadata values, percent-encoded messages, timeouts, literal header fields.
 
 Pure. Every header field that this package sends is a literal without indexing, so that whole blocks
 can be cached as bytes.
@@ -26,16 +25,17 @@ _KEY = re.compile(r"[0-9a-z_.-]+\Z")
 _TEXT = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?\Z")
 _UNSAFE = re.compile(rb"[^\x20-\x24\x26-\x7e]")
 _CUT_ESCAPE = re.compile(rb"%[0-9A-F]?\Z")
-# gRPC clients refuse header lists above 8 to 16 KiB.
+# Length limit of a status message: gRPC clients refuse header lists above 8 to 16 KiB.
 _LONGEST_MESSAGE = 6000
 _REMEMBERED_MESSAGE = 200
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
-# grpc-timeout has eight digits at most; each unit is used until its number no longer fits.
+# Largest number in grpc-timeout, which has at most eight digits. A larger number is given in the
+# next coarser unit.
 _LARGEST = 99_999_999
 
 
 def first_value(metadata: Sequence[tuple[str, str | bytes]], key: str) -> str | bytes | None:
-    """The first value of a metadata key."""
+    """Return the first value of a metadata key, or None."""
     for name, value in metadata:
         if name == key:
             return value
@@ -43,14 +43,14 @@ def first_value(metadata: Sequence[tuple[str, str | bytes]], key: str) -> str | 
 
 
 def parse_timeout_s(text: bytes) -> float | None:
-    """A grpc-timeout in seconds, or None if it is malformed."""
+    """Return a grpc-timeout in seconds, or None if it is malformed."""
     if _TIMEOUT.match(text) is None:
         return None
     return int(text[:-1]) * _UNIT_S[chr(text[-1])]
 
 
 def format_timeout(timeout_s: float) -> bytes:
-    """A grpc-timeout, as fine as eight digits allow."""
+    """Return a timeout in grpc-timeout's form, in the finest unit that eight digits allow."""
     for unit, per_second in (("n", 1e9), ("u", 1e6), ("m", 1e3), ("S", 1.0), ("M", 1 / 60)):
         number = max(1, int(timeout_s * per_second))
         if number <= _LARGEST:
@@ -59,20 +59,24 @@ def format_timeout(timeout_s: float) -> bytes:
 
 
 def encode_message(message: str) -> bytes:
-    """Percent-encode a status message, cut to what fits into every peer's header list."""
+    """Percent-encode a status message, cut to the length that every peer's header list accepts."""
     raw = message[:_LONGEST_MESSAGE].encode("utf-8", "replace")
     text = _UNSAFE.sub(lambda match: b"%%%02X" % match.group()[0], raw)
     return _CUT_ESCAPE.sub(b"", text[:_LONGEST_MESSAGE])
 
 
 def decode_message(text: bytes) -> str:
-    """Decode percent-encoding; malformed escapes are kept."""
+    """Decode a percent-encoded status message; malformed escapes are kept."""
     plain = _ESCAPE.sub(lambda match: bytes((int(match.group(1), 16),)), text)
     return plain.decode("utf-8", "replace")
 
 
 def decode_binary(value: bytes) -> list[bytes]:
-    """The values of a -bin field: base64, with or without padding, several joined by commas."""
+    """Decode the values of a -bin field: base64, with or without padding, several joined by commas.
+
+    Raises:
+        RpcError: a value is not base64.
+    """
     try:
         return [
             base64.b64decode(part + b"=" * (-len(part) % 4), validate=True)
@@ -83,7 +87,10 @@ def decode_binary(value: bytes) -> list[bytes]:
 
 
 def decode_pairs(key: bytes, value: bytes) -> list[tuple[str, str | bytes]]:
-    """One header field as metadata; like grpcio, text is UTF-8 if it can be, else Latin-1."""
+    """Return one header field as metadata, with several pairs for a -bin field of several values.
+
+    Like in grpcio, text is UTF-8 if it can be decoded as such, otherwise Latin-1.
+    """
     name = key.decode("latin-1")
     if name.endswith("-bin"):
         return [(name, item) for item in decode_binary(value)]
@@ -107,18 +114,19 @@ def _length(size: int, prefix: int, bits: int) -> bytes:
 
 
 def literal(name: bytes, value: bytes) -> bytes:
-    """A header field as a literal without indexing, name and value as they are."""
+    """Encode a header field as a literal without indexing, with its name and value."""
     return b"\x00" + _length(len(name), 0, 7) + name + _length(len(value), 0, 7) + value
 
 
 def literal_at(index: int, value: bytes) -> bytes:
-    """A literal without indexing, its name an index of the static table."""
+    """Encode a header field as a literal without indexing, its name by static table index."""
     return _length(index, 0, 4) + _length(len(value), 0, 7) + value
 
 
 def encode_status(status: int, message: str) -> bytes:
-    """The status of a call as literal header fields. Short messages are remembered: a server that
-    refuses most calls repeats them.
+    """Encode the status of a call as literal header fields.
+
+    Short messages are cached: a server that refuses most calls repeats them.
     """
     if len(message) <= _REMEMBERED_MESSAGE:
         return _remembered_status(int(status), message)
@@ -135,12 +143,16 @@ _remembered_status = lru_cache(256)(_encode_status)
 
 @lru_cache(256)
 def encode_trailer(key: str, value: str | bytes) -> bytes:
-    """As encode_metadata(), and remembered."""
+    """Encode one metadata pair like encode_metadata(), and cache the result."""
     return encode_metadata(((key, value),))
 
 
 def encode_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> bytes:
-    """Metadata as literal header fields; raises ValueError for what HTTP/2 cannot carry."""
+    """Encode metadata as literal header fields.
+
+    Raises:
+        ValueError: HTTP/2 cannot carry a key or value.
+    """
     out = []
     for key, value in metadata:
         if _KEY.match(key) is None:

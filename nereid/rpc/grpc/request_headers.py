@@ -1,9 +1,9 @@
 """The Request-Headers of gRPC over HTTP/2: a block of fields, validated and parsed once.
 
-Headers are a pure function of the block's fields, and clients repeat them: they are cached by the
-block's bytes as long as the connection's dynamic table does not change (one dictionary hit), else
-by the indexed fields, with the few literal ones (`traceparent`, `grpc-timeout`) laid over a shared
-base.
+Headers are a pure function of the block's fields, and clients repeat them. They are cached by the
+block's bytes as long as the connection's dynamic table does not change (one dictionary look-up).
+Otherwise they are cached by the indexed fields, and the few literal fields (`traceparent`,
+`grpc-timeout`) are laid over a shared base.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 _CONTENT_TYPE = literal(b"content-type", b"application/grpc")
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+\Z")
-# As gRPC's own implementations, metadata keeps the spaces around it, which RFC 9113 8.2.1 excludes.
+# Like in gRPC's own implementations, metadata values keep surrounding spaces, which RFC 9113 8.2.1
+# excludes.
 _VALUE = re.compile(rb"[^\x00\r\n]*\Z")
 _PSEUDO_VALUE = re.compile(rb"(?:[^\x00\r\n\t ](?:[^\x00\r\n]*[^\x00\r\n\t ])?)?\Z")
 _SPACES = b" \t"
@@ -56,17 +57,19 @@ _RESERVED = frozenset(
     )
 )
 _CACHED_BLOCKS = 64
-# Of one connection's.
+# Size of one connection's cached blocks.
 _CACHED_BLOCK_BYTES = 65_536
-# A block that is not cached costs by its fields beyond so many, which hardly any client needs.
+# A block that is not cached costs its sender for each field beyond a number that hardly any client
+# needs.
 _FREE_FIELDS = 32
 _FIELDS_PER_UNIT = 2
 CACHED_BASES = 1024
 
 
 class RequestHeaders:
-    """Of one request. `refusal` says why the call must not reach a handler; `route` is the
-    server's.
+    """Headers of one request.
+
+    `refusal` says why the call must not reach a handler; `route` is the server's.
     """
 
     __slots__ = (
@@ -87,13 +90,14 @@ class RequestHeaders:
         self.timeout_s: float | None = None
         self.encoding = ""
         self.accepted = b""
-        # How responses are compressed; None: they are not.
+        # Encoding of responses; `None` means that they are not compressed.
         self.reply_encoding: str | None = None
         self.content_length: int | None = None
         self.refusal: Refusal | None = None
         self.route: Any = None
 
     def copy(self) -> RequestHeaders:
+        """Return a copy that can be changed without changing the cached headers."""
         headers = RequestHeaders()
         headers.path = self.path
         headers.metadata = self.metadata
@@ -108,7 +112,7 @@ class RequestHeaders:
 
 
 class Refusal:
-    """A response that needs no handler: an HTTP status, a gRPC status and its trailers."""
+    """Response that needs no handler: an HTTP status, a gRPC status and its trailers."""
 
     __slots__ = ("http_status", "message", "status", "trailers")
 
@@ -121,7 +125,7 @@ class Refusal:
         self.trailers = trailers
 
     def block(self) -> bytes:
-        """All headers of a response whose HTTP status says what gRPC has no status for."""
+        """Return all headers of a response whose HTTP status has no equivalent in gRPC."""
         block = literal(b":status", b"%d" % self.http_status) + _CONTENT_TYPE
         if self.http_status == HTTPStatus.METHOD_NOT_ALLOWED:
             block += literal(b"allow", b"POST")
@@ -134,8 +138,9 @@ OVERSIZED.refusal = Refusal(200, Status.RESOURCE_EXHAUSTED, "the request's metad
 
 
 class RequestHeadersReader:
-    """Reads one connection's header blocks. All of a server's connections may share
-    `bases`.
+    """Reader of one connection's header blocks.
+
+    All connections of a server may share `bases`.
     """
 
     __slots__ = (
@@ -155,7 +160,7 @@ class RequestHeadersReader:
         compression: str = "none",
         spend: Callable[[float], None] | None = None,
     ) -> None:
-        """spend: charges the work of reading an unusual block (FloodBudget.spend)."""
+        """Create a reader; `spend` charges the work for unusual blocks (FloodBudget.spend)."""
         self._spend = spend
         self._compression = compression
         self._decoder = decoder
@@ -166,11 +171,11 @@ class RequestHeadersReader:
         )
 
     def read(self, block: bytes) -> RequestHeaders:
-        """The headers of a request.
+        """Return the headers of a request.
 
         Raises:
-            Http2StreamError: it is malformed.
-            Http2ConnectionError: it cannot be decoded.
+            Http2StreamError: the block is malformed.
+            Http2ConnectionError: the block cannot be decoded.
         """
         headers = self._blocks.get(block)
         if headers is not None:
@@ -182,7 +187,7 @@ class RequestHeadersReader:
         if extra > 0 and self._spend is not None:
             self._spend(extra / _FIELDS_PER_UNIT)
         if decoder.generation != before:
-            # First: a malformed block changes the table as well.
+            # Cleared first, because a malformed block changes the table as well.
             self._blocks.clear()
         headers = self._parse(decoded)
         if decoder.generation == before:
@@ -190,7 +195,7 @@ class RequestHeadersReader:
         return headers
 
     def skip(self, block: bytes) -> None:
-        """Keep the dynamic table in step for a block that is not used."""
+        """Keep the dynamic table in step with a block that is not used."""
         if block not in self._blocks:
             before = self._decoder.generation
             self._decoder.decode(block)
@@ -198,7 +203,7 @@ class RequestHeadersReader:
                 self._blocks.clear()
 
     def check_trailers(self, block: bytes) -> None:
-        """A request's trailers mean nothing to gRPC, but must be well formed."""
+        """Check that a request's trailers are well formed; gRPC gives them no meaning."""
         decoded = self._decoder.decode(block)
         self._blocks.clear()
         for name, value in decoded.fields:
@@ -224,7 +229,7 @@ class RequestHeadersReader:
         if not fresh:
             return base
         if _has_any(base, fresh):
-            # Of what comes twice the order counts, which an overlay does not keep.
+            # The order of fields with the same name matters, and an overlay does not keep it.
             headers = parse_headers(tuple(decoded.fields))
             self._set_route(headers)
             return headers
@@ -239,7 +244,7 @@ class RequestHeadersReader:
 
 
 def parse_headers(fields: tuple[Field | None, ...]) -> RequestHeaders:
-    """Read a request's fields; None stands for a regular field that is laid over later."""
+    """Parse a request's fields; None stands for a regular field that is laid over later."""
     headers = RequestHeaders()
     pseudo: dict[bytes, bytes] = {}
     regular: dict[bytes, bytes] = {}

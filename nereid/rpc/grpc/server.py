@@ -35,34 +35,35 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nereid.rpc")
 
 _TIMER_S = 1.0
-# A client that has not acknowledged the first GOAWAY's ping by then is assumed to have received it.
+# A client that has not acknowledged the first GOAWAY's ping after this time is assumed to have
+# received it.
 _DRAIN_NOTICE_S = 0.5
 _AGE_JITTER = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions(Limits):
-    """Limits of each connection, and what the server does with connections."""
+    """Limits of each connection, and the server's policy for connections."""
 
-    # How long a client may take until its first SETTINGS.
+    # Limit of the time until a client's first SETTINGS.
     greeting_timeout_s: float = 10.0
-    # When a connection without calls is ended if its client does not even ping; None: never.
+    # Time after which a connection without calls and pings is ended; `None` means never.
     idle_timeout_s: float | None = None
     max_connection_age_s: float | None = None
-    # What calls in flight on an old connection get before they are cut; None: all their time.
+    # Time for calls in flight on an old connection before they are cut; `None` means no limit.
     max_connection_age_grace_s: float | None = None
-    # One of compression.LEVELS, for methods that are marked as compressible.
+    # Compression level, one of compression.LEVELS, for methods that are marked as compressible.
     compression: str = "none"
-    # Several processes at one TCP port; the system spreads connections.
+    # True if several processes listen at one TCP port; the system spreads connections over them.
     reuse_port: bool = False
-    # Over all addresses; those beyond are closed.
+    # Maximum number of connections over all addresses; connections beyond it are closed.
     max_connections: int | None = None
-    # Of them, one client's (net.address.client_of).
+    # Maximum number of connections of one client (net.address.client_of).
     max_client_connections: int | None = None
 
 
 class Server:
-    """Serves one table of handlers at any number of addresses. Belongs to one event loop."""
+    """Server of one table of handlers at any number of addresses; belongs to one event loop."""
 
     def __init__(
         self,
@@ -71,8 +72,11 @@ class Server:
         budget: ByteBudget | None = None,
         zlib_queue: ZlibQueue | None = None,
     ) -> None:
-        """budget: of clients' bytes; None: they are not counted. zlib_queue: where large messages
-        are inflated and compressed; None: in the event loop.
+        """Create a server that listens nowhere yet.
+
+        budget: budget of clients' bytes; None means that they are not counted.
+        zlib_queue: queue in which large messages are inflated and compressed; None means that the
+            event loop does it.
         """
         self._options = options
         self._tasks = HandlerTasks()
@@ -107,9 +111,10 @@ class Server:
         private: bool = False,
         inherited: InheritedPort | None = None,
     ) -> str:
-        """Serve at an address as well; returns the real one, with the port the system chose.
+        """Serve at another address; return the real address, with the port that the system chose.
 
-        tls: must agree on h2; None: in clear. private: only this user may connect to a unix socket.
+        tls: settings that must agree on h2; None means a connection in clear.
+        private: whether only this user may connect to a Unix socket.
         inherited: the address's sockets, which other processes serve as well.
         """
         loop = asyncio.get_running_loop()
@@ -130,14 +135,17 @@ class Server:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """Number of open connections."""
         return len(self._http2_protocols)
 
     async def announce_drain(self, limit_s: float, *, listening: bool = False) -> None:
-        """Take no new connections, and have clients make their next calls elsewhere. Those that
-        they make before they know are served as always; new ones are refused when this returns.
+        """Take no new connections, and have clients make their next calls elsewhere.
 
-        listening: take new connections, and serve them as always; there may be no other server.
+        Calls that clients make before they know of the drain are served; when this method returns,
+        new calls are refused.
+
+        listening: whether to accept and serve new connections all the while, because there may be
+            no other server.
         """
         if not listening:
             self._stop_listening()
@@ -145,14 +153,14 @@ class Server:
         for protocol in leaving:
             protocol.http2.control.start_drain()
         with contextlib.suppress(TimeoutError):
-            # One that knows is closed once it has no call.
+            # A connection whose client knows of the drain is closed once it has no call.
             async with asyncio.timeout(min(_DRAIN_NOTICE_S, limit_s)):
                 await self._all_closed()
         for protocol in leaving:
             protocol.http2.control.finish_drain()
 
     async def drain(self, grace_s: float) -> None:
-        """Take no new calls, let those in flight finish for at most `grace_s`, then close."""
+        """Take no new calls, let calls in flight finish for at most `grace_s`, then close."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self.announce_drain(grace_s)
@@ -160,7 +168,7 @@ class Server:
         await self.close()
 
     async def close(self) -> None:
-        """Cut every connection, after the responses already given."""
+        """Cut every connection after sending the responses already given."""
         self._stop_listening()
         for timer in (self._timer, self._deadline_timer):
             if timer is not None:
@@ -176,14 +184,16 @@ class Server:
     # --- for connections
 
     def on_connection(self, protocol: _ServerProtocol) -> None:
+        """Register a new connection; abort it if there are too many."""
         self._http2_protocols.add(protocol)
         self._empty.clear()
         if self._counts.add(protocol.client, after_handshake=protocol.secure) > 0:
-            # Before SETTINGS: grpc's clients take those for success, and would dial again and again
-            # without a pause; a connection that fails makes them back off.
+            # Abort before SETTINGS are sent: grpc's clients take SETTINGS for success, and would
+            # dial again and again without a pause. A connection that fails makes them back off.
             protocol.abort()
 
     def on_connection_lost(self, protocol: _ServerProtocol) -> None:
+        """Forget a connection that was lost."""
         self._http2_protocols.discard(protocol)
         self._counts.remove(protocol.client)
         if not self._http2_protocols:
@@ -234,7 +244,7 @@ class Server:
 
 
 class _ServerProtocol(Http2Protocol):
-    """One accepted connection."""
+    """Connection that a server accepted."""
 
     connection: ServerConnection
 
@@ -272,7 +282,7 @@ class _ServerProtocol(Http2Protocol):
 
     @property
     def client(self) -> str:
-        """Whose it is."""
+        """Client that the connection belongs to (net.address.client_of)."""
         return self.connection.client
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -298,7 +308,7 @@ class _ServerProtocol(Http2Protocol):
             self._retire()
 
     def _abort_if_stalled(self, now: float) -> None:
-        """Give up a client that does not read its socket, or single calls that it does not read."""
+        """Give up a client that does not read its socket, or the calls that it does not read."""
         transport = self.writer.transport
         waiting_bytes = transport.get_write_buffer_size() if transport else 0
         if self._stall.stalled(waiting_bytes, now):

@@ -1,8 +1,8 @@
-"""The server's side of gRPC on one HTTP/2 connection. No I/O; time and tasks come in through
-`ServerContext`.
+"""The server's side of gRPC on one HTTP/2 connection.
 
-A unary request with its response costs one ServerCall, one look-up of its header block and one
-tuple of bytes. That is why ServerCall.reply works on the sender's state itself.
+No I/O; time and tasks come in through `ServerContext`. A unary request with its response costs one
+ServerCall, one look-up of its header block and one tuple of bytes. That is why ServerCall.reply
+works on the sender's state itself.
 """
 
 from __future__ import annotations
@@ -73,28 +73,28 @@ if TYPE_CHECKING:
 _HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
 _OK_BLOCK = literal(b"grpc-status", b"0")
 
-# HEADERS whole, then the heads of DATA and of its message.
+# A whole HEADERS frame, then the header of a DATA frame and the prefix of its message.
 _pack_response = Struct(f">BHBBI{len(_HEAD_BLOCK)}sBHBBIBI").pack
 _pack_ok_trailers = Struct(f">BHBBI{len(_OK_BLOCK)}s").pack
 _HEAD_SIZE = len(_HEAD_BLOCK)
 _OK_SIZE = len(_OK_BLOCK)
 _TRAILERS_FLAGS = frames.END_HEADERS | frames.END_STREAM
-# Walking a block of thousands of fields costs milliseconds.
+# Costs are charged to the flood budget; walking a block of thousands of fields takes milliseconds.
 _OVERSIZED_COST = 20.0
 _REFUSAL_COST = 0.1
 _CRUMB_COST = 0.2
 _TRAILERS_COST = 1.0
-# A message up to this size that waits for the end of its request counts as part of its stream.
+# Size up to which a message that waits for the end of its request counts as part of its stream.
 _UNCHARGED_BYTES = 4096
-# Compressed at once: a fraction of a millisecond.
+# Size up to which a message is compressed at once, which takes a fraction of a millisecond.
 _INLINE_COMPRESSION_BYTES = 4096
-# Why a stream's window is withheld.
+# Reasons to withhold a stream's window, as bits.
 _PAUSED_BY_HANDLER = 1
 _PAUSED_BY_INFLATION = 2
 
 
 class ServerContext:
-    """What all connections of one server share."""
+    """State and functions that all connections of one server share."""
 
     def __init__(  # noqa: PLR0913 (by keyword)
         self,
@@ -110,12 +110,16 @@ class ServerContext:
         deflate: Callable[[CompressingCall], None] | None = None,
         admit: Callable[[Call], None] | None = None,
     ) -> None:
-        """compression: the level at which responses of compressible methods are compressed.
-        on_earlier_deadline: the earliest deadline changed. budget: of the clients' bytes; None:
-        they are not counted. inflate: begins to inflate a call's message; its connection's
-        on_inflated is to be called at the end. None: messages are inflated where they are read.
-        deflate: begins to compress what a call has waiting, by its begin_deflation and
-        send_deflated until there is no more. None: all is compressed where it is sent.
+        """Create the context.
+
+        on_earlier_deadline: called when the earliest deadline changed.
+        compression: level at which responses of compressible methods are compressed.
+        budget: budget of the clients' bytes; None means that they are not counted.
+        inflate: begins to inflate a call's message, and calls its connection's on_inflated() at the
+            end; None means that messages are inflated where they are read.
+        deflate: begins to compress a call's waiting messages, by begin_deflation() and
+            send_deflated() until none is left; None means that messages are compressed where they
+            are sent.
         admit: see Handlers.
         """
         self.budget = budget
@@ -138,7 +142,7 @@ class ServerCall(MessageStream):
 
     __slots__ = (*CALL_SLOTS, "connection", "head_sent", "message", "route")
 
-    # As of any call.
+    # Attributes of Call, declared here as well.
     path: str
     peer: str
     metadata: Sequence[tuple[str, str | bytes]]
@@ -158,7 +162,7 @@ class ServerCall(MessageStream):
         self.encoding = headers.encoding
         self.partial_message = None
         self.remaining_content_bytes = headers.content_length
-        # As of any call, spelled out for speed.
+        # Attributes of Call, set here for speed.
         self.path = headers.path
         self.peer = connection.peer
         self.metadata = headers.metadata
@@ -170,12 +174,14 @@ class ServerCall(MessageStream):
         self.on_half_close = None
         self.on_writable = None
         self.head_sent = False
-        # bytes, or the buffer that was allocated for it; None: it has not come.
+        # Request message: bytes, or the buffer that was allocated for it; `None` until it has
+        # arrived.
         self.message: Any = None
         self.route: Route | None = headers.route
 
     @property
     def is_arriving(self) -> bool:
+        """True if the client has begun to send a request or message and has not ended it."""
         if self.done or self.state & REMOTE_CLOSED or isinstance(self.partial_message, HeldContent):
             return False
         if self.route is None or self.route.stream is None:
@@ -185,21 +191,26 @@ class ServerCall(MessageStream):
 
     @property
     def is_unary(self) -> bool:
+        """True if the call's method is unary."""
         return self.route is not None and self.route.stream is None
 
     @property
     def client(self) -> str:
+        """Client that the connection belongs to (net.address.client_of)."""
         return self.connection.client
 
     @property
     def buffered_bytes(self) -> int:
+        """Bytes sent that still wait for the client's window or the socket."""
         return self.queued_bytes
 
     @property
     def account(self) -> Account | None:
+        """Account of the client's bytes; None if they are not counted."""
         return self.connection.account
 
     def hold(self, size_bytes: int) -> None:
+        """Charge bytes that are kept for the client; raises RpcError if they exceed a limit."""
         account = self.connection.account
         if account is None:
             return
@@ -212,6 +223,7 @@ class ServerCall(MessageStream):
         self.held_bytes += size_bytes
 
     def release(self) -> None:
+        """Release the charge of hold()."""
         held_bytes = self.held_bytes
         account = self.connection.account
         if held_bytes and account is not None:
@@ -220,20 +232,25 @@ class ServerCall(MessageStream):
 
     @property
     def peer_names(self) -> tuple[str, ...]:
+        """Names in the client's certificate; empty without one."""
         return self.connection.peer_names
 
     @property
     def peer_is_local(self) -> bool:
+        """True if the client is on this host, as far as its address shows."""
         return self.connection.peer_is_local
 
     @property
     def local(self) -> str:
+        """Address at which the call arrived."""
         return self.connection.local
 
     def set_keepalive(self, interval_s: float | None, timeout_s: float) -> None:
+        """Replace the server's keepalive options for this connection; see Call.set_keepalive."""
         self.connection.http2.control.keepalive.set_limits(interval_s, timeout_s)
 
     def reply(self, message: bytes) -> None:
+        """Send the response and end the call with OK, if possible in one write."""
         if self.done:
             return
         connection = self.connection
@@ -280,22 +297,26 @@ class ServerCall(MessageStream):
         parts: Sequence[bytes | memoryview],
         trailers: Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
+        """Send a response given in parts and end the call with OK."""
         if not self.done:
             self.accept()
             send_message_parts(self.connection.sender, self, parts)
             self.finish(trailers=trailers)
 
     def accept(self) -> None:
+        """Send the response's headers."""
         if not self.head_sent and not self.done:
             self.head_sent = True
             self.connection.sender.write_headers(self.id, _HEAD_BLOCK)
 
     def send(self, message: bytes) -> None:
+        """Send one message; sends the headers first."""
         if not self.done:
             self.accept()
             send_message(self.connection.sender, self, message)
 
     def send_now(self, message: bytes) -> None:
+        """Send one message before this turn of the event loop is over, where possible."""
         self.connection.write_through(self.send, message)
 
     def finish(
@@ -304,6 +325,7 @@ class ServerCall(MessageStream):
         message: str = "",
         trailers: Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
+        """End the call with a status and trailers."""
         if self.done:
             return
         block = b"" if self.head_sent else _HEAD_BLOCK
@@ -316,43 +338,50 @@ class ServerCall(MessageStream):
         self._end(block)
 
     def refuse(self, refusal: Refusal) -> None:
-        """End the call without a handler, by HTTP status where gRPC has no say."""
+        """End the call without a handler, by HTTP status where gRPC has no status for it."""
         if refusal.http_status == 200:
             self.finish(refusal.status, refusal.message, refusal.trailers)
             return
         self._end(refusal.block())
 
     def pause(self) -> None:
+        """Stop reopening the client's window for this stream."""
         self.paused |= _PAUSED_BY_HANDLER
 
     def resume(self) -> None:
+        """Reopen the client's window after pause()."""
         self.reopen_window(_PAUSED_BY_HANDLER)
 
     def reopen_window(self, reason: int) -> None:
-        """One of the reasons to withhold the stream's window is over."""
+        """Clear a reason to withhold the stream's window, and reopen the window."""
         if self.paused & reason:
             self.paused &= ~reason
             if not self.state & REMOTE_CLOSED:
                 self.connection.http2.receiver.reopen_stream_window(self)
 
     def get(self, key: str) -> str | bytes | None:
+        """Return the first value of a metadata key, or None."""
         return first_value(self.metadata, key)
 
     def fail(
         self, status: Status, message: str, trailers: Iterable[tuple[str, str | bytes]] = ()
     ) -> None:
+        """End the call with an error status."""
         self.finish(status, message, trailers)
 
     def fail_with(self, error: Exception) -> None:
+        """End the call because its handler raised `error`."""
         fail_with(self, error)
 
     def run_callback(self, callback: Callable[..., None], *args: object) -> None:
+        """Run a handler or one of its callbacks; an exception ends the call."""
         try:
             callback(*args)
         except Exception as error:
             self.fail_with(error)
 
     def cancel(self) -> None:
+        """End the call because the client or the connection ended it, and report it."""
         if not self.done:
             callback = self.on_cancel
             self.mark_done()
@@ -360,11 +389,15 @@ class ServerCall(MessageStream):
                 self.run_callback(callback)
 
     def notify_writable(self) -> None:
+        """Report to the handler that buffered bytes have left."""
         if self.on_writable is not None and not self.done:
             self.run_callback(self.on_writable)
 
     def mark_done(self) -> None:
-        """As of any call, spelled out for speed; the deadline goes as well."""
+        """Mark the call as done; drop its callbacks, its deadline and its charge.
+
+        The code of Call.mark_done() is repeated here for speed.
+        """
         self.done = True
         self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
         if self.deadline is not None:
@@ -373,7 +406,7 @@ class ServerCall(MessageStream):
             self.release()
 
     def expire(self) -> None:
-        """The deadline passed."""
+        """End the call because its deadline passed."""
         if not self.done:
             callback = self.on_cancel
             self.on_cancel = None
@@ -391,16 +424,16 @@ class ServerCall(MessageStream):
                 return encode_trailer(*trailers[0])
             return encode_metadata(trailers)
         except ValueError:
-            # The call must end whatever its handler says.
+            # The call must end, whatever trailers its handler gives.
             log.exception("%s: trailers that cannot be sent are left out", self.path)
             return b""
 
 
 class CompressingCall(ServerCall):
-    """A call whose client accepts compressed responses, and is to get them where that helps.
+    """Call whose client accepts compressed responses, which are sent where they are smaller.
 
-    Only small messages are compressed at once. Larger ones wait until that was done elsewhere, and
-    with them what is sent behind them; meanwhile the call may be done.
+    Only small messages are compressed at once. Larger messages wait until they have been compressed
+    elsewhere, and messages sent after them wait behind them; the call may be done meanwhile.
     """
 
     __slots__ = ("_ending", "_reply_encoding", "_waiting_bytes", "waiting")
@@ -410,13 +443,14 @@ class CompressingCall(ServerCall):
     ) -> None:
         super().__init__(connection, stream_id, headers)
         self._reply_encoding = headers.reply_encoding or "identity"
-        # Messages to be compressed, in their order and in parts.
+        # Messages to be compressed, in their order, each as a sequence of parts.
         self.waiting: deque[Sequence[bytes | memoryview]] = deque()
         self._waiting_bytes = 0
-        # The trailers that follow them.
+        # Trailers that follow the waiting messages.
         self._ending: bytes | None = None
 
     def reply(self, message: bytes) -> None:
+        """Send the response, compressed where it helps, and end the call with OK."""
         self.send(message)
         self.finish()
 
@@ -425,24 +459,27 @@ class CompressingCall(ServerCall):
         parts: Sequence[bytes | memoryview],
         trailers: Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
+        """Send a response given in parts and end the call with OK."""
         self._send_parts(parts)
         self.finish(trailers=trailers)
 
     def accept(self) -> None:
+        """Send the response's headers, with the encoding."""
         if not self.head_sent and not self.done:
             self.head_sent = True
             block = _HEAD_BLOCK + literal(b"grpc-encoding", self._reply_encoding.encode())
             self.connection.sender.write_headers(self.id, block)
 
     def send(self, message: bytes) -> None:
+        """Send one message, or let it wait to be compressed."""
         self._send_parts((message,))
 
     def begin_deflation(self) -> Deflation | None:
-        """Begin to compress the message that is the next to be sent; None: there is none."""
+        """Begin to compress the next message to be sent; return None if no message waits."""
         return begin_deflation(self._reply_encoding, self.waiting[0]) if self.waiting else None
 
     def send_deflated(self, compressed: bytes) -> None:
-        """Send the first message that waits, which was compressed."""
+        """Send the first waiting message, of which `compressed` is the compressed form."""
         parts = self.waiting.popleft()
         self._waiting_bytes -= sum(map(len, parts))
         self._send_smaller(parts, compressed)
@@ -455,13 +492,16 @@ class CompressingCall(ServerCall):
 
     @property
     def buffered_bytes(self) -> int:
+        """Bytes that wait for compression, the client's window or the socket."""
         return self.queued_bytes + self._waiting_bytes
 
     def notify_writable(self) -> None:
+        """Report writability only when few bytes wait for compression."""
         if self._waiting_bytes <= LOW_WATER_BYTES:
             super().notify_writable()
 
     def discard_partial_input(self) -> None:
+        """Drop the message that is arriving, and those that wait once the stream is closed."""
         super().discard_partial_input()
         if self.state is CLOSED:
             self.waiting.clear()
@@ -500,10 +540,11 @@ def _send_later(send: Callable[[bytes], None], message: bytes) -> None:
 
 
 class ServerConnection:
-    """One client's connection: handles what HTTP/2 reports (http2.handler.ConnectionHandler), and
-    the messages (messages.MessageHandler).
+    """One client's connection.
 
-    http2 is for the transport; sender and streams are parts of it, at hand for calls.
+    Handles the events of HTTP/2 (http2.handler.ConnectionHandler) and the messages of its streams
+    (messages.MessageHandler). `http2` is for the transport; `sender` and `streams` are parts of it
+    that calls use.
     """
 
     def __init__(  # noqa: PLR0913 (by keyword)
@@ -519,9 +560,13 @@ class ServerConnection:
         peer_is_local: bool = False,
         local: str = "",
     ) -> None:
-        """wake: there is something to send. write_through, flush: see Http2Writer; None: nothing
-        leaves before the end of a turn. peer_names: those of the client's certificate. local: the
-        address of the server's end.
+        """Create the connection.
+
+        wake: called when there is output.
+        write_through, flush: see Http2Writer; None means that no output leaves before the end of a
+            turn.
+        peer_names: names in the client's certificate.
+        local: address of the server's end.
         """
         self.context = context
         self.write_through: WriteThrough = write_through or _send_later
@@ -529,7 +574,7 @@ class ServerConnection:
         self.peer = peer
         self.client = client_of(peer)
         budget = context.budget
-        # Where the bytes are charged that are held for the client.
+        # Account that is charged for bytes held for the client.
         self.account = None if budget is None else budget.open_account(self.client)
         self._reader: MessageReader[ServerCall] = MessageReader(
             limits.max_message_bytes, self, limits.max_inflation_ratio
@@ -565,13 +610,14 @@ class ServerConnection:
     # --- for the server
 
     def connection_lost(self) -> None:
+        """Cancel all calls and close the client's account."""
         for call in self.http2.connection_lost():
             call.cancel()
         if self.account is not None:
             self.account.close()
 
     def on_inflated(self, call: ServerCall, result: bytes | MessageBuffer | RpcError) -> None:
-        """A message that was inflated elsewhere, or why it could not be."""
+        """Deliver a message that was inflated elsewhere, or fail its call with an error."""
         if call.done:
             return
         if isinstance(result, RpcError):
@@ -585,12 +631,14 @@ class ServerConnection:
             call.reopen_window(_PAUSED_BY_INFLATION)
 
     def end_unread_responses(self, now: float) -> None:
-        """Give up unary responses, and streams with large ones, that wait for a window which the
-        client does not open.
+        """Give up responses that wait for a window that the client does not open.
+
+        This is about unary responses, and about streams with more unsent bytes than a stream's
+        window.
         """
         watches = {}
         large_bytes = self._limits.stream_window_bytes
-        large = [each for each in self.streams.values() if each.queued_bytes > large_bytes]
+        large = [call for call in self.streams.values() if call.queued_bytes > large_bytes]
         for call in dict.fromkeys((*self._unread_calls(), *large)):
             watch = self._unread.get(call.id) or StallWatch(self._limits.write_timeout_s)
             if watch.stalled(call.queued_bytes, now):
@@ -609,13 +657,14 @@ class ServerConnection:
             self._control.fail(Http2ConnectionError(Code.ENHANCE_YOUR_CALM, unfinished))
 
     def _unread_calls(self) -> list[ServerCall]:
-        """The unary calls whose responses wait for the client."""
-        waiting = [each for each in self.streams.values() if each.trailers is not None]
+        """Return the unary calls whose responses wait for the client."""
+        waiting = [call for call in self.streams.values() if call.trailers is not None]
         return [call for call in waiting if call.route is None or call.route.stream is None]
 
-    # --- what HTTP/2 reports
+    # --- events of HTTP/2
 
     def on_headers(self, stream_id: int, block: bytes, ended: int) -> None:
+        """Handle a request's headers, or its trailers; `ended` is nonzero with END_STREAM."""
         if stream_id <= self._table.last_id:
             self._on_trailers(stream_id, block, ended)
             return
@@ -643,6 +692,7 @@ class ServerConnection:
             self.http2.receiver.finish_remote(call)
 
     def on_end(self, stream: ServerCall) -> None:
+        """Handle the end of a request: run its handler, or report the half-close."""
         if stream.done:
             return
         if stream.partial_message is not None:
@@ -677,27 +727,29 @@ class ServerConnection:
         else:
             call.fail(Status.INTERNAL, "a cut-off message")
 
-    def on_reset(self, stream: ServerCall, code: int) -> None:  # noqa: ARG002 (the why is the same)
+    def on_reset(self, stream: ServerCall, code: int) -> None:  # noqa: ARG002 (any reason)
+        """Cancel a call that the client has reset."""
         stream.cancel()
 
     def on_half_closed(self, stream: ServerCall) -> None:
-        """The call ended before its request was complete: the rest is not needed."""
+        """Reset a call that ended before its request was complete: the rest is not needed."""
         self.sender.reset_stream(stream, Code.NO_ERROR)
 
     def on_settings(self) -> None:
-        """Nothing waits for a client's settings."""
+        """Do nothing: no call waits for a client's settings."""
 
     def on_goaway(self, last_stream_id: int, code: int, debug: bytes) -> None:
-        """A client that leaves finishes its calls and closes; nothing to do."""
+        """Do nothing: a client that leaves finishes its calls and closes the connection."""
 
     def may_reopen_window(self) -> bool:
-        """Not while too much of unary responses is left unread."""
+        """Return False while too many bytes of unary responses are unread."""
         limit = self._limits.max_unsent_bytes
-        return limit is None or sum(each.queued_bytes for each in self._unread_calls()) <= limit
+        return limit is None or sum(call.queued_bytes for call in self._unread_calls()) <= limit
 
     # --- messages
 
     def on_message(self, stream: ServerCall, message: Any) -> None:
+        """Pass a stream's message to its handler, or keep the request until its end."""
         if stream.done:
             return
         if stream.on_message is not None:
@@ -715,23 +767,28 @@ class ServerConnection:
             stream.fail(Status.UNIMPLEMENTED, "more than one request message")
 
     def _hold_whole(self, call: ServerCall, message: Any) -> None:
-        """Charge a message that came in one piece, and waits."""
+        """Charge a message that came in one piece and has to wait."""
         if not call.held_bytes and len(message) > _UNCHARGED_BYTES:
             call.hold(len(message))
 
     def on_bad_message(self, stream: ServerCall, error: RpcError) -> None:
+        """Fail the call whose content cannot be read."""
         stream.fail(error.status, error.message)
 
     def on_crumb(self) -> None:
+        """Charge the client for a piece that is too small for its cost."""
         self._control.budget.spend(_CRUMB_COST)
 
     def on_many_messages(self) -> None:
+        """End this turn's work for the client."""
         self._receiver.end_turn()
 
     def allocator_of(self, stream: ServerCall) -> AllocateBuffer | None:
+        """Return the allocator of the call's route; None means bytes."""
         return None if stream.done or stream.route is None else stream.route.allocate
 
     def defer_inflation(self, stream: ServerCall, inflation: Inflation) -> bool:
+        """Have a message inflated elsewhere and withhold the stream's window until then."""
         if self.context.inflate is None or stream.done:
             return False
         stream.hold(inflation.inflated_bytes)
@@ -742,11 +799,12 @@ class ServerConnection:
     # --- inside
 
     def _admit(self, stream_id: int, block: bytes) -> RequestHeaders | None:
-        """The headers of a new request, or None for one to be refused unseen."""
+        """Return the headers of a new request, or None to refuse it without a call."""
         if not stream_id & 1:
             raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
         if self._control.refusing:
-            # Beyond the last stream id of our GOAWAY: refused, and its later frames are ignored.
+            # The stream id is beyond the last one of our GOAWAY: refuse it, and ignore its later
+            # frames.
             self._table.last_refused_id = max(self._table.last_refused_id, stream_id)
             self._headers.skip(block)
             return None

@@ -55,22 +55,24 @@ class RpcError(Exception):
 
 
 class NotProcessedError(RpcError):
-    """The peer did not process the call (GOAWAY, REFUSED_STREAM): safe to retry."""
+    """The peer did not process the call (GOAWAY, REFUSED_STREAM): it is safe to retry."""
 
 
 class NotConnectedError(RpcError):
-    """There is no connection at the moment. The message names the peer's address: do not show it to
-    clients.
+    """There is no connection at the moment.
+
+    The message names the peer's address: do not show it to clients.
     """
 
 
 class ConnectionLostError(RpcError):
-    """The connection ended while the call was pending: whether the peer has carried it out is not
-    known.
+    """The connection ended while the call was pending.
+
+    Whether the peer has carried out the call is unknown.
     """
 
 
-# What a stream reset with an HTTP/2 error code means to a gRPC client (gRPC over HTTP/2, "Errors").
+# Status of a stream reset with an HTTP/2 error code (gRPC over HTTP/2, "Errors").
 _OF_RESET = {
     0x7: Status.UNAVAILABLE,
     0x8: Status.CANCELLED,
@@ -78,7 +80,7 @@ _OF_RESET = {
     0xC: Status.PERMISSION_DENIED,
 }
 
-# What a response without grpc-status means, by its HTTP status (gRPC, "HTTP to gRPC Status Code
+# Status of a response without grpc-status, by its HTTP status (gRPC, "HTTP to gRPC Status Code
 # Mapping").
 _OF_HTTP = {
     400: Status.INTERNAL,
@@ -93,13 +95,18 @@ _OF_HTTP = {
 
 
 def status_of_reset(code: int) -> Status:
+    """Return the gRPC status of a stream reset with an HTTP/2 error code."""
     return _OF_RESET.get(code, Status.INTERNAL)
 
 
 def status_of_http(http_status: int) -> Status:
+    """Return the gRPC status of a response that has only an HTTP status."""
     return _OF_HTTP.get(http_status, Status.UNKNOWN)
 
 
 def status_of_over_budget(error: OverBudgetError) -> Status:
-    """Of a call whose bytes exceed a limit: what all clients share may soon be free."""
+    """Return the status of a call whose bytes exceed a limit.
+
+    A limit that all clients share gives UNAVAILABLE, because its bytes may soon be free.
+    """
     return Status.UNAVAILABLE if error.shared else Status.RESOURCE_EXHAUSTED

@@ -1,10 +1,11 @@
 """Bidirectional streams between threads and handlers of the same process, without a socket.
 
-What BlockingStream is over a socket, for a thread that owns its end and may block; the handler's
-end belongs to the event loop. A message to the thread costs one wake-up of the thread, one from it
-a wake-up of the loop. While the thread waits in receive(), the loop may handle messages in its
-place, one a turn, so that nobody has to be woken. Neither side holds many messages: for protocols
-in which each message of the handler's has one reply.
+ThreadStream is to a thread of this process what BlockingStream is over a socket: the thread owns
+its end and may block. The handler's end belongs to the event loop. A message to the thread costs
+one wake-up of the thread, a message from it one wake-up of the loop. While the thread waits in
+receive(), the loop may handle messages in the thread's place, one a turn, so that no wake-up is
+needed. Neither side holds many messages: streams are for protocols in which each message of the
+handler has one reply.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 
     from nereid.rpc.grpc.handlers import Handlers, Route
 
-    # Handles a message on the event loop; empty: there is no reply, None: the thread shall do it.
+    # Function that handles a message on the event loop. It returns the reply, empty bytes for no
+    # reply, or `None` to leave the message to the thread.
     StandIn = Callable[[bytes], bytes | None]
 
 
 class ThreadStreams:
-    """Opens streams to the stream handlers of one event loop. Create it inside that loop."""
+    """Opener of streams to the stream handlers of one event loop; create it inside that loop."""
 
     def __init__(self, handlers: Handlers) -> None:
         self._loop = asyncio.get_running_loop()
@@ -44,11 +46,11 @@ class ThreadStreams:
         metadata: Iterable[tuple[str, str | bytes]] = (),
         stand_in: StandIn | None = None,
     ) -> ThreadStream:
-        """Open a stream, from any thread; a refusal is raised where it is used first.
+        """Open a stream, from any thread; a refusal is raised where the stream is used first.
 
-        stand_in: called by the loop with messages that arrive while the thread waits and has no
-        others. It uses what the thread uses, which does nothing meanwhile; what it raises is raised
-        by receive().
+        stand_in: called by the loop for messages that arrive while the thread waits and no other
+            message is pending. It may use what the thread uses, because the thread does nothing
+            meanwhile. An exception of it is raised by receive().
 
         Raises:
             RpcError: the event loop has ended.
@@ -63,7 +65,7 @@ class ThreadStreams:
         return stream
 
     def close(self) -> None:
-        """End all streams: their threads see UNAVAILABLE."""
+        """End all streams; their threads see UNAVAILABLE."""
         self._closed = True
         for call in list(self._calls):
             call.cancel()
@@ -82,34 +84,39 @@ class ThreadStreams:
 
 
 class ThreadStream:
-    """The thread's end. One thread uses it; only cut() may come from any other."""
+    """The thread's end of a stream.
+
+    One thread uses it; only cut() may be called from any other.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, stand_in: StandIn | None) -> None:
         self._loop = loop
         self._stand_in = stand_in
-        # None ends a wait, so that the thread looks at what has ended the stream.
+        # Messages for the thread. `None` ends a wait, so that the thread looks at what has ended
+        # the stream.
         self._inbox: SimpleQueue[bytes | None] = SimpleQueue()
         self._closed = False
-        # Set by the loop, before the None that wakes the thread.
+        # Set by the loop, before it puts the `None` that wakes the thread.
         self._ended = False
         self._error: BaseException | None = None
         # Held by the thread except while it waits in receive(), and by the loop while it handles a
         # message in the thread's place.
         self._at_work = threading.Lock()
         self._at_work.acquire()
-        # Messages put into the inbox, and those of them that the thread holds `_at_work` for, or
-        # has done with: while they differ, one is between the inbox and the thread.
+        # Number of messages put into the inbox, and number of messages for which the thread holds
+        # `_at_work` or which it has handled. While the two differ, a message is between the inbox
+        # and the thread.
         self._given = 0
         self._taken = 0
-        # ---- the loop's
+        # ---- used by the loop
         self._call: _ThreadCall | None = None
-        # The messages that the loop may handle in its next turns.
+        # Messages that the loop may handle in its next turns.
         self._held: deque[bytes] = deque()
 
-    # ---- the thread's
+    # ---- for the thread
 
     def receive(self) -> bytes | None:
-        """The next message; None when the stream ended well or was closed here. Blocks."""
+        """Block for the next message; return None once the stream ended well or was closed here."""
         if self._closed or (self._ended and self._inbox.empty()):
             self._raise_error()
             return None
@@ -138,11 +145,11 @@ class ThreadStream:
             raise RpcError(Status.UNAVAILABLE, "the event loop has ended") from error
 
     def close(self) -> None:
-        """As cut(), by its owner: it has no socket to give back."""
+        """Cut the stream; its owner has no socket to close."""
         self.cut()
 
     def cut(self) -> None:
-        """End the stream, from any thread; a blocked `receive` returns None."""
+        """End the stream, from any thread; a blocked receive() returns None."""
         if self._closed:
             return
         self._closed = True
@@ -151,31 +158,32 @@ class ThreadStream:
             self._loop.call_soon_threadsafe(self._cancel_call)
 
     def _raise_error(self) -> None:
-        """Raise what the stream ended with, unless it was closed here."""
+        """Raise the error that ended the stream, unless it was closed here."""
         if self._error is not None and not self._closed:
             raise self._error
 
-    # ---- the loop's
+    # ---- for the loop
 
     def connect(self, call: _ThreadCall) -> None:
-        """The handler is about to be called."""
+        """Set the handler's end, which is about to be opened."""
         self._call = call
 
     def on_message(self, message: bytes) -> None:
-        """The handler has sent a message."""
+        """Pass on a message of the handler, to the loop's stand-in or to the thread."""
         if self._held:
             self._held.append(message)
         elif (
             self._stand_in is not None and self._given == self._taken and not self._at_work.locked()
         ):
-            # Not at once: the handler must not see the reply before its send() has returned.
+            # Handle it in the next turn: the handler must not see the reply before its send() has
+            # returned.
             self._held.append(message)
             self._loop.call_soon(self._handle_held)
         else:
             self._give(message)
 
     def on_end(self, error: BaseException | None) -> None:
-        """The handler, or the loop, has ended the stream."""
+        """End the stream, by the handler or the loop, with None or an error."""
         if not self._ended:
             self._ended = True
             self._error = error
@@ -191,19 +199,19 @@ class ThreadStream:
             return
         message = self._held.popleft()
         reply = None
-        # The thread may have been woken by close() meanwhile.
+        # close() may have woken the thread meanwhile, so the lock may be held.
         if self._stand_in is not None and self._at_work.acquire(blocking=False):
             try:
                 reply = self._stand_in(message)
             except BaseException as error:
-                # For the thread to raise, as if it had happened there.
+                # The thread raises the error, as if it had happened there.
                 self.on_end(error)
                 self._cancel_call()
                 return
             finally:
                 self._at_work.release()
         if reply is None:
-            # The thread gets all of them, in their order.
+            # The thread gets all held messages, in their order.
             self._give(message)
             while self._held:
                 self._give(self._held.popleft())
@@ -225,7 +233,10 @@ class ThreadStream:
 
 
 class _ThreadCall(Call):
-    """The handler's end; used from the event loop alone. It never holds messages back."""
+    """Handler's end of a stream, used on the event loop alone.
+
+    It never holds messages back.
+    """
 
     __slots__ = (*CALL_SLOTS, "_on_done", "stream")
 

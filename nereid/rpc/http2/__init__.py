@@ -1,7 +1,7 @@
-"""HTTP/2 (RFC 9113, RFC 7541) on one connection: connection.py puts it together from its parts.
+"""HTTP/2 (RFC 9113, RFC 7541) on one connection, which connection.py puts together from its parts.
 
-Without I/O and without a clock but for protocol.py, which runs it on asyncio. Nothing here knows
-gRPC.
+No I/O and no clock, except in protocol.py, which runs a connection on asyncio, and in its
+writer.py. Nothing here knows gRPC.
 """
 
 # layout: compiled

@@ -1,12 +1,11 @@
-"""One HTTP/2 connection (RFC 9113), server's or client's, put together from its parts.
+"""One HTTP/2 connection (RFC 9113) of a server or client, put together from its parts.
 
     bytes in -> Receiver -> ControlFrames     -> Sender -> bytes out
                          -> ConnectionHandler ->
                          -> ContentReader
 
 No I/O, no clock: a transport feeds `receive_data`, writes what `data_to_send` returns, and calls
-`on_timer`. Knows nothing of gRPC: what requests and messages are, the handler and the content
-reader know.
+`on_timer`. Knows nothing of gRPC: the handler and the content reader know requests and messages.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Http2Connection(Generic[S]):
-    """Owns the streams, the sender, the control frames and the receiver.
+    """Owner of the streams, the sender, the control frames and the receiver.
 
     The parts are public: the handler works with them directly, for speed.
     """
@@ -43,7 +42,11 @@ class Http2Connection(Generic[S]):
         wake: Callable[[], None],
         on_queued: Callable[[int], None] | None = None,
     ) -> None:
-        """wake: there is something to send. on_queued: see Sender."""
+        """Create the connection, with its opening frames as output.
+
+        wake: called when there is output.
+        on_queued: see Sender.
+        """
         self.streams: StreamTable[S] = StreamTable()
         self.sender: Sender[S] = Sender(
             self.streams,
@@ -59,7 +62,11 @@ class Http2Connection(Generic[S]):
     # --- for the transport
 
     def receive_data(self, data: bytes) -> bool:
-        """True: some of it is left for another turn; call again with nothing, then with more."""
+        """Process received bytes; return True if some of them are left for another turn.
+
+        The transport then calls again with no bytes, and passes further bytes only when this
+        returns False.
+        """
         control = self.control
         if control.error is not None:
             return False
@@ -67,12 +74,12 @@ class Http2Connection(Generic[S]):
         try:
             return self.receiver.feed(data)
         except Http2ConnectionError as error:
-            # It is kept: its traceback would keep what was received.
+            # The error is kept, and its traceback would keep the received bytes alive.
             control.fail(error.with_traceback(None))
             return False
 
     def data_to_send(self) -> list[bytes | memoryview]:
-        """What to write now; call again until it is empty or the socket is full."""
+        """Return output to write now; call again until it is empty or the socket is full."""
         sender = self.sender
         if sender.ready and not sender.blocked:
             sender.pump()
@@ -82,14 +89,14 @@ class Http2Connection(Generic[S]):
         return out
 
     def on_timer(self, now: float) -> bool:
-        """To be called about once a second; False: the peer is dead, close the transport."""
+        """Run the timers, about once a second; return False if the peer is dead."""
         if self.receiver.window_withheld:
-            # Calls may have ended without anything being sent.
+            # Calls may have ended without sending anything, so that the window may be reopened.
             self.receiver.reopen_connection_window()
         return self.control.on_timer(now)
 
     def connection_lost(self) -> list[S]:
-        """The transport is closed. Returns the streams that were open."""
+        """Handle a closed transport; return the streams that were open."""
         if self.control.error is None:
             self.control.error = Http2ConnectionError(Code.CONNECT_ERROR, "connection lost")
         streams = list(self.streams.open.values())
@@ -100,7 +107,7 @@ class Http2Connection(Generic[S]):
 
     @property
     def error(self) -> Http2ConnectionError | None:
-        """Why the connection ended; None while it works."""
+        """Error that ended the connection; None while it works."""
         return self.control.error
 
     def _on_unread(self) -> None:
@@ -109,7 +116,7 @@ class Http2Connection(Generic[S]):
 
 
 def _opening(limits: Limits, *, server: bool) -> bytes:
-    """Our settings, and the connection's window grown to its full size."""
+    """Return our settings, and a window update that grows the connection's window to its size."""
     values = {
         frames.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
         frames.MAX_FRAME_SIZE: limits.max_frame_bytes,

@@ -1,7 +1,7 @@
-"""The control frames of an HTTP/2 connection: settings, pings, resets, windows and GOAWAY, in and
-out.
+"""The control frames of an HTTP/2 connection: settings, pings, resets, windows and GOAWAY.
 
-Pure: no I/O, no clock. Knows nothing of content or header blocks.
+Handles received ones and writes ours. Pure: no I/O, no clock. Knows nothing of content or header
+blocks.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from nereid.rpc.http2.limits import Limits
     from nereid.rpc.http2.sender import Sender
 
-# Clients whose deadlines pass reset many calls at once, and are no attackers.
+# A reset costs little: clients whose deadlines pass reset many calls at once, and are no attackers.
 _RESET_COST = 0.25
-# Of SETTINGS: for reading that many entries, and for changing the windows of that many streams.
+# Numbers of SETTINGS entries read, and of streams whose windows change, that cost one unit.
 _ENTRIES_PER_UNIT = 60
 _STREAMS_PER_UNIT = 64
 _KEEPALIVE_PING = b"keepaliv"
@@ -32,10 +32,11 @@ _SMALLEST_FRAME_LIMIT = frames.DEFAULT_FRAME_BYTES
 
 
 class ControlFrames(Generic[S]):
-    """What control frames change.
+    """State of a connection that control frames change.
 
-    error: why the connection ended; None while it works. settled: the peer's settings came: it
-    speaks HTTP/2. draining, then refusing: GOAWAY was announced, then took effect.
+    error: error that ended the connection; None while it works.
+    settled: whether the peer's settings have arrived, so that it speaks HTTP/2.
+    draining, refusing: whether GOAWAY was announced, and whether it has taken effect.
     """
 
     def __init__(
@@ -59,13 +60,13 @@ class ControlFrames(Generic[S]):
         )
         self.budget = FloodBudget(unlimited=limits.trusts_peer)
         self._window_updates = WindowUpdateBudget(self.budget)
-        # How often the peer pinged.
+        # Number of the peer's pings.
         self.pings = 0
         self._streams = sender.streams
         self._sender = sender
         self._handler = handler
         self._timer_ran_at: float | None = None
-        # Handlers of whole frames by type: flags, stream id, payload.
+        # Handlers of whole frames by type; their arguments are flags, stream id and payload.
         self.frame_handlers: dict[int, Callable[[int, int, bytes], None]] = {
             frames.PRIORITY: self._on_priority,
             frames.RST_STREAM: self._on_rst_stream,
@@ -79,33 +80,31 @@ class ControlFrames(Generic[S]):
     # --- ending the connection
 
     def fail(self, error: Http2ConnectionError) -> None:
-        """Say why in a GOAWAY and give up: the transport writes what is left and closes."""
+        """Send the reason in a GOAWAY and give up; the transport writes what is left and closes."""
         if self.error is None:
             self.error = error
             self._write_goaway(error.code, error.message.encode("ascii", "replace"))
 
     def start_drain(self) -> None:
-        """First step of leaving: announce it; the reply to a ping says that the peer knows."""
+        """Announce a drain; the reply to a ping shows that the peer knows of it."""
         if not self.draining:
             self.draining = True
             self._sender.write(frames.goaway(frames.LARGEST_STREAM_ID, Code.NO_ERROR))
             self._sender.write(frames.frame(frames.PING, 0, 0, _DRAIN_PING))
 
     def finish_drain(self) -> None:
-        """Second step: from here on new streams are refused."""
+        """Refuse new streams from here on: the second step of a drain."""
         if not self.refusing:
             self.draining = self.refusing = True
             self._write_goaway(Code.NO_ERROR)
 
     def _write_goaway(self, code: int, debug: bytes = b"") -> None:
-        # Names the last stream of the peer's, and servers open none.
+        # GOAWAY names the peer's last stream, and a server opens none.
         last_id = self._streams.last_id if self.server else 0
         self._sender.write(frames.goaway(last_id, code, debug))
 
     def on_timer(self, now: float) -> bool:
-        """To be called about once a second; False when the peer left a keepalive ping without a
-        reply for too long.
-        """
+        """Run the timers, about once a second; return False if a keepalive ping got no reply."""
         gap = now - self._timer_ran_at if self._timer_ran_at is not None else 0.0
         self._timer_ran_at = now
         self.budget.refill(gap)
@@ -150,7 +149,7 @@ class ControlFrames(Generic[S]):
             raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
         entries = frames.parse_settings(payload)
         self.budget.spend(1 + len(entries) // _ENTRIES_PER_UNIT)
-        # Of repeated settings the last one counts; of header table sizes the smallest as well
+        # The last of repeated settings counts; for header table sizes the smallest does as well
         # (RFC 7541 4.2).
         tables = [value for key, value in entries if key == frames.HEADER_TABLE_SIZE]
         if tables:

@@ -1,33 +1,34 @@
-"""Flood protection: a budget for what is cheap to send, useless, and work for us (pings, settings,
-resets, empty frames, crumbs of messages, window updates for what was never sent).
+"""Flood protection: a budget for frames that are cheap to send, useless, and work for us.
 
-Pure: time comes in as gaps. One unit is the work of some ten to twenty microseconds.
+Such frames are pings, settings, resets, empty frames, crumbs of messages, and window updates for
+content that was never sent. Pure: time comes in as gaps. One unit is the work of some ten to twenty
+microseconds.
 """
 
 from __future__ import annotations
 
 from nereid.rpc.http2.frames import Code, Http2ConnectionError
 
-# So many at once, and so many per second from then on. Real clients stay far below.
+# Units allowed at once, and units per second after that. Real clients stay far below.
 _BURST = 1000.0
 _REFILL_PER_S = 500.0
 # Window updates are charged in lots, at a fraction of a unit each.
 _UPDATES_PER_LOT = 100
 _LOT_COST = 10.0
-# Content that was sent pays for the updates which acknowledge it, even for those of a client that
+# Sent content pays for the updates that acknowledge it, even for those of a client that
 # acknowledges every small message twice.
 _BYTES_PER_UPDATE = 16
 
 
 class FloodBudget:
-    """One connection's budget; what exceeds it ends the connection."""
+    """Budget of one connection; exceeding it ends the connection."""
 
     def __init__(self, *, unlimited: bool = False) -> None:
         self._unlimited = unlimited
         self._left = _BURST
 
     def spend(self, cost: float = 1.0) -> None:
-        """Raises Http2ConnectionError when the budget is used up."""
+        """Spend units; raise Http2ConnectionError if the budget is used up."""
         if self._unlimited:
             return
         self._left -= cost
@@ -35,22 +36,23 @@ class FloodBudget:
             raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "too many control frames or resets")
 
     def refill(self, elapsed_s: float) -> None:
+        """Refill the budget for the time since the last refill."""
         self._left = min(_BURST, self._left + _REFILL_PER_S * elapsed_s)
 
 
 class WindowUpdateBudget:
-    """Charges window updates against the content that was sent since."""
+    """Budget that charges window updates against the content sent since the last charge."""
 
     __slots__ = ("_budget", "_left", "_paid_bytes")
 
     def __init__(self, budget: FloodBudget) -> None:
         self._budget = budget
-        # Those that may come before the next look at what was sent.
+        # Updates that may come before the sent content is compared again.
         self._left = _UPDATES_PER_LOT
         self._paid_bytes = 0
 
     def spend(self, sent_bytes: int) -> None:
-        """One update came. sent_bytes: of content so far, on the whole connection."""
+        """Charge one update; `sent_bytes` is all content sent on the connection so far."""
         self._left -= 1
         if self._left > 0:
             return

@@ -1,6 +1,6 @@
-"""HTTP/2 on the wire: constants of RFC 9113 and the few frames that are built whole.
+"""HTTP/2 on the wire: constants of RFC 9113, and functions that build whole frames.
 
-Pure bytes. Knows nothing of connections' state.
+Pure bytes. Knows nothing of a connection's state.
 """
 
 from __future__ import annotations
@@ -84,34 +84,40 @@ class Http2StreamError(Exception):
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """Build one frame of any type."""
     size = len(payload)
     return FRAME_HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
 
 
 def settings(values: dict[int, int]) -> bytes:
+    """Build a SETTINGS frame from values by setting id."""
     return frame(
         SETTINGS, 0, 0, b"".join(_SETTING.pack(key, value) for key, value in values.items())
     )
 
 
 def parse_settings(payload: bytes) -> list[tuple[int, int]]:
+    """Return the (id, value) pairs of a SETTINGS frame's payload, in their order."""
     return list(_SETTING.iter_unpack(payload))
 
 
 def window_update(stream_id: int, increment: int) -> bytes:
+    """Build a WINDOW_UPDATE frame; stream id 0 means the connection."""
     return frame(WINDOW_UPDATE, 0, stream_id, _WORD.pack(increment))
 
 
 def rst_stream(stream_id: int, code: int) -> bytes:
+    """Build an RST_STREAM frame with an error code."""
     return frame(RST_STREAM, 0, stream_id, _WORD.pack(code))
 
 
 def goaway(last_stream_id: int, code: int, debug: bytes = b"") -> bytes:
+    """Build a GOAWAY frame with the last stream id that is processed."""
     return frame(GOAWAY, 0, 0, _WORD.pack(last_stream_id) + _WORD.pack(code) + debug)
 
 
 def header_frames(stream_id: int, block: bytes, flags: int, max_frame_bytes: int) -> bytes:
-    """A header block as HEADERS, with as many CONTINUATION frames as it needs."""
+    """Build a HEADERS frame, with as many CONTINUATION frames as the block needs."""
     if len(block) <= max_frame_bytes:
         return frame(HEADERS, flags | END_HEADERS, stream_id, block)
     pieces = [frame(HEADERS, flags, stream_id, block[:max_frame_bytes])]

@@ -1,4 +1,4 @@
-"""What an HTTP/2 connection reports, and to whom: the interfaces that its owner implements."""
+"""Interfaces that the owner of an HTTP/2 connection implements to get its events."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ S_contra = TypeVar("S_contra", bound=Stream, contravariant=True)
 
 
 class ConnectionHandler(Protocol[S_contra]):
-    """The protocol on top, server or client, which opens and names the streams."""
+    """Protocol on top of a connection, server or client; it opens and names the streams."""
 
     def on_headers(self, stream_id: int, block: bytes, ended: int) -> None:
-        """A whole header block, still encoded; `ended` is set when END_STREAM came with it.
+        """Handle a whole header block, still encoded; `ended` is set if END_STREAM came with it.
 
         Raises:
             Http2StreamError: the stream is reset, and reported to on_reset if it has a record.
         """
 
     def on_end(self, stream: S_contra) -> None:
-        """The peer ended its side in good order."""
+        """Handle the regular end of the peer's side."""
 
     def on_reset(self, stream: S_contra, code: int) -> None:
-        """The stream was reset by either side; its record has left the table."""
+        """Handle a reset by either side; the stream's record has left the table."""
 
     def on_half_closed(self, stream: S_contra) -> None:
-        """Our side has ended and everything was sent, while the peer's side is still open."""
+        """Handle the end of our side, all sent, while the peer's side is still open."""
 
     def on_settings(self) -> None:
-        """The peer's first settings came."""
+        """Handle the arrival of the peer's first settings."""
 
     def on_goaway(self, last_stream_id: int, code: int, debug: bytes) -> None:
-        """The peer processes no streams above this one."""
+        """Handle a GOAWAY: the peer processes no streams above `last_stream_id`."""
 
     def may_reopen_window(self) -> bool:
-        """Whether the peer may send more on this connection as a whole."""
+        """Return whether the peer may send more on this connection as a whole."""
 
 
 class ContentReader(Protocol[S_contra]):
-    """What becomes of the content of DATA frames, as it arrives and in pieces of any size."""
+    """Reader of the content of DATA frames, as it arrives and in pieces of any size."""
 
     def read(self, stream: S_contra, data: bytes, start: int, stop: int) -> None:
-        """data[start:stop] is a piece of the stream."""
+        """Read a piece of the stream's content, `data[start:stop]`."""

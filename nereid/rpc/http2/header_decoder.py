@@ -1,8 +1,8 @@
-"""Decoding of HPACK header blocks (RFC 7541), one connection's half.
+"""Decoding of HPACK header blocks (RFC 7541): the receiving half of one connection.
 
-Tables and Huffman codes are the hpack library's. The loop over a block is our own: the library's
-costs some 20 us for a gRPC client's dozen fields, this one about 2. A decoded block is a pure
-function of its bytes as long as the dynamic table does not change; callers that cache blocks
+The tables and Huffman codes are the hpack library's. The loop over a block is our own: the
+library's costs some 20 us for a gRPC client's dozen fields, this one about 2. A decoded block is a
+pure function of its bytes as long as the dynamic table does not change; callers that cache blocks
 compare `generation`.
 """
 
@@ -16,18 +16,19 @@ from nereid.rpc.http2.frames import Code, Http2ConnectionError
 
 Field = tuple[bytes, bytes]
 
-# Index 0 is an error; a placeholder makes table indices list indices.
+# Index 0 is an error; with a placeholder there, table indices are list indices.
 _STATIC: tuple[Field, ...] = ((b"", b""), *HeaderTable.STATIC_TABLE)
 _FIRST_DYNAMIC = len(_STATIC)
 _ENTRY_OVERHEAD_BYTES = 32
-# Enough for any length or index below 2**28; longer ones are an attack or a bug.
+# Enough bytes for any length or index below 2**28; longer ones are an attack or a bug.
 _LONGEST_INTEGER_BYTES = 4
-# RFC 7541 4.2: at the start of a block, the smallest size since the last one and the present one.
+# Table size updates at the start of a block (RFC 7541 4.2): the smallest size since the last block,
+# and the present size.
 _MOST_RESIZES = 2
 
 
 class Decoded:
-    """A block's fields; `fresh` are the places of literals, as opposed to indexed fields."""
+    """Fields of a block; `fresh` has the places of literals, as opposed to indexed fields."""
 
     __slots__ = ("fields", "fresh", "oversized")
 
@@ -38,7 +39,10 @@ class Decoded:
 
 
 class HeaderDecoder:
-    """One connection's decoding context. `generation` counts changes of the dynamic table."""
+    """Decoding context of one connection.
+
+    `generation` counts changes of the dynamic table.
+    """
 
     __slots__ = ("_max_list_bytes", "_max_table_bytes", "_table", "generation")
 
@@ -49,6 +53,11 @@ class HeaderDecoder:
         self.generation = 0
 
     def decode(self, block: bytes) -> Decoded:
+        """Decode a header block.
+
+        Raises:
+            Http2ConnectionError: the block is damaged or breaks the rules.
+        """
         try:
             return self._decode(block)
         except (IndexError, HPACKError) as error:
@@ -89,7 +98,7 @@ class HeaderDecoder:
                     self._table.add(entry[0], entry[1])
                     self.generation += 1
             resizes_left = 0
-            # Past the limit decoding goes on for the table's sake, but keeps no fields.
+            # Beyond the limit, decoding goes on to keep the table in step, but keeps no fields.
             budget -= len(entry[0]) + len(entry[1]) + _ENTRY_OVERHEAD_BYTES
             if budget < 0:
                 decoded.oversized = True

@@ -8,14 +8,13 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
-# How many timers there are at least in the time that a peer has to reply. A longer gap between two
-# of them counts as one: this process lagged or was suspended, and the reply may be waiting in its
-# socket.
+# Minimum number of timer runs in the time that a peer has to reply. A longer gap between two runs
+# counts as one: this process lagged or was suspended, and the reply may be waiting in its socket.
 TIMERS: Final = 4
 
 
 class KeepaliveAction(Enum):
-    """What the owner of a Keepalive is to do now."""
+    """Action that the owner of a Keepalive has to take now."""
 
     NONE = auto()
     SEND_PING = auto()
@@ -23,27 +22,32 @@ class KeepaliveAction(Enum):
 
 
 class Keepalive:
-    """One peer's signs of life. The connection sets `received` whenever anything arrives."""
+    """Signs of life of one peer.
+
+    The connection sets `received` whenever anything arrives.
+    """
 
     def __init__(self, interval_s: float | None, timeout_s: float, *, when_idle: bool) -> None:
-        """interval_s: the silence after which to ping; None: never. when_idle: also without calls
-        in flight.
+        """Create the state of a peer.
+
+        interval_s: silence after which to ping; None means never.
+        when_idle: whether to ping even without calls in flight.
         """
         self.received = False
         self._when_idle = when_idle
         self._quiet_since = 0.0
-        # For how long a ping has been without a reply; None: there is no ping to reply to.
+        # Time for which a ping has been without a reply; `None` if no ping waits for one.
         self._waited_s: float | None = None
         self.set_limits(interval_s, timeout_s)
 
     def set_limits(self, interval_s: float | None, timeout_s: float) -> None:
-        """As in the constructor."""
+        """Change the interval and the timeout, with the constructor's meaning."""
         self.enabled = interval_s is not None
         self._interval_s = interval_s or 0.0
         self._timeout_s = timeout_s
 
     def on_timer(self, now: float, gap_s: float, *, in_use: bool) -> KeepaliveAction:
-        """gap_s: since the last timer. in_use: calls are in flight."""
+        """Decide at a timer run; `gap_s` is the time since the last one."""
         if not self.enabled:
             return KeepaliveAction.NONE
         if self.received or self._quiet_since == 0.0:

@@ -1,5 +1,6 @@
-"""Runs an HTTP/2 connection on an asyncio transport: bytes in, back-pressure; its writer has what
-goes out. Knows nothing of calls.
+"""HTTP/2 connections on asyncio transports: received bytes and back-pressure.
+
+The protocol's writer has the output. Knows nothing of calls.
 """
 
 # layout: not compiled, extends asyncio.Protocol
@@ -20,8 +21,9 @@ _WRITE_HIGH_WATER_BYTES = 1 << 20
 
 
 class Http2Protocol(asyncio.Protocol):
-    """One connection on one transport; extended by servers and channels, which make `http2` before
-    `connection_made` is called here.
+    """One connection on one transport.
+
+    Servers and channels extend it; they create `http2` before they call `connection_made` here.
     """
 
     http2: Http2Connection[Any]
@@ -29,13 +31,14 @@ class Http2Protocol(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.writer = Http2Writer(loop)
-        # Over TLS.
+        # True if the connection uses TLS.
         self.secure = False
 
     # --- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio's.
+        """Open the writer; abort a TLS connection that did not agree on h2."""
+        # A cast, because uvloop's transports are no subclasses of asyncio's.
         transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER_BYTES)
         sock = transport.get_extra_info("socket")
@@ -47,11 +50,13 @@ class Http2Protocol(asyncio.Protocol):
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             self.abort()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the why is the owner's)
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (for the owner)
+        """Stop writing."""
         self.writer.connection_lost()
 
     def data_received(self, data: bytes) -> None:
-        # Replies given while parsing leave below, without a turn of their own.
+        """Process bytes, and write the replies to them at once."""
+        # Replies given while parsing leave with end_turn() below, and need no turn of their own.
         self.writer.begin_turn()
         unread = self.http2.receive_data(data)
         self.writer.end_turn()
@@ -59,30 +64,36 @@ class Http2Protocol(asyncio.Protocol):
             self._read_on_later()
 
     def pause_writing(self) -> None:
+        """Stop writing because the transport's buffer is full."""
         self.writer.set_paused(True)
 
     def resume_writing(self) -> None:
+        """Write again after pause_writing()."""
         self.writer.set_paused(False)
 
     # --- for the owner
 
     def on_timer(self) -> None:
-        """To be called about once a second."""
+        """Run the connection's timers, about once a second; abort if the peer is dead."""
         if not self.http2.on_timer(time.monotonic()):
             self.abort()
 
     def close(self) -> None:
-        """Write what there is, then close; a peer that does not read is cut off soon after."""
+        """Write all output, then close; a peer that does not read is cut off soon after."""
         self.writer.close()
 
     def abort(self) -> None:
+        """Close the transport at once, without writing the output."""
         if self.writer.transport is not None:
             self.writer.transport.abort()
 
     # --- inside
 
     def _read_on_later(self) -> None:
-        """Let other connections have their turn first. Nothing more is read meanwhile."""
+        """Process the rest of the input after other connections have had their turn.
+
+        No more is read from the socket meanwhile.
+        """
         transport = self.writer.transport
         if transport is not None and not transport.is_closing():
             transport.pause_reading()

@@ -1,7 +1,8 @@
-"""The receiving part of an HTTP/2 connection: frames out of bytes, and our own windows.
+"""The receiving part of an HTTP/2 connection: cuts frames out of bytes, and keeps our own windows.
 
-Pure. The content of DATA is handed on as it arrives; all other frames wait until they are whole.
-Errors of the peer are raised as Http2ConnectionError; those of one stream end here, in a reset.
+Pure. The content of DATA frames is handed on as it arrives; all other frames wait until they are
+whole. Errors of the peer are raised as Http2ConnectionError; errors of one stream end here, in a
+reset.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ if TYPE_CHECKING:
     from nereid.rpc.http2.sender import Sender
 
 
-# Content of a frame that is neither DATA nor part of a header block.
+# Size limit of a frame that is neither DATA nor part of a header block.
 _LARGEST_CONTROL_BYTES = 16_384
 _LARGEST_CONTINUATIONS = 64
-# Content of a DATA frame that came after its stream's end: less is charged.
+# Size below which a DATA frame that comes after its stream's end is charged.
 _SMALL_BYTES = 256
 _SMALL_COST = 0.2
 
 
 class Expects(Enum):
-    """What may come next:
+    """Frames that may come next.
 
     PREFACE -> SETTINGS -> ANY_FRAME <-> CONTINUATION
 
     A server begins with PREFACE, a client with SETTINGS. HEADERS without END_HEADERS leads to
-    CONTINUATION, of the same stream and nothing else; END_HEADERS leads back.
+    CONTINUATION, which allows only such frames of the same stream; END_HEADERS leads back.
     """
 
     PREFACE = auto()
@@ -45,16 +46,16 @@ class Expects(Enum):
     CONTINUATION = auto()
 
 
-# An attribute of an Enum class costs as much as a small call.
+# Constants, because an attribute of an Enum class costs as much as a small call.
 _ANY_FRAME = Expects.ANY_FRAME
 _PREFACE = Expects.PREFACE
 
 
 class Receiver(Generic[S]):
-    """Parses frames and dispatches them.
+    """Parser and dispatcher of frames.
 
-    Public state: window_withheld says that the connection's window is kept back until the handler
-    allows more.
+    Public state: `window_withheld` is True while the connection's window is kept back because the
+    handler does not allow more.
     """
 
     def __init__(
@@ -66,9 +67,9 @@ class Receiver(Generic[S]):
         content: ContentReader[S],
     ) -> None:
         self.window_withheld = False
-        # Whether the present DATA frame, if it came whole, ends its stream.
+        # Nonzero if the present DATA frame, if it came whole, ends its stream.
         self.frame_ends = 0
-        # Content received on all streams, and not given back by WINDOW_UPDATE yet.
+        # Bytes of content received on all streams that no WINDOW_UPDATE has given back yet.
         self.unacknowledged_bytes = 0
         self._given_back_bytes = 0
         self._streams = sender.streams
@@ -79,9 +80,10 @@ class Receiver(Generic[S]):
         self._handler = handler
         self._content = content
         self._expects = Expects.PREFACE if control.server else Expects.SETTINGS
-        # The beginning of a frame, or of the preface.
+        # The incomplete beginning of a frame or of the preface.
         self._rest = b""
-        # Of a DATA frame that is still arriving; without a stream if it is to be passed over.
+        # State of a DATA frame that is still arriving; its stream is `None` if its content is to be
+        # skipped.
         self._data_left = 0
         self._data_stream: S | None = None
         self._data_ends = 0
@@ -98,9 +100,10 @@ class Receiver(Generic[S]):
         self._largest_block_bytes = (
             max(limits.max_header_list_bytes, frames.DEFAULT_FRAME_BYTES) * 2
         )
-        # The frames of one turn. A client has its server's patience, and no others to serve.
+        # Frames of one turn. A client's server accepts any delay, and a client has no other
+        # connections to serve.
         self._turn = range(limits.max_frames_per_turn if control.server else sys.maxsize)
-        # What is left of the current turn; end_turn() exhausts it.
+        # Frames left in the current turn; end_turn() exhausts the iterator.
         self._turn_left = iter(self._turn)
         self._frame_handlers = {
             **control.frame_handlers,
@@ -109,24 +112,24 @@ class Receiver(Generic[S]):
             frames.CONTINUATION: self._on_continuation,
         }
 
-    def feed(self, data: bytes) -> bool:  # noqa: C901 (calls would cost more than they explain)
-        """Bytes as they come from the socket.
+    def feed(self, data: bytes) -> bool:  # noqa: C901 (hot path: no further calls)
+        """Process bytes as they come from the socket.
 
-        Returns True if frames are left for another turn: feed is then to be called with what comes
-        next, or with nothing.
+        Returns True if frames are left for another turn: feed() is then to be called with the next
+        bytes, or with none.
         """
         if self._rest or self._expects is _PREFACE:
             data = self._join_rest(data)
         pos, end = 0, len(data)
         if self._data_left:
             pos = self._continue_data(data, end)
-        # A range is cheaper than a counter.
+        # An iterator over a range is cheaper than a counter.
         self._turn_left = turn_left = iter(self._turn)
         for _ in turn_left:
             if end - pos < 9:
                 break
             start = pos + 9
-            # Compiled, this is cheaper than struct.unpack_from().
+            # This is cheaper than struct.unpack_from() in the compiled form.
             size = data[pos] << 16 | data[pos + 1] << 8 | data[pos + 2]
             kind, flags = data[pos + 3], data[pos + 4]
             stream_id = (
@@ -138,14 +141,14 @@ class Receiver(Generic[S]):
             stop = start + size
             if size > self._max_frame_bytes:
                 raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "frame too large")
-            # The two frames that make up nearly all requests: DATA without padding, and HEADERS
-            # with END_HEADERS and neither padding nor priority. Everything else is slower.
+            # Fast paths for the two frames that make up nearly all requests: DATA without padding,
+            # and HEADERS with END_HEADERS and neither padding nor priority.
             if kind == 0 and not flags & 8 and self._expects is _ANY_FRAME:
                 pos = self._on_data(stream_id, flags & 1, data, start, stop)
                 continue
             if stop > end:
                 if kind > frames.CONTINUATION:
-                    # An extension's: whatever it holds is passed over as it comes.
+                    # The frame is an extension's: skip its content as it arrives.
                     self._dispatch(kind, flags, stream_id, b"")
                     self._data_left = stop - end
                     pos = end
@@ -166,26 +169,26 @@ class Receiver(Generic[S]):
         return False
 
     def end_turn(self) -> None:
-        """Leave the next frames for another turn: the present one was expensive."""
+        """Leave the next frames for another turn, because the present one was expensive."""
         deque(self._turn_left, maxlen=0)
 
     @property
     def received_bytes(self) -> int:
-        """Of content, on all streams."""
+        """Bytes of content received on all streams."""
         return self._given_back_bytes + self.unacknowledged_bytes
 
     @property
     def unfinished_bytes(self) -> int:
-        """Of a frame that is gathered until it is whole, and of a header block."""
+        """Bytes gathered of an incomplete frame and an incomplete header block."""
         block_bytes = self._block_bytes if self._expects is Expects.CONTINUATION else 0
         return len(self._rest) + block_bytes
 
     def arriving_bytes(self, stream: S) -> int:
-        """How much is still to come of a DATA frame of this stream that has begun."""
+        """Return how many bytes are still to come of a DATA frame of this stream."""
         return self._data_left if self._data_stream is stream else 0
 
     def _join_rest(self, data: bytes) -> bytes:
-        """With what was left of the last bytes, and without the preface."""
+        """Return the bytes joined to the last rest, without the preface."""
         data = self._rest + data
         self._rest = b""
         if self._expects is not Expects.PREFACE:
@@ -200,7 +203,7 @@ class Receiver(Generic[S]):
         return data[len(preface) :]
 
     def _check_size(self, kind: int, size: int) -> None:
-        """Refuse what would only be buffered to be refused."""
+        """Refuse a frame early that would be buffered only to be refused."""
         if kind in {frames.HEADERS, frames.CONTINUATION}:
             if size > self._largest_block_bytes:
                 raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "header block too large")
@@ -208,7 +211,7 @@ class Receiver(Generic[S]):
             raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "control frame too large")
 
     def _dispatch(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        """A whole frame of any kind."""
+        """Handle a whole frame of any kind."""
         expects = self._expects
         if expects is Expects.CONTINUATION and (
             kind != frames.CONTINUATION or stream_id != self._block_stream_id
@@ -242,7 +245,7 @@ class Receiver(Generic[S]):
     # --- DATA
 
     def _on_data(self, stream_id: int, ended: int, data: bytes, start: int, stop: int) -> int:
-        """A DATA frame without padding, whole or not; returns where the next frame starts."""
+        """Handle a DATA frame without padding, whole or not; return where the next one starts."""
         stream = self._admit_data(stream_id, stop - start)
         self.frame_ends = ended
         if start == stop and not ended:
@@ -274,7 +277,7 @@ class Receiver(Generic[S]):
         return stop
 
     def _on_padded_data(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """A whole DATA frame; its padding counts for windows but is no content."""
+        """Handle a whole DATA frame, whose padding counts for windows but is no content."""
         if not payload or payload[0] >= len(payload):
             raise Http2ConnectionError(Code.PROTOCOL_ERROR, "padding longer than its frame")
         padding = 1 + payload[0]
@@ -289,7 +292,7 @@ class Receiver(Generic[S]):
                 self.end_remote(stream)
 
     def _admit_data(self, stream_id: int, size: int) -> S | None:
-        """Count a DATA frame against both windows, and give them back when half used."""
+        """Count a DATA frame against both windows, and reopen those that are half used."""
         self.unacknowledged_bytes += size
         if self.unacknowledged_bytes >= self._half_window:
             if self.unacknowledged_bytes > self._window:
@@ -323,7 +326,7 @@ class Receiver(Generic[S]):
             )
 
     def reopen_connection_window(self) -> None:
-        """Give the connection's window back, unless the handler withholds it."""
+        """Reopen the connection's window, unless the handler withholds it."""
         self.window_withheld = not self._handler.may_reopen_window()
         if not self.window_withheld:
             self._sender.write(frames.window_update(0, self.unacknowledged_bytes))
@@ -331,20 +334,20 @@ class Receiver(Generic[S]):
             self.unacknowledged_bytes = 0
 
     def reopen_stream_window(self, stream: S) -> None:
-        """Give a stream's window back if it is half used, and the stream not paused."""
+        """Reopen a stream's window if it is half used and the stream is not paused."""
         if not stream.paused and stream.unacknowledged_bytes >= self._half_stream_window:
             self._sender.write(frames.window_update(stream.id, stream.unacknowledged_bytes))
             stream.unacknowledged_bytes = 0
 
     def end_remote(self, stream: S) -> None:
-        """END_STREAM came, on DATA or HEADERS."""
+        """Handle END_STREAM, on DATA or HEADERS."""
         state = stream.state
         if not state & REMOTE_CLOSED:
             stream.state = AFTER_END_RECEIVED[state]
             self.finish_remote(stream)
 
     def finish_remote(self, stream: S) -> None:
-        """The peer's side is closed: check what it sent, and report it."""
+        """Check what the peer sent on a stream that it has ended, and report the end."""
         if stream.remaining_content_bytes:
             self._on_stream_error(
                 stream.id, Http2StreamError(Code.PROTOCOL_ERROR, "content-length does not match")

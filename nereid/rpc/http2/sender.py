@@ -1,10 +1,12 @@
 """The sending part of an HTTP/2 connection: windows, queues, and fair turns between streams.
 
-Pure: output gathers in `out` until the transport takes it; `wake` says that there is some. Content
-goes straight to `out` when windows allow; otherwise it is queued with its stream, so that `out`
-never grows by more than one pump ahead of the socket. A stream's queue is its owner's to bound.
+Pure: output gathers in `out` until the transport takes it; `wake` reports that there is some.
+Content goes straight to `out` if the windows allow it; otherwise it is queued with its stream, so
+that `out` never grows by more than one pump ahead of the socket. The owner of a stream has to bound
+its queue.
 
-Knows neither settings nor what arrives: windows, frame sizes and a blocked socket are reported.
+Knows neither settings nor received frames: windows, frame sizes and a blocked socket are reported
+to it.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ if TYPE_CHECKING:
     from nereid.rpc.http2.stream import StreamTable
 
 LOW_WATER_BYTES = 65_536
-# Moved to `out` in one go: enough to keep a socket busy, little enough to be fair.
+# Bytes moved to `out` at once: enough to keep a socket busy, few enough to be fair.
 _PUMP_BYTES = 262_144
-# Larger content is queued in parts rather than joined; also what DATA_HEAD's 16-bit size can say.
+# Size above which content is queued in parts rather than joined, and the maximum that a 16-bit size
+# in a DATA frame's header can express.
 LARGEST_QUICK_BYTES = 65_535
-# Frames other than DATA (replies to pings and settings, trailers) that may wait for a peer that
-# does not read.
+# Limit of frames other than DATA (replies to pings and settings, trailers) that wait for a peer
+# that does not read.
 _LARGEST_UNREAD_BYTES = 1 << 20
 # A header table size update to zero.
 _NO_HEADER_TABLE = b"\x20"
@@ -37,12 +40,14 @@ _pack_frame_head = frames.FRAME_HEAD.pack
 
 
 class Sender(Generic[S]):
-    """Everything about sending.
+    """Output of one connection.
 
-    Public state, for callers that cannot afford a call:
-    streams: the connection's table. out: frames for the socket. send_window: the connection's.
+    Public state, for callers that cannot afford a method call:
+    streams: the connection's table.
+    out: frames for the socket.
+    send_window: the connection's window.
     quick_bytes: the largest content that may go straight to `out` if both windows allow it; 0 while
-    the socket is blocked.
+        the socket is blocked.
     """
 
     def __init__(
@@ -54,19 +59,22 @@ class Sender(Generic[S]):
         on_unread: Callable[[], None],
         on_queued: Callable[[int], None] | None = None,
     ) -> None:
-        """wake: `out` is no longer empty. on_half_closed: our side of a stream ended before the
-        peer's. on_unread: too much gathered for a peer that does not read. on_queued: called with
-        the bytes that all streams' queues have, when that changes.
+        """Create a sender without output.
+
+        wake: called when `out` is no longer empty.
+        on_half_closed: called when our side of a stream ended before the peer's.
+        on_unread: called when too much output has gathered for a peer that does not read.
+        on_queued: called with the size of all streams' queues in bytes when it changes.
         """
         self.out: list[bytes | memoryview] = []
         self.wake = wake
         self.send_window = frames.DEFAULT_WINDOW_BYTES
-        # What the connection's window has been in all.
+        # Sum of all bytes that the connection's window has ever allowed.
         self._granted_bytes = frames.DEFAULT_WINDOW_BYTES
         self.peer_initial_window = frames.DEFAULT_WINDOW_BYTES
         self.quick_bytes = frames.DEFAULT_FRAME_BYTES
         self.blocked = False
-        # Streams with queued content and a window for it, in turn.
+        # Streams with queued content and a window for it, in the order of their turns.
         self.ready: dict[int, S] = {}
         self.streams = streams
         self._on_half_closed = on_half_closed
@@ -75,14 +83,15 @@ class Sender(Generic[S]):
         self._queued_bytes = 0
         self._peer_frame_bytes = frames.DEFAULT_FRAME_BYTES
         self._unread_bytes = 0
-        # Owed to a peer that shrank its header table: "I use none of it", before the next block.
+        # Table size update owed to a peer that shrank its header table; it says, before the next
+        # block, that we use none of the table.
         self._block_prefix = b""
         self._header_table_off = False
 
     # --- frames
 
     def write(self, data: bytes) -> None:
-        """Frames that no window holds back."""
+        """Send frames that no window holds back."""
         if not self.out:
             self.wake()
         self.out.append(data)
@@ -92,10 +101,11 @@ class Sender(Generic[S]):
                 self._on_unread()
 
     def write_headers(self, stream_id: int, block: bytes, flags: int = 0) -> None:
+        """Send a header block on a stream."""
         self.write(self._header_frames(stream_id, block, flags))
 
     def enqueue(self, stream: S, parts: Sequence[bytes | memoryview]) -> None:
-        """Content that waits for its windows and its turn."""
+        """Queue content that waits for its windows and its turn."""
         queue = stream.queue
         if queue is None:
             queue = stream.queue = deque()
@@ -111,7 +121,7 @@ class Sender(Generic[S]):
         self.make_ready(stream)
 
     def end_stream(self, stream: S, trailers: bytes = b"") -> None:
-        """End our side once the queue is empty; trailers: a header block, or nothing."""
+        """End our side once the queue is empty, with trailers as a header block, or without."""
         if stream.queue is None:
             self.write(self._end_frame(stream, trailers))
             self._close_local(stream)
@@ -121,17 +131,17 @@ class Sender(Generic[S]):
     # --- closing streams from either side
 
     def reset_stream(self, stream: S, code: int) -> None:
-        """End both sides at once, and say so."""
+        """Close both sides at once, and send RST_STREAM."""
         self.forget_stream(stream)
         self.refuse_stream(stream.id, code)
 
     def refuse_stream(self, stream_id: int, code: int) -> None:
-        """RST_STREAM for a stream without a record."""
+        """Send RST_STREAM for a stream without a record."""
         self.streams.remember_reset(stream_id)
         self.write(frames.rst_stream(stream_id, code))
 
     def forget_stream(self, stream: S) -> None:
-        """Both sides are closed: drop the record and what is queued."""
+        """Drop the record and the queue of a stream, both of whose sides are closed."""
         self.streams.open.pop(stream.id, None)
         stream.queue = None
         self._count_queued(-stream.queued_bytes)
@@ -139,13 +149,14 @@ class Sender(Generic[S]):
         stream.trailers = None
         self.ready.pop(stream.id, None)
         stream.state = AFTER_RESET[stream.state]
-        # A frame that is still arriving holds the record, and would keep what came before.
+        # A frame that is still arriving refers to the record, and would keep the earlier input
+        # alive.
         stream.discard_partial_input()
 
     # --- what the socket and the peer allow
 
     def set_blocked(self, blocked: bool) -> None:
-        """The socket's buffer is full, or no longer so."""
+        """Set whether the socket's buffer is full."""
         self.blocked = blocked
         self._unread_bytes = 0
         self._update_quick_bytes()
@@ -153,12 +164,15 @@ class Sender(Generic[S]):
             self.wake()
 
     def set_peer_frame_bytes(self, size: int) -> None:
+        """Set the maximum size of a frame that the peer accepts."""
         self._peer_frame_bytes = size
         self._update_quick_bytes()
 
     def set_peer_header_table_bytes(self, size: int) -> None:
-        """We never add to the peer's table, but a smaller one is to be acknowledged in the next
-        block (RFC 7541 4.2).
+        """Set the size of the peer's header table.
+
+        We never add to that table, but a smaller size must be acknowledged in the next block (RFC
+        7541 4.2).
         """
         if size < _DEFAULT_HEADER_TABLE_BYTES and not self._header_table_off:
             self._header_table_off = True
@@ -167,10 +181,15 @@ class Sender(Generic[S]):
 
     @property
     def sent_bytes(self) -> int:
-        """Of content, on all streams."""
+        """Bytes of content sent on all streams."""
         return self._granted_bytes - self.send_window
 
     def grow_connection_window(self, increment: int) -> None:
+        """Add to the connection's window.
+
+        Raises:
+            Http2ConnectionError: the window overflows.
+        """
         self.send_window += increment
         self._granted_bytes += increment
         if self.send_window > frames.LARGEST_WINDOW_BYTES:
@@ -179,6 +198,11 @@ class Sender(Generic[S]):
             self.wake()
 
     def change_initial_window(self, value: int) -> None:
+        """Change the initial window of streams, and the windows of those that are open.
+
+        Raises:
+            Http2ConnectionError: a window overflows.
+        """
         change = value - self.peer_initial_window
         self.peer_initial_window = value
         for stream in self.streams.open.values():
@@ -188,14 +212,14 @@ class Sender(Generic[S]):
             self.make_ready(stream)
 
     def make_ready(self, stream: S) -> None:
-        """Give a stream its turns, if it has something to send and a window for it."""
+        """Let a stream take turns if it has something to send and a window for it."""
         if stream.queue is not None and stream.send_window > 0:
             self.ready[stream.id] = stream
             if not self.blocked and self.send_window > 0:
                 self.wake()
 
     def pump(self) -> None:
-        """Move queued content to `out`: one frame a turn, within windows and one pump's worth."""
+        """Move queued content to `out`: one frame a turn, within windows and one pump's size."""
         budget = _PUMP_BYTES
         ready = self.ready
         drained: list[S] = []
@@ -203,7 +227,7 @@ class Sender(Generic[S]):
             stream_id = next(iter(ready))
             stream = ready.pop(stream_id)
             if stream.send_window <= 0:
-                # Its window shrank while it waited; WINDOW_UPDATE brings it back.
+                # The stream's window shrank while it waited; a WINDOW_UPDATE makes it ready again.
                 continue
             budget -= self._send_frame(stream)
             if stream.queue is not None and stream.send_window > 0:
@@ -214,7 +238,7 @@ class Sender(Generic[S]):
                 stream.above_low_water = False
                 drained.append(stream)
         self._count_queued(budget - _PUMP_BYTES)
-        # Owners may send from here: not before the turns are over.
+        # Owners may send from these callbacks, so they run after the turns are over.
         for stream in drained:
             stream.notify_writable()
 
@@ -226,7 +250,7 @@ class Sender(Generic[S]):
             self._on_queued(self._queued_bytes)
 
     def _send_frame(self, stream: S) -> int:
-        """One DATA frame of at most a frame's, both windows' and the queue's size."""
+        """Send one DATA frame, limited by the frame size, both windows and the queue."""
         queue = stream.queue
         assert queue is not None
         size = min(
@@ -256,7 +280,11 @@ class Sender(Generic[S]):
         return size
 
     def _header_frames(self, stream_id: int, block: bytes, flags: int) -> bytes:
-        """A header block as frames; to be written before any other block is made into frames."""
+        """Return a header block as frames.
+
+        These must be written before any other block is made into frames, because the first block
+        carries the table size update.
+        """
         if self._block_prefix:
             block = self._block_prefix + block
             self._block_prefix = b""

@@ -1,6 +1,4 @@
-"""One stream's record with its state machine (RFC 9113 5.1), and the table of a connection's
-streams.
-"""
+"""Records of streams with their state machine (RFC 9113 5.1), and a connection's table of them."""
 
 from __future__ import annotations
 
@@ -14,8 +12,9 @@ _REMEMBERED_RESETS = 512
 
 
 class StreamState(IntEnum):
-    """The RFC's states, without idle (no record yet) and reserved (push is off). One bit for each
-    side that has ended.
+    """The RFC's states, without idle (no record yet) and reserved (push is off).
+
+    Each side that has ended sets one bit.
     """
 
     OPEN = 0
@@ -25,11 +24,11 @@ class StreamState(IntEnum):
 
 
 class StreamEvent(Enum):
-    """What changes a stream's state."""
+    """Event that changes a stream's state."""
 
     END_SENT = auto()
     END_RECEIVED = auto()
-    # RST_STREAM either way, a GOAWAY that excludes the stream, or a lost connection.
+    # RST_STREAM in either direction, a GOAWAY that excludes the stream, or a lost connection.
     RESET = auto()
 
 
@@ -38,7 +37,7 @@ HALF_CLOSED_LOCAL = StreamState.HALF_CLOSED_LOCAL
 HALF_CLOSED_REMOTE = StreamState.HALF_CLOSED_REMOTE
 CLOSED = StreamState.CLOSED
 
-# END_SENT is no error when CLOSED: a call may be completed while its connection is torn down.
+# END_SENT is no error in CLOSED: a call may complete while its connection is torn down.
 TRANSITIONS: dict[StreamEvent, dict[StreamState, StreamState]] = {
     StreamEvent.END_SENT: {
         OPEN: HALF_CLOSED_LOCAL,
@@ -51,17 +50,17 @@ TRANSITIONS: dict[StreamEvent, dict[StreamState, StreamState]] = {
     },
     StreamEvent.RESET: dict.fromkeys(StreamState, CLOSED),
 }
-# A transition on the hot path is one look-up: stream.state = AFTER_END_SENT[stream.state]
+# A transition on the hot path is one look-up: stream.state = AFTER_END_SENT[stream.state].
 AFTER_END_SENT = TRANSITIONS[StreamEvent.END_SENT]
 AFTER_END_RECEIVED = TRANSITIONS[StreamEvent.END_RECEIVED]
 AFTER_RESET = TRANSITIONS[StreamEvent.RESET]
-# Masks: stream.state & REMOTE_CLOSED
+# Masks of states, as in stream.state & REMOTE_CLOSED.
 LOCAL_CLOSED = 1
 REMOTE_CLOSED = 2
 
 
 class Stream:
-    """One stream's record; calls of either role extend it."""
+    """Record of one stream; calls of both roles extend it."""
 
     __slots__ = (
         "above_low_water",
@@ -80,33 +79,36 @@ class Stream:
         self.id = stream_id
         self.state = OPEN
         self.send_window = send_window
-        # Content that windows hold back, and what ends our side after it.
+        # Content that windows hold back, and the trailers that end our side after it.
         self.queue: deque[memoryview] | None = None
         self.queued_bytes = 0
         self.trailers: bytes | None = None
         self.above_low_water = False
-        # Received, but not yet given back by WINDOW_UPDATE.
+        # Bytes received that no WINDOW_UPDATE has given back yet.
         self.unacknowledged_bytes = 0
-        # Why its window is withheld, in bits of its owner's; 0: it is not.
+        # Reasons to withhold the stream's window, as bits that its owner defines; 0 means that it
+        # is not withheld.
         self.paused = 0
-        # What content-length announced and has not come yet; None: nothing was announced.
+        # Bytes that content-length announced and that have not arrived yet; `None` if nothing was
+        # announced.
         self.remaining_content_bytes: int | None = None
 
     def notify_writable(self) -> None:
-        """The queue fell below the low-water mark, or is empty."""
+        """Handle a queue that fell below the low-water mark or became empty."""
 
     def discard_partial_input(self) -> None:
-        """The stream was reset: drop what was kept of an incomplete message."""
+        """Drop what was kept of an incomplete message, because the stream was reset."""
 
 
 S = TypeVar("S", bound=Stream)
 
 
 class StreamTable(Generic[S]):
-    """A connection's streams, all of which the client opens.
+    """Streams of a connection, all of which the client opens.
 
-    open: the records of those that are not closed, by id; last_id: the highest id ever opened;
-    last_refused_id: the highest one refused after GOAWAY, which has named last_id.
+    open: records of the streams that are not closed, by id.
+    last_id: highest id ever opened.
+    last_refused_id: highest id refused after a GOAWAY that named `last_id`.
     """
 
     def __init__(self) -> None:
@@ -116,15 +118,19 @@ class StreamTable(Generic[S]):
         self._reset_here: dict[int, None] = {}
 
     def is_idle(self, stream_id: int) -> bool:
-        """Never opened, or never to be: even ids are for push."""
+        """Return whether a stream was never opened, or never will be: even ids are for push."""
         highest = max(self.last_id, self.last_refused_id)
         return stream_id > highest or not stream_id & 1
 
     def remember_reset(self, stream_id: int) -> None:
-        """The peer may not know yet that we reset it: frames still on their way are no error."""
+        """Remember a stream that we reset.
+
+        The peer may not know yet: its frames that are still on their way are no error.
+        """
         if len(self._reset_here) >= _REMEMBERED_RESETS:
             del self._reset_here[next(iter(self._reset_here))]
         self._reset_here[stream_id] = None
 
     def was_reset_here(self, stream_id: int) -> bool:
+        """Return whether we reset a stream lately."""
         return stream_id in self._reset_here

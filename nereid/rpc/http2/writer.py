@@ -1,6 +1,6 @@
-"""What an HTTP/2 connection sends, as writes to its transport.
+"""Output of an HTTP/2 connection, as writes to its transport.
 
-What is sent within one turn of the event loop leaves in one write, unless it is written through.
+All output of one turn of the event loop leaves in one write, unless it is written through.
 """
 
 from __future__ import annotations
@@ -15,81 +15,85 @@ if TYPE_CHECKING:
 
     from nereid.rpc.http2.connection import Http2Connection
 
-# Joined up to this; above, copying costs more than the vectors save.
+# Size up to which output is joined; above it, copying costs more than the vectors save.
 _JOIN_BYTES: Final = 1 << 18
-# For a peer to read our GOAWAY.
+# Time for a peer to read our GOAWAY.
 _LINGER_S: Final = 1.0
 
 
 class Http2Writer:
-    """Of one connection on one transport; writes nothing before open() and after connection_lost().
+    """Writer of one connection on one transport.
 
-    A part of Http2Protocol, which asyncio's base class keeps from being compiled.
+    Writes nothing before open() and after connection_lost(). This is a part of Http2Protocol, which
+    cannot be compiled because of asyncio's base class.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._http2: Http2Connection[Any] | None = None
-        # None: it is not connected.
+        # Transport of the connection; `None` while it is not connected.
         self.transport: asyncio.Transport | None = None
         self._descriptor = -1
-        # What is sent leaves at the end of this turn anyway.
+        # True if output leaves at the end of this turn anyway.
         self._scheduled = False
-        # The transport takes no more.
+        # True if the transport's buffer is full.
         self._paused = False
         self._closing = False
 
     def open(self, transport: asyncio.Transport, http2: Http2Connection[Any]) -> None:
+        """Begin to write to a transport."""
         self._http2 = http2
         self.transport = transport
         self._descriptor = descriptor_of(transport)
         self.wake()
 
     def connection_lost(self) -> None:
+        """Stop writing: the transport is closed."""
         self.transport = None
 
     def set_paused(self, paused: bool) -> None:
+        """Stop writing while the transport's buffer is full, or go on."""
         self._paused = paused
         if self._http2 is not None:
             self._http2.sender.set_blocked(paused)
 
     def close(self) -> None:
-        """Write what there is, then close; a peer that does not read is cut off soon after."""
+        """Write all output, then close; a peer that does not read is cut off soon after."""
         self._closing = True
         self.wake()
 
     # --- turns
 
     def begin_turn(self) -> None:
-        """What is sent from now on leaves with end_turn()."""
+        """Begin a turn: output from now on leaves with end_turn()."""
         self._scheduled = True
 
     def wake(self) -> None:
-        """There is something to send."""
+        """Schedule a write at the end of the turn, because there is output."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self.end_turn)
 
     def write_through(self, send: Callable[[bytes], None], message: bytes) -> None:
-        """Call send, and write what it sends at once rather than at the end of this turn."""
+        """Call `send`, and write its output at once rather than at the end of this turn."""
         scheduled, self._scheduled = self._scheduled, True
         send(message)
         self.end_turn()
         self._scheduled = scheduled
 
     def flush(self) -> None:
-        """Write what there is at once rather than at the end of this turn."""
+        """Write all output at once rather than at the end of this turn."""
         scheduled = self._scheduled
         self.end_turn()
         self._scheduled = scheduled
 
     def end_turn(self) -> None:
-        """Write what there is, and close the transport if that was the last of it."""
+        """Write all output, and close the transport if that was the last of it."""
         transport, http2 = self.transport, self._http2
         if transport is None or http2 is None:
             return
         sender = http2.sender
-        # What these say, data_to_send() would find as well, for the price of a call.
+        # data_to_send() checks the same two fields; checking them here first saves a call.
         while sender.out or sender.ready:
             out = http2.data_to_send()
             if not out or transport.is_closing():
@@ -104,7 +108,7 @@ class Http2Writer:
                 break
         self._scheduled = False
         control = http2.control
-        # Refusing, it is drained when the last response is out.
+        # A connection that refuses streams is drained when the last response is out.
         if (
             self._closing
             or control.error is not None

@@ -1,7 +1,7 @@
 """Links: many items to a frame, on one long-lived stream.
 
-What is sent within one turn of the event loop leaves together. There are no timers. A link knows
-nothing of what its items mean.
+All items that are sent within one turn of the event loop leave together. There are no timers. A
+link knows nothing of the meaning of its items.
 
     state    event                       next state, callback
     DOWN     the stream opened           UP, on_up
@@ -9,9 +9,9 @@ nothing of what its items mean.
     DOWN     (dialled links only)        the stream is opened again after a back-off
     any      close()                     DOWN for good, no callback
 
-A dialled link begins DOWN; an accepted one begins UP, and DOWN is final. What is sent while a link
-is DOWN is dropped, and what was in flight when it broke is lost: the owner, which alone knows which
-requests have no response yet, sends those again on_up.
+A dialled link begins DOWN; an accepted one begins UP, and DOWN is final. Items sent while a link is
+DOWN are dropped, and items in flight when it breaks are lost. Only the owner knows which requests
+have no response yet, so it sends those again on_up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ Out = TypeVar("Out")
 
 
 class Link(Generic[Out]):
-    """One end of a link, of either kind. Used from the event loop's thread only."""
+    """One end of a link, dialled, accepted or in memory.
+
+    Used on the event loop's thread only.
+    """
 
     def __init__(
         self,
@@ -48,10 +51,11 @@ class Link(Generic[Out]):
 
     @property
     def pending(self) -> int:
-        """Items not yet handed to the stream."""
+        """Number of items that were not yet passed to the stream."""
         return len(self._items)
 
     def send(self, item: Out) -> None:
+        """Send an item at the end of this turn of the event loop; dropped if the link is down."""
         if self.up:
             self._items.append(item)
             if not self._scheduled:
@@ -59,8 +63,9 @@ class Link(Generic[Out]):
                 self._loop.call_soon(self._flush)
 
     def send_now(self, item: Out) -> None:
-        """Send, and hand over at once all that was sent, for an owner that knows that nothing more
-        is coming.
+        """Send an item, and pass all pending items to the stream at once.
+
+        For owners that know that no other item follows in this turn.
         """
         if self.up:
             self._items.append(item)
@@ -68,7 +73,7 @@ class Link(Generic[Out]):
             self._flush()
 
     def close(self) -> None:
-        """Send what is pending, then end the link; on_down is called at the other end only."""
+        """Send pending items, then end the link; on_down is called at the other end only."""
         raise NotImplementedError
 
     async def drain(self) -> None:
@@ -85,7 +90,7 @@ class Link(Generic[Out]):
         raise NotImplementedError
 
     def _wake_drainers(self) -> None:
-        """Each checks by itself whether it is done."""
+        """Wake all waiters of drain(); each checks by itself whether it is done."""
         waiting, self._drained = self._drained, []
         for done in waiting:
             if not done.done():
@@ -95,17 +100,15 @@ class Link(Generic[Out]):
         try:
             self.on_items(items)
         except Exception:
-            log.exception(
-                "a link's receiver failed; what it was given is lost: items=%d", len(items)
-            )
+            log.exception("receiver of a link failed; its items are lost: items=%d", len(items))
 
     def _on_broken(self) -> None:
-        """The stream broke, or the other end closed it."""
+        """Go down because the stream broke, or because the other end closed it."""
         if self._set_down():
             self.on_down()
 
     def _set_down(self) -> bool:
-        """Drop what is pending; returns whether the link was up."""
+        """Drop pending items; return whether the link was up."""
         was_up, self.up = self.up, False
         self._items.clear()
         self._scheduled = False

@@ -8,12 +8,12 @@ from nereid.rpc.links.link import Link, Out
 
 
 class _MemoryLink(Link[Out]):
-    """One of two ends."""
+    """One of the two ends of a link in memory."""
 
     def __init__(self) -> None:
         super().__init__(_ignore, _nothing, _nothing)
         self._peer: _MemoryLink[Any] = self
-        # Whose items are handed over before those of this end.
+        # End whose items are handed over before those of this end.
         self._precedent: _MemoryLink[Any] | None = None
 
     def connect(self, peer: _MemoryLink[Any], *, goes_first: bool) -> None:
@@ -32,7 +32,8 @@ class _MemoryLink(Link[Out]):
         if self._items:
             super().send_now(item)
         elif self.up:
-            # Nothing is buffered: no turn of the event loop, and nobody waits in drain().
+            # Deliver without a turn of the event loop: nothing is buffered, so nobody waits in
+            # drain().
             self._peer.receive_items([item])
 
     # --- for the other end
@@ -45,7 +46,7 @@ class _MemoryLink(Link[Out]):
             self._deliver(items)
 
     def hand_over(self) -> None:
-        """Deliver what was sent to the other end."""
+        """Deliver the items sent at this end to the other end."""
         self._scheduled = False
         if self._items:
             items, self._items = self._items, []
@@ -66,11 +67,13 @@ class _MemoryLink(Link[Out]):
 
 
 def memory_links() -> tuple[Link[Any], Link[Any]]:
-    """Two ends of a link, both up, the client's first. The ends exist before their owners do: those
-    set on_items, on_up and on_down within the same turn of the event loop.
+    """Return the two ends of a link, both up, the client's end first.
 
-    Of what both send within a turn, the requests are handed over first: others can work on them
-    while responses are read.
+    The ends exist before their owners do: the owners set on_items, on_up and on_down within the
+    same turn of the event loop.
+
+    If both ends send within a turn, the client's items, which are requests, are handed over first:
+    others can work on them while responses are read.
     """
     one: _MemoryLink[Any] = _MemoryLink()
     other: _MemoryLink[Any] = _MemoryLink()

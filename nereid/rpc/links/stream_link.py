@@ -25,17 +25,25 @@ log = logging.getLogger("nereid.rpc")
 In = TypeVar("In")
 
 _BACKOFF = BackoffOptions(first_s=0.02, largest_s=1.0)
-# Larger items have a frame of their own: what gathers while the other end does not read has no
-# bound, but messages have one, and both ends hold a frame as a whole.
+# Size limit of a frame; a larger item has a frame of its own. Items gather without a bound while
+# the other end does not read, but messages have a bound, and both ends hold a frame as a whole.
 _FRAME_BYTES = 4 << 20
 
 
 class Codec(Protocol[Out, In]):
-    """Items to a frame's bytes, and back. size_bytes: about what an item adds to a frame."""
+    """Translation of items to the bytes of a frame, and back."""
 
-    def size_bytes(self, item: Out) -> int: ...
-    def encode(self, items: list[Out]) -> bytes: ...
-    def decode(self, frame: bytes) -> list[In]: ...
+    def size_bytes(self, item: Out) -> int:
+        """Return roughly how many bytes an item adds to a frame."""
+        ...
+
+    def encode(self, items: list[Out]) -> bytes:
+        """Return the frame of these items."""
+        ...
+
+    def decode(self, frame: bytes) -> list[In]:
+        """Return the items of a frame; any exception ends the stream."""
+        ...
 
 
 class _Writer(Protocol):
@@ -45,7 +53,7 @@ class _Writer(Protocol):
 
 
 class _StreamLink(Link[Out]):
-    """A link over a stream's either end."""
+    """Link over a stream, for either end of it."""
 
     def __init__(
         self,
@@ -66,7 +74,7 @@ class _StreamLink(Link[Out]):
         if writer is None or not self._items:
             self._scheduled = False
         elif writer.buffered_bytes:
-            # Blocked: `_scheduled` stays set, and on_writable comes back here.
+            # The stream is blocked: `_scheduled` stays set, and on_writable calls this again.
             return
         else:
             self._scheduled = False
@@ -79,7 +87,7 @@ class _StreamLink(Link[Out]):
             self._wake_drainers()
 
     def _pop_frame(self) -> list[Out]:
-        """The next items, from the oldest, that share a frame."""
+        """Remove and return the next items, from the oldest, that share a frame."""
         items = self._items
         if len(items) > 1:
             left = _FRAME_BYTES
@@ -115,7 +123,7 @@ class _StreamLink(Link[Out]):
 
 
 class _DialledLink(_StreamLink[Out]):
-    """The client's end, which opens the stream again whenever it ends."""
+    """Client's end of a link, which opens the stream again whenever it ends."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (as dial_link)
         self,
@@ -188,7 +196,7 @@ class _DialledLink(_StreamLink[Out]):
 
 
 class _AcceptedLink(_StreamLink[Out]):
-    """The server's end, inside a stream handler."""
+    """Server's end of a link, inside a stream handler."""
 
     def __init__(
         self,
@@ -236,7 +244,7 @@ def dial_link(  # noqa: PLR0913 (by keyword)
     on_up: Callable[[], None],
     on_down: Callable[[], None],
 ) -> Link[Out]:
-    """A link to a server's stream method, which comes back after every break until it is closed."""
+    """Return a link to a server's stream method that is opened again until it is closed."""
     return _DialledLink(channel, path, codec, tuple(metadata), on_items, on_up, on_down)
 
 
@@ -247,5 +255,5 @@ def accept_link(
     on_items: Callable[[list[In]], None],
     on_down: Callable[[], None],
 ) -> Link[Out]:
-    """The server's end of a link; for use inside a stream handler."""
+    """Return the server's end of a link, for use inside a stream handler."""
     return _AcceptedLink(call, codec, on_items, on_down)

@@ -1,5 +1,5 @@
-"""Sockets, time and what peers may use: addresses, listeners, back-off, stall detection, budgets,
-bounded decompression.
+"""Sockets, time and the resources of peers.
 
-Nothing here knows HTTP or gRPC.
+Addresses, listeners, back-off, stall detection, budgets, bounded decompression. Nothing here knows
+HTTP or gRPC.
 """

@@ -6,19 +6,20 @@ import ipaddress
 from typing import Final
 
 _HIGHEST_PORT: Final = 65535
-# Who shares a network of this many bits counts as one client: it is what one customer gets.
+# All hosts of an IPv6 network with a prefix of this length count as one client, because one
+# customer gets such a network.
 _IPV6_CLIENT_BITS: Final = 64
 
 
 def unix_path(address: str) -> str | None:
-    """The socket's path, or None for a TCP address."""
+    """Return the path of a Unix socket's address, or None for a TCP address."""
     if not address.startswith("unix:"):
         return None
     return address[5:].removeprefix("//")
 
 
 def is_local(address: str) -> bool:
-    """Whether only processes of this host can connect to an address, or from it."""
+    """Return whether only processes of this host can connect to an address, or from it."""
     if unix_path(address) is not None:
         return True
     host, _ = host_and_port(address)
@@ -29,12 +30,16 @@ def is_local(address: str) -> bool:
 
 
 def host_of(address: str) -> str:
-    """An address without its port, which changes with each connection."""
+    """Return an address without its port, which changes with each connection."""
     return address if unix_path(address) is not None else address.rpartition(":")[0]
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Raises ValueError for what is not a TCP address."""
+    """Split a TCP address.
+
+    Raises:
+        ValueError: the text is not host:port.
+    """
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit():
         raise ValueError(f"{address!r} is not host:port")
@@ -44,7 +49,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def is_address(text: str) -> bool:
-    """Whether it is host:port, [v6]:port or unix:/path."""
+    """Return whether a text is host:port, [v6]:port or unix:/path."""
     path = unix_path(text)
     if path is not None:
         return bool(path)
@@ -56,12 +61,12 @@ def is_address(text: str) -> bool:
 
 
 def authority_of(address: str) -> str:
-    """The authority of requests to a server there; a unix socket's is localhost."""
+    """Return the authority of requests to a server; localhost for a Unix socket."""
     return address if unix_path(address) is None else "localhost"
 
 
 def text_of(peer: object) -> str:
-    """A socket's name as an address."""
+    """Return a socket's name, as the socket module gives it, as an address."""
     if isinstance(peer, tuple):
         host, port = peer[0], peer[1]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -71,10 +76,10 @@ def text_of(peer: object) -> str:
 
 
 def client_of(peer: str) -> str:
-    """Who is behind a peer's address, for limits and rights: its host without the port.
+    """Return the client behind a peer's address, for limits and rights: its host without the port.
 
-    An IPv6 host counts by its network of 64 bits, an IPv4 host the same over both. Empty for a unix
-    socket and within the process.
+    An IPv6 host counts by its network of 64 bits, and an IPv4 host is the same client over IPv6.
+    The name is empty for a Unix socket and within the process.
     """
     if peer.startswith("unix:"):
         return ""

@@ -1,7 +1,7 @@
-"""Sockets bound to addresses, for who accepts there.
+"""Sockets bound to addresses, for processes that accept connections there.
 
-A unix socket has the mode that the process's umask leaves, or 0600 if it is private. A stale one is
-replaced, a live one is an error, and ours is removed on close.
+A Unix socket has the mode that the process's umask leaves, or 0600 if it is private. A stale socket
+is replaced, a live one is an error, and ours is removed on close.
 """
 
 from __future__ import annotations
@@ -19,18 +19,22 @@ from nereid.rpc.net.address import host_and_port
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Of connections that wait to be accepted; the system may allow less (net.core.somaxconn). All
-# clients of a process that is being restarted wait there at once.
+# Limit of connections that wait to be accepted; the system may allow fewer (net.core.somaxconn).
+# All clients of a process that is being restarted wait there at once.
 BACKLOG: Final = 4096
 _PROBE_S: Final = 1.0
 _PASSIVE: Final[Any] = {"type": socket.SOCK_STREAM, "flags": socket.AI_PASSIVE}
 
 
 class UnixClaim:
-    """A unix socket's path: removes a stale socket there, and ours when released."""
+    """Claim of a Unix socket's path: removes a stale socket there, and ours when released."""
 
     def __init__(self, path: str) -> None:
-        """Raises OSError if a live server listens at the path, or it is no socket."""
+        """Claim a path.
+
+        Raises:
+            OSError: a live server listens at the path, or the file there is not a socket.
+        """
         self._path = path
         self._inode: int | None = None
         try:
@@ -44,11 +48,11 @@ class UnixClaim:
         os.unlink(path)  # noqa: PTH108 (likewise)
 
     def bound(self) -> None:
-        """Our socket is bound now."""
+        """Remember our socket at the path, which is now bound."""
         self._inode = os.stat(self._path).st_ino  # noqa: PTH116 (likewise)
 
     def release(self) -> None:
-        """Remove the socket, if it still is ours."""
+        """Remove the socket if it is still ours."""
         with contextlib.suppress(OSError):
             if self._inode == os.stat(self._path).st_ino:  # noqa: PTH116 (likewise)
                 os.unlink(self._path)  # noqa: PTH108 (likewise)
@@ -56,7 +60,7 @@ class UnixClaim:
 
 def _stale(path: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        # A listener whose queue is full makes a connection wait.
+        # The time is limited, because a listener whose queue is full makes a connection wait.
         probe.settimeout(_PROBE_S)
         try:
             probe.connect(path)
@@ -68,11 +72,12 @@ def _stale(path: str) -> bool:
 
 
 def bind_unix(path: str, *, private: bool = False, listening: bool = True) -> socket.socket:
-    """A socket at a path that is claimed; raises OSError."""
+    """Return a socket at a path that is claimed; raises OSError."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if private:
-            # Linux gives the file the socket's own mode: there is no moment at which it is open.
+            # Linux gives the file the mode of the socket, so there is no moment at which it is open
+            # to others.
             os.fchmod(sock.fileno(), 0o600)
         sock.bind(path)
         if listening:
@@ -87,30 +92,36 @@ def bind_unix(path: str, *, private: bool = False, listening: bool = True) -> so
 async def bind_all_tcp(
     address: str, *, reuse_port: bool, listening: bool = True
 ) -> list[socket.socket]:
-    """One socket for each of the host's addresses, all with the same port; raises OSError."""
+    """Return a socket for each of the host's addresses, all with one port; raises OSError."""
     host, port = host_and_port(address)
-    found = await asyncio.get_running_loop().getaddrinfo(host or None, port, **_PASSIVE)
-    return _bind_found(found, reuse_port=reuse_port, listening=listening)
+    infos = await asyncio.get_running_loop().getaddrinfo(host or None, port, **_PASSIVE)
+    return _bind_found(infos, reuse_port=reuse_port, listening=listening)
 
 
 def check_tcp(address: str, *, reuse_port: bool) -> None:
-    """Raises OSError: nothing can listen there now. Blocks while the host is looked up."""
+    """Check that a process can listen at an address now.
+
+    Blocks while the host is looked up.
+
+    Raises:
+        OSError: nothing can listen there.
+    """
     host, port = host_and_port(address)
-    found = socket.getaddrinfo(host or None, port, **_PASSIVE)
-    for sock in _bind_found(found, reuse_port=reuse_port, listening=False):
+    infos = socket.getaddrinfo(host or None, port, **_PASSIVE)
+    for sock in _bind_found(infos, reuse_port=reuse_port, listening=False):
         sock.close()
 
 
 def _bind_found(
-    found: Sequence[tuple[Any, ...]], *, reuse_port: bool, listening: bool
+    infos: Sequence[tuple[Any, ...]], *, reuse_port: bool, listening: bool
 ) -> list[socket.socket]:
-    """found: by getaddrinfo()."""
+    """Bind a socket to each address in `infos`, a result of getaddrinfo()."""
     sockets: list[socket.socket] = []
     try:
-        for family, where in dict.fromkeys((each[0], each[4]) for each in found):
+        for family, where in dict.fromkeys((info[0], info[4]) for info in infos):
             port = sockets[0].getsockname()[1] if sockets else where[1]
-            each = (where[0], port, *where[2:])
-            sockets.append(_bind_tcp(family, each, reuse_port=reuse_port, listening=listening))
+            target = (where[0], port, *where[2:])
+            sockets.append(_bind_tcp(family, target, reuse_port=reuse_port, listening=listening))
     except OSError:
         for sock in sockets:
             sock.close()
@@ -128,7 +139,7 @@ def _bind_tcp(family: int, where: Any, *, reuse_port: bool, listening: bool) -> 
 
 
 def _bind_silently(family: int, where: Any, *, reuse_port: bool) -> socket.socket:
-    """As socket.create_server, but it does not listen."""
+    """Bind a socket like socket.create_server(), but without listening."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -138,7 +149,8 @@ def _bind_silently(family: int, where: Any, *, reuse_port: bool) -> socket.socke
         sock.bind(where)
         host, port, *rest = sock.getsockname()
         if where[1] != port:
-            # A port that was not asked for by its number is given up when listening ends.
+            # Bind again by the port's number: a port that the system chose is given up when
+            # listening ends.
             with sock:
                 return _bind_silently(family, (host, port, *rest), reuse_port=reuse_port)
     except OSError:

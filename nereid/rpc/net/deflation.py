@@ -1,4 +1,7 @@
-"""Compression in slices, of what would take long at once. A ZlibQueue runs it."""
+"""Compression in slices, of content that would take long at once.
+
+A ZlibQueue runs it.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Compressed in one go: some milliseconds.
+# Bytes compressed at once, which takes some milliseconds.
 _SLICE_BYTES: Final = 262_144
 
 
 class Deflation:
-    """One content that is being compressed."""
+    """Content that is being compressed."""
 
     def __init__(
         self,
@@ -21,15 +24,15 @@ class Deflation:
         window_bits: int,
         level: int = zlib.Z_DEFAULT_COMPRESSION,
     ) -> None:
-        """window_bits: zlib's number for the format."""
+        """Begin a compression; `window_bits` is zlib's number for the format."""
         self._stream = zlib.compressobj(level, zlib.DEFLATED, window_bits)
         self._parts = [memoryview(part) for part in reversed(parts) if part]
         self._pieces: list[bytes] = []
-        # All is compressed.
+        # True when all parts are compressed.
         self.done = False
 
     def deflate(self, size_bytes: int = _SLICE_BYTES) -> None:
-        """Compress about so many bytes more."""
+        """Compress about `size_bytes` more of the input."""
         while self._parts and size_bytes > 0:
             part = self._parts.pop()
             if len(part) > size_bytes:
@@ -42,5 +45,5 @@ class Deflation:
             self.done = True
 
     def content(self) -> bytes:
-        """What came out, once it is done."""
+        """Return the compressed content, once it is done."""
         return b"".join(self._pieces)

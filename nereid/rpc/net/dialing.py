@@ -1,4 +1,4 @@
-"""From an address to a connection: to a unix socket or a host, in clear or with TLS."""
+"""Connections to addresses: to a Unix socket or a host, in clear or with TLS."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 
     from nereid.rpc.net.tls_files import Tls
 
-    # All IP addresses of a host in the order in which to try them. Raises OSError.
+    # Function that returns all IP addresses of a host, in the order in which to try them. Raises
+    # OSError.
     LookUp = Callable[[str], Awaitable[list[str]]]
 
 _Protocol = TypeVar("_Protocol", bound=asyncio.Protocol)
 
 
 def connect(address: str, timeout_s: float, tls: Tls | None = None) -> socket.socket:
-    """Connect, and block meanwhile. Raises OSError."""
+    """Connect to an address and block meanwhile; raises OSError."""
     path = unix_path(address)
     if path is None:
         connected = socket.create_connection(host_and_port(address), timeout_s)
@@ -43,29 +44,33 @@ def connect(address: str, timeout_s: float, tls: Tls | None = None) -> socket.so
 
 
 async def look_up(host: str) -> list[str]:
-    """Ask the system's resolver; an IP address is its own. Raises OSError."""
+    """Return a host's addresses from the system's resolver; an IP address is its own.
+
+    Raises:
+        OSError: the name cannot be resolved.
+    """
     try:
         ipaddress.ip_address(host)
     except ValueError:
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys(_text_of(sockaddr) for *_, sockaddr in found))
+        infos = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(_text_of(sockaddr) for *_, sockaddr in infos))
     return [host]
 
 
 def _text_of(sockaddr: tuple[object, ...]) -> str:
-    """An address without its port; link-local ones are of an interface."""
+    """Return an address without its port; a link-local one includes its interface."""
     host, scope = str(sockaddr[0]), sockaddr[3] if len(sockaddr) > 3 else 0
     return f"{host}%{scope}" if scope and "%" not in host else host
 
 
 class Dialer:
-    """Connects to one address, in an event loop.
+    """Dialler of one address, in an event loop.
 
-    A look-up of the host's name has the time limit for itself, and so has each of its addresses:
-    neither a slow resolver nor a host that is silent takes the others' time. A resolver's thread
-    cannot be interrupted: of a look-up that takes longer, the next attempt gets the result, as one
-    begun anew would be as slow.
+    The time limit applies to a look-up of the host's name on its own, and to each of its addresses
+    on its own: neither a slow resolver nor a silent host uses up the others' time. A resolver's
+    thread cannot be interrupted. The result of a look-up that takes longer goes to the next
+    attempt, because a new look-up would be as slow.
     """
 
     def __init__(self, address: str, timeout_s: float, look_up: LookUp = look_up) -> None:
@@ -75,7 +80,7 @@ class Dialer:
         self._pending_lookup: asyncio.Future[list[str]] | None = None
 
     async def connect(self, factory: Callable[[], _Protocol], tls: Tls | None) -> _Protocol:
-        """The protocol of a new connection; a host's addresses are tried in their order.
+        """Connect, and return the new connection's protocol; a host's addresses are tried in order.
 
         Raises:
             TimeoutError: the time limit passed.
@@ -94,11 +99,11 @@ class Dialer:
             return protocol
         host, port = host_and_port(self._address)
         failure: OSError = TimeoutError()
-        for each in await self._addresses_of(host):
+        for ip_address in await self._addresses_of(host):
             try:
                 async with asyncio.timeout(self._timeout_s):
                     _, protocol = await loop.create_connection(
-                        factory, each, port, ssl=context, server_hostname=name
+                        factory, ip_address, port, ssl=context, server_hostname=name
                     )
             except OSError as error:
                 failure = error
@@ -107,7 +112,7 @@ class Dialer:
         raise failure
 
     async def close(self) -> None:
-        """Give up what is being looked up."""
+        """Give up the look-up in progress."""
         if self._pending_lookup is not None:
             self._pending_lookup.cancel()
             await asyncio.gather(self._pending_lookup, return_exceptions=True)
@@ -121,13 +126,16 @@ class Dialer:
         lookup, self._pending_lookup = self._pending_lookup, None
         try:
             return lookup.result()
-        # A name may be none that DNS can have.
+        # The name may be one that DNS cannot have.
         except UnicodeError as error:
             raise OSError(str(error)) from error
 
 
 def _certificate_name(address: str, tls: Tls) -> str:
-    """The name that the server's certificate has to have; a unix socket's is localhost."""
+    """Return the name that the server's certificate must have.
+
+    A Unix socket's is localhost.
+    """
     if tls.server_name is not None:
         return tls.server_name
     return "localhost" if unix_path(address) is not None else host_and_port(address)[0]

@@ -1,8 +1,9 @@
-"""TLS handshakes of accepted connections, a few in a turn of the event loop.
+"""TLS handshakes of accepted connections, a few in each turn of the event loop.
 
-A signature with an RSA key takes milliseconds, in which the loop serves nobody else. What a client
-sends during its handshake therefore waits for its turn, in which clients are served one after the
-other, however it cuts its messages. After the handshake nothing stands between socket and TLS.
+A signature with an RSA key takes milliseconds, during which the loop serves nobody else. Data that
+a client sends during its handshake therefore waits for its turn, and clients are served one after
+the other, however they cut their messages. After the handshake nothing stands between the socket
+and TLS.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ if TYPE_CHECKING:
     from nereid.rpc.net.limits.fair_queue import Ticket
     from nereid.rpc.net.tls_files import Tls
 
-# A turn that has taken so long takes no more messages.
+# Time after which a turn takes no more messages.
 _TURN_S: Final = 0.002
 _BUFFER_BYTES: Final = 16_384
 
 
 class HandshakeTurns:
-    """What waits to be processed at one address. Belongs to one event loop, half of whose time it
-    leaves to others.
+    """Handshake data that waits to be processed at one address.
+
+    Belongs to one event loop, and leaves half of the loop's time to others.
     """
 
     def __init__(self, turn_s: float = _TURN_S) -> None:
@@ -36,14 +38,14 @@ class HandshakeTurns:
         self._next_turn: asyncio.Handle | None = None
 
     def add(self, peer: str, process: Callable[[], None]) -> Ticket[Callable[[], None]]:
-        """Call process in a later turn; peer is the client that it is for."""
+        """Call `process` in a later turn, on behalf of the client `peer`."""
         ticket = self._waiting.add(peer, 0, process)
         if self._next_turn is None:
             self._next_turn = asyncio.get_running_loop().call_soon(self._run_turn)
         return ticket
 
     def discard(self, ticket: Ticket[Callable[[], None]]) -> None:
-        """It need not be called any more."""
+        """Remove a waiting call, if it is still there."""
         self._waiting.discard(ticket)
 
     def _run_turn(self) -> None:
@@ -63,7 +65,7 @@ async def accept_tls(
     tls: Tls,
     turns: HandshakeTurns,
 ) -> None:
-    """Make the handshake with an accepted connection, then connect it to a new protocol.
+    """Do the handshake of an accepted connection, then connect it to a new protocol.
 
     Raises:
         OSError: the handshake failed, or took too long.
@@ -81,7 +83,7 @@ async def accept_tls(
         )
     )
     try:
-        # The task's first step puts TLS in the place of the gate.
+        # The first step of the task replaces the gate by TLS.
         while transport.get_protocol() is gate and not handshake.done():  # noqa: ASYNC110
             await asyncio.sleep(0)
         if not handshake.done():
@@ -102,7 +104,7 @@ async def accept_tls(
 
 
 class _Gate(asyncio.BufferedProtocol):
-    """Stands between a socket and TLS until the handshake is done."""
+    """Protocol between a socket and TLS until the handshake is done."""
 
     def __init__(self, peer: str, turns: HandshakeTurns) -> None:
         self._peer = peer
@@ -110,13 +112,13 @@ class _Gate(asyncio.BufferedProtocol):
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._transport: asyncio.Transport
         self._tls: Any = None
-        # Not processed yet.
+        # Data that was received and not yet processed.
         self._received = bytearray()
         self._ticket: Ticket[Callable[[], None]] | None = None
         self._lost = False
 
     def stand_before(self, tls: asyncio.BaseProtocol) -> None:
-        """Hand on to TLS, which has taken the place of this protocol."""
+        """Pass data on to TLS, which has taken the place of this protocol."""
         self._tls = tls
         self._transport.set_protocol(self)
         if self._lost:
@@ -125,7 +127,7 @@ class _Gate(asyncio.BufferedProtocol):
             self._wait_for_turn()
 
     def step_aside(self) -> None:
-        """The handshake is done."""
+        """Put TLS in the place of this protocol, because the handshake is done."""
         if self._ticket is not None:
             self._turns.discard(self._ticket)
         self._process()
@@ -184,8 +186,9 @@ class _Gate(asyncio.BufferedProtocol):
 
 
 class _EarlyData(asyncio.Protocol):
-    """In the place of a connection's protocol until it is told of its connection: keeps what comes
-    with the end of the handshake.
+    """Placeholder for a connection's protocol until that gets its connection.
+
+    Keeps the data that comes with the end of the handshake.
     """
 
     def __init__(self) -> None:
@@ -195,5 +198,5 @@ class _EarlyData(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.data += data
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the why is the same)
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (any reason)
         self.lost = True

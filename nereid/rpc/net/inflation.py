@@ -1,6 +1,6 @@
 """Decompression within bounds, in slices: a few bytes may become thousands of times as many.
 
-An Inflation is one compressed content. Large ones are run by a ZlibQueue.
+An Inflation is one compressed content. A ZlibQueue runs large ones.
 """
 
 from __future__ import annotations
@@ -10,27 +10,29 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-# Inflated in one go by the thread: some milliseconds.
+# Bytes that the thread inflates at once, which takes some milliseconds.
 _SLICE_BYTES: Final = 1 << 20
-# zlib copies what it leaves of its input.
+# Sizes of input pieces: zlib copies the part of its input that it leaves.
 _INPUT_BYTES: Final = 1 << 16
 _FIRST_INPUT_BYTES: Final = 1 << 9
 _GZIP_BITS: Final = 31
 _GZIP_MAGIC: Final = b"\x1f\x8b"
-# Of output, as which each member of a gzip content counts.
+# Output bytes as which each member of a gzip content counts.
 _MEMBER_BYTES: Final = 1 << 12
-# Up to here a content may be as repetitive as it likes: a tensor of zeros is no attack.
+# Size up to which the ratio is not limited: a tensor of zeros is no attack.
 _FREE_BYTES: Final = 64 << 20
 
 
 class InflatedTooLargeError(Exception):
-    """More would come out than may."""
+    """The content would become larger than allowed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InflationLimits:
-    """max_ratio: how many times as large as its compressed form a content may be, past the first
-    64 MiB; None: any number. deflate's largest is 1032.
+    """Limits of an inflated content.
+
+    max_ratio: maximum ratio of the size to the compressed size, beyond the first 64 MiB; None means
+        no limit. The largest ratio of deflate is 1032.
     """
 
     max_bytes: int
@@ -38,10 +40,10 @@ class InflationLimits:
 
 
 class Inflation:
-    """One content that is being decompressed."""
+    """Content that is being decompressed."""
 
     def __init__(self, data: bytes, window_bits: int, limits: InflationLimits) -> None:
-        """window_bits: zlib's number for the format."""
+        """Begin a decompression; `window_bits` is zlib's number for the format."""
         self._stream = zlib.decompressobj(window_bits)
         self._has_members = window_bits >= _GZIP_BITS and data[:2] == _GZIP_MAGIC
         self._members = 1
@@ -56,22 +58,22 @@ class Inflation:
         self._largest_bytes = largest
         self.max_bytes = limits.max_bytes
         self.inflated_bytes = 0
-        # Nothing more will come out.
+        # True when no more output will come.
         self.done = False
 
     @property
     def intact(self) -> bool:
-        """Whether the format's own end was seen, with nothing behind it."""
+        """True if the format's own end was seen, with nothing behind it."""
         return self._stream.eof and self._at == len(self._data)
 
     def inflate(self, size_bytes: int = _SLICE_BYTES) -> None:
-        """Inflate about so much more, or all that is left.
+        """Inflate about `size_bytes` more, or all that is left.
 
         Raises:
-            zlib.error: the content is damaged; what came out before is kept.
-            InflatedTooLargeError: it would exceed its limits.
+            zlib.error: the content is damaged; the output before the damage is kept.
+            InflatedTooLargeError: the content would exceed its limits.
         """
-        # Members may be empty: each counts as what it costs.
+        # Members may be empty, so each counts as the bytes that it costs.
         stop_at = self.inflated_bytes + size_bytes
         stop_after = self._members + size_bytes // _MEMBER_BYTES
         while not self.done and self.inflated_bytes < stop_at and self._members <= stop_after:
@@ -81,7 +83,7 @@ class Inflation:
                 piece = self._data[self._at : self._at + self._piece_bytes]
                 self._at += len(piece)
                 self._piece_bytes = min(2 * self._piece_bytes, _INPUT_BYTES)
-            # One byte more than allowed tells apart what fits exactly.
+            # One byte more than allowed distinguishes a content that fits exactly.
             allowed = min(stop_at - self.inflated_bytes, self._largest_bytes + 1)
             before = stream.copy()
             try:
@@ -93,7 +95,7 @@ class Inflation:
             self._tail = stream.unconsumed_tail
             self._keep(out)
             if stream.eof:
-                # What is left of the piece is read again, by the next member.
+                # The next member reads the rest of the piece again.
                 self._tail = b""
                 self._at -= len(stream.unused_data)
                 self._begin_member()
@@ -113,20 +115,22 @@ class Inflation:
         if self._has_members and bytes(self._data[self._at : self._at + 2]) == _GZIP_MAGIC:
             self._stream = zlib.decompressobj(_GZIP_BITS)
             self._members += 1
-            # zlib copies what follows the end: of small members little.
+            # zlib copies the input behind a member's end, so begin with small pieces.
             self._piece_bytes = _FIRST_INPUT_BYTES
         else:
             self.done = True
 
     def content(self) -> bytes:
-        """What came out; the inflation is of no use afterwards."""
-        # Not copied: BytesIO hands out the bytes that it wrote to.
+        """Return the inflated content; the inflation must not be used afterwards."""
+        # BytesIO hands out the bytes that it wrote to, without a copy.
         return self._content.getvalue()
 
 
 def _until_damage(stream: zlib._Decompress, piece: bytes | memoryview, allowed: int) -> bytes:
-    """What comes out of a damaged piece before the damaged byte, such as all where the checksum at
-    the end is wrong: zlib has it, and Python drops it. allowed: as many bytes at most.
+    """Return the output of a damaged piece before the damaged byte, at most `allowed` bytes.
+
+    That is all of it if only the checksum at the end is wrong: zlib has the output, and Python
+    drops it.
     """
     out = bytearray()
     while len(piece) > 1 and len(out) < allowed:

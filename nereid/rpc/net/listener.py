@@ -1,10 +1,10 @@
-"""Accepts connections for any protocol: TCP or unix, clear or TLS. Knows nothing of HTTP or gRPC.
+"""Accepts connections for any protocol: TCP or Unix, clear or TLS. Knows nothing of HTTP or gRPC.
 
-Connections are accepted here rather than by the event loop. uvloop accepts one in a turn, so that
-under load a thousand new ones wait for seconds. It drops failed TLS handshakes without a log line,
-and makes as many in a turn as clients ask for (see handshakes); here a client that stalls in its
-handshake holds a socket for a few seconds and nothing else. And a port that several processes share
-(see shared_ports) takes a decision for each connection.
+Connections are accepted here rather than by the event loop, for three reasons. uvloop accepts one
+connection in a turn, so that under load a thousand new ones wait for seconds. It drops failed TLS
+handshakes without a log line, and makes as many in a turn as clients ask for (see handshakes); here
+a client that stalls in its handshake holds a socket for a few seconds and nothing else. And a port
+that several processes share (see shared_ports) needs a decision for each connection.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nereid.rpc")
 
 _ACCEPTS_AT_ONCE: Final = 64
-# While the process may open no more files.
+# Pause while the process may open no more files.
 _PAUSE_S: Final = 0.5
-# At most one log line about failed handshakes in this time: anybody can cause them.
+# Minimum time between log lines about failed handshakes, which anybody can cause.
 _LOG_INTERVAL_S: Final = 1.0
-# How long a new connection is left to a process with fewer, at a time.
+# Time for which a new connection is left to a process with fewer connections.
 _YIELD_S: Final = 0.001
 
 
@@ -56,8 +56,8 @@ async def listen(  # noqa: PLR0913 (by keyword)
     """Serve at host:port or unix:/path; raises OSError.
 
     counts: limits handshakes; the owner of the factory's protocols counts the connections.
-    private: only this user may connect to a unix socket. inherited: the sockets of this address,
-    which other processes serve as well.
+    private: whether only this user may connect to a Unix socket.
+    inherited: the sockets of this address, which other processes serve as well.
     """
     path = unix_path(address)
     claim = None
@@ -76,28 +76,29 @@ async def listen(  # noqa: PLR0913 (by keyword)
         share.set_open(0)
         if counts is not None:
             counts.share = share
-    for each in sockets:
+    for sock in sockets:
         if inherited is not None:
-            # Bound only.
-            each.listen(BACKLOG)
-        listener.add_acceptor(_Acceptor(each, factory, tls, counts, share))
+            # An inherited socket is bound but does not listen yet.
+            sock.listen(BACKLOG)
+        listener.add_acceptor(_Acceptor(sock, factory, tls, counts, share))
     return listener
 
 
 class Listener:
-    """Serves one address until close()."""
+    """Server of one address, until close()."""
 
     def __init__(self, address: str, claim: UnixClaim | None) -> None:
-        # The real one, with the port that the system chose.
+        # Real address, with the port that the system chose.
         self.address = address
         self._claim = claim
         self._acceptors: list[_Acceptor] = []
 
     def add_acceptor(self, acceptor: _Acceptor) -> None:
+        """Add the acceptor of one of the address's sockets."""
         self._acceptors.append(acceptor)
 
     def close(self) -> None:
-        """Accept no more; leave open connections alone."""
+        """Accept no more connections; open ones are left alone."""
         for acceptor in self._acceptors:
             acceptor.close()
         self._acceptors.clear()
@@ -106,7 +107,7 @@ class Listener:
 
 
 class _Acceptor:
-    """Accepts at one socket and hands each connection over, with TLS when its handshake is done.
+    """Acceptor at one socket, which hands each connection over when its TLS handshake is done.
 
     With a share, connections are left to processes that have fewer, for some milliseconds.
     """
@@ -174,7 +175,7 @@ class _Acceptor:
             self._open(accepted, text_of(peer))
 
     def _look_again(self) -> None:
-        """Accept what another process was to accept and has not."""
+        """Accept a connection that another process should have accepted and has not."""
         waits, _, _ = select.select((self._socket,), (), (), 0)
         self._turns.on_yielded(waits=bool(waits))
         self._start_accepting()

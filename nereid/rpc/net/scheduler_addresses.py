@@ -1,8 +1,9 @@
-"""Where the schedulers of a mesh are: a list of addresses, some of which may be looked up in DNS.
+"""Addresses of a mesh's schedulers: a list, of which some may be looked up in DNS.
 
-"a:8003,b:8003", "unix:/path" or "dns:schedulers:8003"; the last stands for every address that the
-name has, now and later, as of a headless service in Kubernetes. Each address is dialled on its own:
-behind one that distributes connections, several schedulers could not be told apart.
+Examples are "a:8003,b:8003", "unix:/path" and "dns:schedulers:8003". The last one stands for every
+address that the name has, now and later, like the name of a headless service in Kubernetes. Each
+address is dialled on its own: schedulers behind an address that distributes connections could not
+be told apart.
 """
 
 from __future__ import annotations
@@ -17,32 +18,36 @@ from nereid.rpc.net.dialing import look_up
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-    # All addresses of a name, as "ip:port". Raises OSError.
+    # Function that returns all addresses of a name, as "ip:port". Raises OSError.
     Lookup = Callable[[str, int], Awaitable[list[str]]]
 
 _log = logging.getLogger(__name__)
 
 _DNS: Final = "dns:"
 _LOOKUP_INTERVAL_S: Final = 3.0
-# Until a name has been found for the first time: services start in any order.
+# Interval until a name has been found for the first time: services start in any order.
 _FIRST_INTERVAL_S: Final = 0.2
 
 
 class AddressSpec(NamedTuple):
-    """One of the list: an address to dial, or a name that stands for several."""
+    """Element of the list: an address to dial, or a name that stands for several."""
 
     text: str
-    # Look text up: it is host:port.
+    # True if `text`, as host:port, is to be looked up.
     is_dns: bool = False
 
 
 def parse_addresses(text: str) -> list[AddressSpec]:
-    """The specs in a list by commas, without repetitions. Raises ValueError."""
+    """Return the specs of a comma-separated list, without repetitions.
+
+    Raises:
+        ValueError: an element is no address.
+    """
     specs = []
     for part in text.split(","):
-        each = part.strip()
-        is_dns = each.startswith(_DNS)
-        address = each.removeprefix(_DNS)
+        entry = part.strip()
+        is_dns = entry.startswith(_DNS)
+        address = entry.removeprefix(_DNS)
         if not is_address(address) or (is_dns and unix_path(address) is not None):
             raise ValueError(
                 "expected host:port, unix:/path or dns:host:port, or several of them with commas"
@@ -53,13 +58,13 @@ def parse_addresses(text: str) -> list[AddressSpec]:
 
 
 def address_list(text: str) -> str:
-    """A flag's parser: the text if parse_addresses() can read it. Raises ValueError."""
+    """Return the text if parse_addresses() can read it, as a flag's parser; raises ValueError."""
     parse_addresses(text)
     return text
 
 
 def only_address(text: str) -> str | None:
-    """The address, if the list has only one and that needs no DNS."""
+    """Return the list's address, if the list has only one and that needs no DNS."""
     specs = parse_addresses(text)
     return specs[0].text if len(specs) == 1 and not specs[0].is_dns else None
 
@@ -71,19 +76,21 @@ async def watch_addresses(
     first_interval_s: float = _FIRST_INTERVAL_S,
     lookup: Lookup | None = None,
 ) -> AsyncIterator[list[str]]:
-    """The addresses, in the order of the specs, at the start and after every change; without DNS
-    the iterator ends after the first.
+    """Yield the addresses, in the order of the specs, at the start and after every change.
 
-    A name that cannot be looked up keeps the addresses that it had. first_interval_s: between
-    lookups until every name has been found once, interval_s: from then on.
+    Without DNS the iterator ends after the first list. A name that cannot be looked up keeps the
+    addresses that it had.
+
+    first_interval_s: time between look-ups until every name has been found once.
+    interval_s: time between look-ups from then on.
     """
     specs = list(specs)
-    names = _Names([each for each in specs if each.is_dns], lookup or _look_up)
+    names = _Names([spec for spec in specs if spec.is_dns], lookup or _look_up)
     current: list[str] | None = None
     while True:
         await names.refresh()
-        found = (names.addresses(each) if each.is_dns else [each.text] for each in specs)
-        addresses = list(dict.fromkeys(each for one in found for each in one))
+        lists = (names.addresses(spec) if spec.is_dns else [spec.text] for spec in specs)
+        addresses = list(dict.fromkeys(address for group in lists for address in group))
         if addresses != current:
             current = addresses
             yield list(addresses)
@@ -97,12 +104,12 @@ class _Names:
         self.specs = specs
         self._lookup = lookup
         self._addresses: dict[AddressSpec, list[str]] = {}
-        # Each failure is logged once.
+        # Names whose failure was logged; each failure is logged once.
         self._failing: set[AddressSpec] = set()
 
     @property
     def complete(self) -> bool:
-        """Whether every name has been found at least once."""
+        """True if every name has been found at least once."""
         return len(self._addresses) == len(self.specs)
 
     def addresses(self, spec: AddressSpec) -> list[str]:
@@ -111,20 +118,22 @@ class _Names:
     async def refresh(self) -> None:
         for spec in self.specs:
             try:
-                found = await self._lookup(*host_and_port(spec.text))
-            # A name may be none that DNS can have.
+                addresses = await self._lookup(*host_and_port(spec.text))
+            # The name may be one that DNS cannot have.
             except (OSError, UnicodeError) as error:
                 if spec not in self._failing:
                     self._failing.add(spec)
                     _log.warning("%s cannot be looked up: %s", spec.text, error)
             else:
                 self._failing.discard(spec)
-                # Resolvers shuffle them; an unchanged set must compare equal.
-                self._addresses[spec] = sorted(found)
+                # Sorted, because resolvers shuffle addresses and an unchanged set must compare
+                # equal.
+                self._addresses[spec] = sorted(addresses)
 
 
 async def _look_up(host: str, port: int) -> list[str]:
-    found = await look_up(host)
-    # Of the family that this host prefers: a scheduler that has both would be dialled twice.
-    is_ipv6 = ":" in found[0]
-    return [text_of((each, port)) for each in found if (":" in each) == is_ipv6]
+    addresses = await look_up(host)
+    # Take only the address family that this host prefers: a scheduler that has both would be
+    # dialled twice.
+    is_ipv6 = ":" in addresses[0]
+    return [text_of((address, port)) for address in addresses if (":" in address) == is_ipv6]

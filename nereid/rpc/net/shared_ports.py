@@ -1,12 +1,12 @@
-"""Ports that outlive the processes that serve them: each of these accepts at the same sockets.
+"""Ports that outlive the processes that serve them, which all accept at the same sockets.
 
-A parent binds them, its members inherit them; the ports are taken, and stay taken while a member is
-restarted, and what a member has not accepted is accepted by the others, or by the next one. Not
-SO_REUSEPORT, which spreads connections by a hash: unevenly where they are few, and to members that
-hang as well.
+A parent binds the sockets, and its members inherit them. The ports are taken, and stay taken while
+a member is restarted; connections that a member has not accepted are accepted by the others, or by
+the next one. SO_REUSEPORT would not do: it spreads connections by a hash, unevenly where they are
+few, and to members that hang as well.
 
-Where there are several members, they leave new connections to the one that has the fewest: each
-writes down how many it has, for the others to read. Knows nothing of protocols.
+If there are several members, they leave new connections to the one that has the fewest: each writes
+down how many it has, for the others to read. Knows nothing of protocols.
 """
 
 from __future__ import annotations
@@ -30,23 +30,25 @@ _READY_INTERVAL_S: Final = 0.01
 
 
 class SharedPorts:
-    """The parent's side: the ports of one group of members, which may be one alone."""
+    """Parent's side: the ports of a group of one or more members."""
 
     def __init__(self, members: int) -> None:
         self._members = members
         self._sockets: dict[str, list[socket.socket]] = {}
-        # Those that processes of other groups may serve as well.
+        # Ports that processes of other groups may serve as well.
         self._reused: set[str] = set()
         self._claims: list[UnixClaim] = []
         self._counts_fd = os.memfd_create("nereid-connections", os.MFD_CLOEXEC)
         self._counts = self._map_counts()
 
     async def bind(self, port: str, address: str, *, reuse_port: bool = False) -> str:
-        """Take host:port or unix:/path, without listening yet: connections are refused until the
-        first member listens. The real address, with the port that the system chose.
+        """Bind host:port or unix:/path without listening, and return the real address.
+
+        Connections are refused until the first member listens. The real address has the port that
+        the system chose.
 
         Raises:
-            OSError: the address cannot be had.
+            OSError: the address cannot be bound.
         """
         path = unix_path(address)
         if path is None:
@@ -63,51 +65,55 @@ class SharedPorts:
         return text_of(sockets[0].getsockname()) if path is None else f"unix:{path}"
 
     def _map_counts(self) -> GroupCounts:
-        """Of the ports that are bound; members do not run yet."""
+        """Map the counts of the ports that are bound; no member runs yet."""
         os.ftruncate(self._counts_fd, (len(self._sockets) + 1) * self._members * COUNT_BYTES)
         return GroupCounts(_cells(self._counts_fd), self._members)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What each member inherits."""
-        sockets = [each.fileno() for port in self._sockets.values() for each in port]
+        """Descriptors that each member inherits."""
+        sockets = [sock.fileno() for port in self._sockets.values() for sock in port]
         return (*sockets, self._counts_fd)
 
     def description(self, member: int) -> dict[str, Any]:
-        """What a member finds them by; see InheritedPorts."""
+        """Return the description by which a member finds the ports; see InheritedPorts."""
         return {
             "member": member,
             "members": self._members,
             "counts": self._counts_fd,
             "ports": {
-                name: [each.fileno() for each in sockets] for name, sockets in self._sockets.items()
+                name: [sock.fileno() for sock in sockets] for name, sockets in self._sockets.items()
             },
         }
 
     def on_member_ended(self, member: int) -> None:
-        """Its connections are gone, and it accepts no more until it is started again."""
+        """Clear an ended member's counts: it accepts nothing until it is started again."""
         self._counts.clear_member(member)
         if not self._counts.is_served():
-            # The system would go on to send this group its part of the connections.
+            # Without that the system would go on to send this group its part of the connections.
             self._refuse(self._reused)
 
     def refuse_unserved(self) -> None:
-        """Refuse connections, the waiting ones too, until a member listens again; nothing is done
-        if one serves. Connections to unix sockets go on to wait.
+        """Refuse connections, the waiting ones too, until a member listens again.
+
+        Nothing is done if a member serves. Connections to Unix sockets continue to wait.
         """
         if not self._counts.is_served():
             self._refuse(self._sockets)
 
     def _refuse(self, ports: Collection[str]) -> None:
-        sockets = [each for port in ports for each in self._sockets[port]]
-        tcp = [each for each in sockets if each.family != socket.AF_UNIX]
+        sockets = [sock for port in ports for sock in self._sockets[port]]
+        tcp = [sock for sock in sockets if sock.family != socket.AF_UNIX]
         refuse(tcp, self._counts, socket.SHUT_RDWR, BACKLOG)
 
     def close(self) -> None:
-        """Leave the ports to the members: they are free once the last of them has closed them."""
+        """Close the parent's sockets.
+
+        The ports are free once the last member has closed its own.
+        """
         for sockets in self._sockets.values():
-            for each in sockets:
-                each.close()
+            for sock in sockets:
+                sock.close()
             sockets.clear()
         for claim in self._claims:
             claim.release()
@@ -116,18 +122,18 @@ class SharedPorts:
 
 @dataclass(frozen=True)
 class InheritedPort:
-    """One of the ports, in a member."""
+    """One of the ports, as a member has it."""
 
     sockets: list[socket.socket]
-    # None: there is one member.
+    # Share of the connections; `None` if there is only one member.
     share: ConnectionShare | None
 
 
 class InheritedPorts:
-    """The member's side."""
+    """Member's side of the ports."""
 
     def __init__(self, description: Mapping[str, Any]) -> None:
-        """description: the parent's SharedPorts.description."""
+        """Open the ports that the parent's SharedPorts.description() describes."""
         member, members, counts_fd = (description[key] for key in ("member", "members", "counts"))
         self._member = member
         counts = GroupCounts(_cells(counts_fd), members)
@@ -144,27 +150,28 @@ class InheritedPorts:
         }
 
     async def await_members(self, limit_s: float) -> None:
-        """Declare this member ready to serve, and wait until all are, no longer than this, so that
-        the first connections are not all for the first member.
+        """Declare this member ready to serve, and wait for all members, for `limit_s` at most.
+
+        Otherwise the first connections would all be for the first member.
         """
         self._serving[self._member] = 1
         deadline = time.monotonic() + limit_s
-        # Other processes announce nothing.
+        # Polling, because other processes have no way to notify this one.
         while not all(self._serving) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_READY_INTERVAL_S)
 
     def get(self, port: str) -> InheritedPort | None:
-        """The port of this name, which is listened at once; None: it is not among them."""
+        """Return the port of this name, for listening at once, or None."""
         return self._ports.get(port)
 
 
 def _cells(descriptor: int) -> memoryview:
-    """The memory behind a descriptor."""
+    """Map the memory of a descriptor as unsigned integers."""
     return memoryview(mmap.mmap(descriptor, 0)).cast("I")
 
 
 def _inherited(descriptor: int) -> socket.socket:
-    # Not for processes that this one starts.
+    # Processes that this one starts must not inherit the socket.
     os.set_inheritable(descriptor, False)
     sock = socket.socket(fileno=descriptor)
     sock.setblocking(False)

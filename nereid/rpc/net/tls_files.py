@@ -1,9 +1,9 @@
 """TLS from PEM files that may change while a process runs.
 
-Every handshake uses the files as they are by then, so a certificate is renewed by replacing its
-files, and no open connection is affected. Files that were written within the last second are not
-read yet, as their writer may not be done. Unusable files are logged once, and the old ones are
-kept. Knows no sockets.
+Every handshake uses the current files, so a certificate is renewed by replacing its files, and no
+open connection is affected. Files that were written within the last second are not read yet, as
+their writer may not be done. Unusable files are logged once, and the old ones are kept. Knows no
+sockets.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A client's hint when its server closes the connection instead of sending a TLS alert.
+# Hint for a client whose server closes the connection instead of sending a TLS alert.
 REFUSED: Final = ": has the server refused our certificate?"
 _SETTLED_S: Final = 1.0
 _SOURCE_LINE: Final = re.compile(r" \(_ssl\.c:\d+\)$")
 
 
 class Pems(NamedTuple):
-    """The files' contents; b"" for a file that is not given."""
+    """Contents of the files; b"" for a file that is not given."""
 
     cert: bytes
     key: bytes
@@ -39,20 +39,25 @@ class Pems(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TlsFiles:
-    """Our certificate with its key, and the authorities we trust; "" where there is none."""
+    """Paths of our certificate, its key, and the authorities we trust; "" means no file."""
 
     cert: str = ""
     key: str = ""
     root: str = ""
-    # The one protocol to negotiate.
+    # Name of the only protocol to negotiate.
     alpn: str
 
     @property
     def given(self) -> tuple[str, ...]:
+        """Paths that are not empty."""
         return tuple(path for path in (self.cert, self.key, self.root) if path)
 
     def server_context(self) -> ssl.SSLContext:
-        """With a root, clients must show a certificate. Raises OSError."""
+        """Return a server's context; with a root, clients must show a certificate.
+
+        Raises:
+            OSError: the files cannot be used.
+        """
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         if self.root:
             context.load_verify_locations(self.root)
@@ -60,23 +65,28 @@ class TlsFiles:
         return self._completed(context)
 
     def client_context(self) -> ssl.SSLContext:
-        """Without a root, the system's authorities are trusted. Raises OSError."""
+        """Return a client's context; without a root, the system's authorities are trusted.
+
+        Raises:
+            OSError: the files cannot be used.
+        """
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=self.root or None)
         return self._completed(context)
 
     def _completed(self, context: ssl.SSLContext) -> ssl.SSLContext:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # Newer Pythons refuse certificates that other TLS libraries, grpcio's among them, take.
+        # Newer Python versions refuse certificates that other TLS libraries, like grpcio's, accept.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         context.set_alpn_protocols([self.alpn])
         if self.cert:
-            # Never ask the terminal for the password of a locked key.
+            # An empty password, so that OpenSSL never asks the terminal for the password of a
+            # locked key.
             context.load_cert_chain(self.cert, self.key or None, password="")
         return context
 
 
 class _FileVersion(NamedTuple):
-    """Differs whenever the file has changed; zeros for one that does not exist."""
+    """Value that differs whenever the file has changed; zeros for a missing file."""
 
     device: int = 0
     inode: int = 0
@@ -86,13 +96,13 @@ class _FileVersion(NamedTuple):
     @classmethod
     def of(cls, path: str) -> _FileVersion:
         try:
-            found = os.stat(path)  # noqa: PTH116 (at every handshake, and a path given as text)
+            status = os.stat(path)  # noqa: PTH116 (at every handshake, and a path given as text)
         except OSError:
             return cls()
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def settled(self) -> bool:
-        """Whether its writer is probably done; its clock may also be ahead of ours."""
+        """Return whether the file's writer is probably done; its clock may be ahead of ours."""
         return abs(time.time() - self.modified_ns / 1e9) > _SETTLED_S
 
 
@@ -102,7 +112,10 @@ class _Loaded(NamedTuple):
 
 
 class Tls:
-    """One side's TLS. Call context() for each handshake; from any thread."""
+    """TLS of one side.
+
+    Call context() for each handshake; from any thread.
+    """
 
     def __init__(
         self,
@@ -112,8 +125,10 @@ class Tls:
         server_name: str | None = None,
         handshake_timeout_s: float = 10.0,
     ) -> None:
-        """server_name: for a client, the name to expect in a certificate, if not the address's.
-        handshake_timeout_s: for a server, when a client that stalls is disconnected.
+        """Read the files.
+
+        server_name: for a client, the name to expect in a certificate, if it is not the address's.
+        handshake_timeout_s: for a server, the time after which a stalling client is disconnected.
 
         Raises:
             OSError: the files cannot be used.
@@ -128,20 +143,21 @@ class Tls:
 
     @property
     def mutual(self) -> bool:
-        """For a server: whether clients have to show a certificate."""
+        """True if clients of this server have to show a certificate."""
         return bool(self._files.root)
 
     def context(self) -> ssl.SSLContext:
+        """Return the context for a handshake, from the current files."""
         return self._current().context
 
     def pems(self) -> Pems:
-        """For engines with a TLS library of their own."""
+        """Return the files' current contents, for engines with a TLS library of their own."""
         return self._current().pems
 
     def _current(self) -> _Loaded:
         with self._lock:
             versions = self._versions()
-            if versions != self._read_versions and all(each.settled() for each in versions):
+            if versions != self._read_versions and all(version.settled() for version in versions):
                 self._read_versions = versions
                 paths = ", ".join(self._files.given)
                 try:
@@ -155,7 +171,7 @@ class Tls:
     def _load(self) -> _Loaded:
         files = self._files
         paths = files.cert, files.key, files.root
-        # Before the TLS library, whose errors do not name the file that is missing.
+        # Read before the TLS library does, whose errors do not name the missing file.
         pems = Pems(*(Path(path).read_bytes() if path else b"" for path in paths))
         context = files.server_context() if self._server else files.client_context()
         return _Loaded(context, pems)
@@ -165,9 +181,9 @@ class Tls:
 
 
 def certificate_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The DNS names in a peer's certificate, or its common name if there are none.
+    """Return the DNS names in a peer's certificate, or its common name if there are none.
 
-    certificate: as ssl.SSLSocket.getpeercert() describes it; None: none was shown.
+    certificate: as ssl.SSLSocket.getpeercert() describes it; None if none was shown.
     """
     if not certificate:
         return ()
@@ -177,5 +193,5 @@ def certificate_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 def reason(error: Exception) -> str:
-    """Why a handshake failed or files were refused, for a log."""
+    """Return why a handshake failed or files were refused, for a log."""
     return _SOURCE_LINE.sub("", str(error)) or type(error).__name__

@@ -1,5 +1,6 @@
-"""Compression and decompression of large contents in a thread, one slice at a time, in which zlib
-leaves the interpreter to others; clients take turns.
+"""Compression and decompression of large contents in a thread, one slice at a time.
+
+During a slice zlib releases the interpreter's lock; clients take turns.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ZlibQueue:
-    """Runs what is long off the event loop. Belongs to one loop."""
+    """Queue of long compression work off one event loop."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="zlib")
@@ -25,8 +26,10 @@ class ZlibQueue:
         self._waiting = FairQueue[asyncio.Future[None]]()
 
     async def inflate(self, peer: str, inflation: Inflation, hold: Callable[[int], None]) -> None:
-        """Inflate all of it. peer: the client. hold: called with the number of bytes after each
-        slice; what it raises ends the inflation, as what Inflation.inflate raises does.
+        """Inflate all of a content, in the turns of the client `peer`.
+
+        hold: called with the number of new bytes after each slice. An exception of it ends the
+            inflation, like one of Inflation.inflate().
         """
         while not inflation.done:
             before = inflation.inflated_bytes
@@ -34,7 +37,7 @@ class ZlibQueue:
             hold(inflation.inflated_bytes - before)
 
     async def run_slice(self, peer: str, run: Callable[[], None]) -> None:
-        """Run a slice of some milliseconds in the client's turn; raises what it raises."""
+        """Run a slice of some milliseconds in the client's turn; its exception is raised."""
         await self._take_turn(peer)
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, run)
@@ -42,7 +45,7 @@ class ZlibQueue:
             self._end_turn()
 
     def close(self) -> None:
-        """Run no more."""
+        """Run no more slices."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _take_turn(self, peer: str) -> None:

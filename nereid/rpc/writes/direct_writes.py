@@ -1,6 +1,6 @@
-"""Writes that reach the socket at once, in place of the end of an event loop's turn.
+"""Writes that reach the socket at once, instead of at the end of an event loop's turn.
 
-uvloop's transports keep what is written until all that a turn has read is handled: the peer would
+uvloop's transports keep written data until all input of a turn has been handled, and the peer would
 wait for that as well.
 """
 
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import asyncio
 
-# What is left of it by a full socket is copied.
+# Size limit of a direct write: a full socket leaves a rest, which is copied.
 _MOST_BYTES: Final = 1 << 18
 
 
 def descriptor_of(transport: asyncio.BaseTransport) -> int:
-    """The descriptor of its socket; -1: what is written must pass the transport, as it is encrypted
-    or is no socket.
+    """Return the descriptor of a transport's socket, or -1 if output must pass the transport.
+
+    The latter is so if it is encrypted or has no socket.
     """
     sock = transport.get_extra_info("socket")
     if sock is None or transport.get_extra_info("ssl_object") is not None:
@@ -27,7 +28,7 @@ def descriptor_of(transport: asyncio.BaseTransport) -> int:
 
 
 def write_at_once(transport: asyncio.WriteTransport, descriptor: int, data: bytes) -> None:
-    """Write as much as the socket takes, and leave the rest, and errors, to the transport."""
+    """Write as much as the socket takes; leave the rest, and errors, to the transport."""
     if (
         descriptor < 0
         or len(data) > _MOST_BYTES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Before anything that may lie in the folder of the start.
+# Imported before any module that may lie in the folder that the process was started in.
 import nereid.safe_path  # isort: split
 
 import logging
@@ -10,7 +10,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-import nereid.process.uncollected  # noqa: F401 - before all that it is for
+import nereid.process.uncollected  # noqa: F401 - must come before the other imports
 from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_settings
 from nereid.observability.tracers import open_tracer
@@ -34,7 +34,7 @@ _PROGRAM = "nereid_cache"
 
 
 async def serve(settings: CacheSettings, shutdown: Shutdown) -> int:
-    """Serve until shutdown is requested; the exit code."""
+    """Serve until shutdown is requested, and return the exit code."""
     config = settings.store_config()
     service = CacheService(
         make_store(config),
@@ -55,7 +55,7 @@ async def serve(settings: CacheSettings, shutdown: Shutdown) -> int:
 
 
 def main() -> int:
-    """Run the process."""
+    """Run the process and return its exit code."""
     settings = read_settings(CacheSettings, sys.argv[1:], read_environ(), _PROGRAM)
     return run_service(settings, serve, name="cache", program=_PROGRAM)
 

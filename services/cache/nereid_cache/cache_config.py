@@ -1,7 +1,7 @@
-"""--cache-config: which store, with which options, in Triton's form 'name,option=value'.
+"""Parsing of --cache-config: a store and its options, in Triton's form 'name,option=value'.
 
-The flag may be given several times, an option or several at once; all must name one store. Knows
-the options and what is wrong with them, not the stores.
+The flag may be given several times, with one or several options each; all must name one store.
+Knows the options and their errors, not the stores.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _MANY: Final = ("sentinel", "cluster")
 
 @dataclass(frozen=True, kw_only=True)
 class LocalConfig:
-    """The store in memory. ttl in seconds; 0: until it is evicted."""
+    """Options of the store in memory.
+
+    ttl: in seconds; 0 keeps values until they are evicted.
+    """
 
     size: int = _DEFAULT_BYTES
     ttl: float = 0.0
@@ -37,11 +40,14 @@ class LocalConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RedisConfig:
-    """One Redis server, sentinels or a cluster. Times in milliseconds (ttl: seconds); 0: no limit.
+    """Options of one Redis server, sentinels or a cluster.
 
-    url wins over host and port: redis://, rediss://, unix://, redis+sentinel://host,host/service,
-    redis+cluster://host,host; with rediss+ for TLS. sentinel_user and sentinel_password: for
-    the sentinels themselves. tls_sni: the name in the server's certificate, if it is not the host.
+    Times are in milliseconds (ttl: seconds); 0 means no limit. url wins over host and port:
+    redis://, rediss://, unix://, redis+sentinel://host,host/service, redis+cluster://host,host;
+    with rediss+ for TLS.
+
+    sentinel_user, sentinel_password: credentials for the sentinels themselves.
+    tls_sni: the name in the server's certificate, if it is not the host.
     """
 
     host: str = ""
@@ -66,7 +72,7 @@ class RedisConfig:
     namespace: str = "nereid"
 
     def __repr__(self) -> str:
-        # It is logged: no password may be in it.
+        # The text is logged, so it must not contain a password.
         return f"RedisConfig({self.host or '(by url)'}:{self.port}, db {self.db})"
 
 
@@ -117,7 +123,7 @@ _KINDS: Final = {"local": _LOCAL_OPTIONS, "redis": _REDIS_OPTIONS}
 
 
 def checked_option(text: str) -> str:
-    """The parser of one --cache-config; checks its form only, parse_cache_config the rest."""
+    """Return one --cache-config whose form is right; parse_cache_config() checks the rest."""
     name, comma, rest = text.partition(",")
     if name not in _KINDS:
         raise ValueError("expected local,option=value or redis,option=value")
@@ -127,10 +133,10 @@ def checked_option(text: str) -> str:
 
 
 def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> CacheConfig:
-    """The store that all these flags together describe; without any: in memory.
+    """Return the store that all these flags together describe; in memory without any flag.
 
     Raises:
-        ValueError: what is wrong, a line each.
+        ValueError: the flags are wrong; the text has a line for each error.
     """
     names = {text.partition(",")[0] for text in texts}
     if len(names) > 1:
@@ -162,8 +168,10 @@ def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> Cach
 
 
 def _options(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Options and their values. A piece that does not begin an option continues the last value:
-    the addresses in a URL are separated by commas as well.
+    """Return the options and their values.
+
+    A piece that does not begin an option continues the last value: the addresses in a URL are
+    separated by commas as well.
     """
     options: list[tuple[str, str]] = []
     for text in texts:
@@ -201,7 +209,7 @@ def _redis_errors(values: Mapping[str, object]) -> list[str]:
 
 
 def _tls_errors(values: Mapping[str, object], kind: str, variant: str) -> list[str]:
-    """Refuses every combination in which a user would expect TLS and not get it."""
+    """Return an error for every combination that a user would expect to use TLS and does not."""
     errors = []
     given = [option for option in _TRITON_NAMES.values() if values.get(option)]
     enabled = kind == "rediss" or bool(values.get("tls_enabled"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-# Of an entry beside its key and value: the objects around them and its slot in the table.
+# Size of an entry beside its key and value: the objects around them and its slot in the table.
 ENTRY_BYTES: Final = 160
 
 
@@ -18,7 +18,7 @@ class _Entry(NamedTuple):
 
 
 class LeastRecentlyUsed:
-    """Values by key, at most capacity_bytes in all."""
+    """Values by key, of at most `capacity_bytes` in all."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
@@ -30,7 +30,7 @@ class LeastRecentlyUsed:
         return len(self._table)
 
     def get(self, key: bytes, now_s: float) -> bytes | None:
-        """The value of key, which becomes the most recently used."""
+        """Return the value of a key, which becomes the most recently used, or None."""
         entry = self._table.get(key)
         if entry is None:
             return None
@@ -41,7 +41,7 @@ class LeastRecentlyUsed:
         return entry.value
 
     def insert(self, key: bytes, value: bytes, expires_at_s: float | None) -> bool:
-        """Keep a value; False if it exceeds the whole capacity."""
+        """Keep a value; return False if it exceeds the whole capacity."""
         self._remove(key)
         size = _size(key, value)
         if size > self.capacity_bytes:

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class MemoryStore:
-    """Fulfils ResponseStore. time_to_live_s: of values that come without one."""
+    """ResponseStore in memory.
+
+    time_to_live_s: for values that come without a time to live.
+    """
 
     def __init__(
         self,
@@ -36,17 +39,18 @@ class MemoryStore:
         on_found: OnFound,
         on_stored: OnStored | None = None,
     ) -> None:
+        """Store and look up at once; see ResponseStore.exchange."""
         now_s = self._clock()
         usage = self.usage
         started_ns = time.perf_counter_ns()
-        kept = [self._store(each, now_s) for each in stores]
+        kept = [self._store(store, now_s) for store in stores]
         if kept:
             usage.store_ns += time.perf_counter_ns() - started_ns
         if lookups:
             started_ns = time.perf_counter_ns()
-            results = [LookupResult(each.id, self._table.get(each.key, now_s)) for each in lookups]
+            results = [LookupResult(item.id, self._table.get(item.key, now_s)) for item in lookups]
             usage.lookups += len(results)
-            usage.hits += sum(each.value is not None for each in results)
+            usage.hits += sum(result.value is not None for result in results)
             usage.lookup_ns += time.perf_counter_ns() - started_ns
             on_found(results)
         if kept and on_stored is not None:
@@ -54,11 +58,13 @@ class MemoryStore:
         self.refresh_usage()
 
     def refresh_usage(self) -> None:
+        """Update the counters of the table: entries, size and evictions."""
         usage, table = self.usage, self._table
         usage.entries, usage.used_bytes = len(table), table.used_bytes
         usage.evictions = table.evictions
 
     async def close(self) -> None:
+        """Drop all values."""
         self._table = LeastRecentlyUsed(0)
 
     def _store(self, store: CacheStore, now_s: float) -> bool:

@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 
 def write(service: CacheService, page: Page) -> None:
-    """Write the store's state."""
+    """Write the counters of the cache's store."""
     write_cache(page, service.usage.to_proto())

@@ -1,4 +1,4 @@
-"""Makes redis-py's client for one server, sentinels, or a cluster.
+"""Creates redis-py's client for one server, sentinels, or a cluster.
 
 The only place that knows how these differ. Connects to nothing.
 """
@@ -23,7 +23,7 @@ _SENTINEL_PORT = 26379
 
 
 class _MasterClient(Redis):
-    """Closes the sentinels' connections as well, which redis-py's own client leaves open."""
+    """Client that also closes the sentinels' connections, which redis-py's own leaves open."""
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         await super().aclose(close_connection_pool)
@@ -33,7 +33,7 @@ class _MasterClient(Redis):
 
 
 def make_client(config: RedisConfig) -> Any:
-    """A client; the store uses pipeline() and aclose() of it."""
+    """Return a client; the store uses its pipeline() and aclose()."""
     options = _options(config)
     if not config.url:
         client = Redis(host=config.host, port=config.port, db=config.db, **options)
@@ -58,7 +58,7 @@ def make_client(config: RedisConfig) -> Any:
         options |= {"username": unquote(user) or None, "password": unquote(password)}
     if variant == "cluster":
         options.pop("ssl_ca_path", None)  # unknown to redis-py's cluster, and never set
-        nodes = [ClusterNode(*_address(each, _DEFAULT_PORT)) for each in hosts.split(",")]
+        nodes = [ClusterNode(*_address(host, _DEFAULT_PORT)) for host in hosts.split(",")]
         return RedisCluster(startup_nodes=nodes, require_full_coverage=False, **options)
     service, _, db = path.partition("/")
     # Sentinels have credentials of their own.
@@ -67,7 +67,7 @@ def make_client(config: RedisConfig) -> Any:
         "password": config.sentinel_password or None,
     }
     sentinel = Sentinel(  # type: ignore[no-untyped-call]  # redis has no types for it
-        [_address(each, _SENTINEL_PORT) for each in hosts.split(",")],
+        [_address(host, _SENTINEL_PORT) for host in hosts.split(",")],
         sentinel_kwargs=options | own_credentials,
         **options,
     )
@@ -82,7 +82,7 @@ def _options(config: RedisConfig) -> dict[str, Any]:
         "password": config.password or None,
         "socket_connect_timeout": config.connect_timeout / 1000 or None,
         "socket_timeout": config.socket_timeout / 1000 or None,
-        # A failure is a miss: by the time a retry succeeds, nobody waits for it.
+        # No retries: a failure is a miss, and by the time a retry succeeds, nobody waits for it.
         "retry": Retry(NoBackoff(), 0),
     }
     return options | _tls(config) if config.tls_enabled else options
@@ -101,7 +101,7 @@ def _tls(config: RedisConfig) -> dict[str, Any]:
 
 
 def _expecting_name(client: Redis, name: str) -> Redis:
-    """Make the client expect this name, if any, in the server's certificate, not the host's."""
+    """Make the client expect this name, if any, in the server's certificate."""
 
     class NamedConnection(SSLConnection):
         def _connection_arguments(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Schedulers' records in Redis: what outlives them (docs/operators/state.md).
+"""Schedulers' records in Redis, which outlive schedulers (docs/operators/state.md).
 
-A mesh has one hash with its records, and one for each record with the files that it names; their
-names share a hash tag, so that a cluster keeps them in one slot. A write is one script, which Redis
-runs wholly or not at all. Knows nothing of what the records say.
+A mesh has one hash with its records, and for each record a hash with the files that it names. The
+hashes' names share a hash tag, so that a cluster keeps them in one slot. A write is one script,
+which Redis runs wholly or not at all. Knows nothing of the records' content.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from nereid_cache.store import StateStoreError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-# The record comes first: a Redis that is full refuses a script before its first write, not later.
+# The script writes the record first: a full Redis refuses a script before its first write, not
+# later.
 _WRITE: Final = """
 local known = redis.call('HGET', KEYS[1], ARGV[1]) or ''
 local head = string.sub(known, 1, string.find(known, '\\n', 1, true) or 0)
@@ -41,36 +42,40 @@ _DAMAGED: Final = ".damaged"
 
 
 class RedisState:
-    """Over a redis-py client, which it owns and closes. Each call raises StateStoreError."""
+    """Schedulers' records over a redis-py client, which this owns and closes.
+
+    Each call raises StateStoreError if Redis fails.
+    """
 
     def __init__(self, client: Any, namespace: str = "") -> None:
         self._client = client
         self._prefix = f"{namespace}:" if namespace else ""
 
     async def read_all(self, mesh: str) -> dict[str, bytes]:
-        """All records of a mesh by their names."""
-        found = await self._run("hgetall", self._records(mesh))
-        return {name.decode(): record for name, record in found.items() if b"." not in name}
+        """Return all records of a mesh by their names."""
+        records = await self._run("hgetall", self._records(mesh))
+        return {name.decode(): record for name, record in records.items() if b"." not in name}
 
     async def read(self, mesh: str, name: str) -> bytes:
-        """One record; empty: there is none."""
+        """Return one record; empty if there is none."""
         return await self._run("hget", self._records(mesh), name) or b""
 
     async def read_files(self, mesh: str, name: str, digests: Collection[str]) -> dict[str, bytes]:
-        """Files of a record; those that are missing are left out."""
+        """Return files of a record by digest; missing ones are left out."""
         wanted = list(digests)
-        found = await self._run("hmget", self._files(mesh, name), wanted) if wanted else []
+        contents = await self._run("hmget", self._files(mesh, name), wanted) if wanted else []
         return {
             digest: content
-            for digest, content in zip(wanted, found, strict=True)
+            for digest, content in zip(wanted, contents, strict=True)
             if content is not None
         }
 
     async def write(
         self, mesh: str, name: str, record: bytes, expected: bytes, files: Mapping[str, bytes]
     ) -> bool:
-        """Replace a record, by nothing if it is empty, and all its files, if its first line still
-        is the expected one; whether it was.
+        """Replace a record and all its files if its first line still is the expected one.
+
+        An empty record is deleted. Returns whether it was written.
         """
         contents = [part for item in files.items() for part in item]
         keys = (self._records(mesh), self._files(mesh, name))
@@ -78,12 +83,13 @@ class RedisState:
         return bool(written)
 
     async def set_aside(self, mesh: str, name: str) -> str:
-        """Rename a damaged record; where it is now."""
+        """Rename a damaged record, and return where it is now."""
         key, aside = self._records(mesh), name + _DAMAGED
         await self._run("eval", _SET_ASIDE, 1, key, name, aside)
         return f"Redis: {key} {aside}"
 
     async def close(self) -> None:
+        """Close the client."""
         await self._client.aclose()
 
     def _records(self, mesh: str) -> str:

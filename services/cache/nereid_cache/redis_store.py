@@ -1,9 +1,9 @@
 """The store in Redis: exchanges that arrive while a pipeline is pending share the next one.
 
 At most `connections` pipelines are pending at once. Waiting exchanges are bounded in number, bytes
-and time; a pipeline is bounded in time as a whole, however slowly its replies drip. Past a bound,
-and whenever Redis fails, lookups are misses and stores are dropped; both are counted.
-Knows redis-py's pipelines, not how its client is made.
+and time; a pipeline is bounded in time as a whole, however slowly its replies arrive. Beyond a
+bound, and whenever Redis fails, lookups are misses and stores are dropped; both are counted. Knows
+redis-py's pipelines, not how its client is made.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Commands in one pipeline; Redis' single thread serves nobody else meanwhile.
+# Maximum number of commands in one pipeline; Redis' single thread serves nobody else meanwhile.
 _PIPELINE_LENGTH: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class RedisOptions:
-    """namespace precedes every key. time_to_live_ms 0: for as long as Redis keeps it.
+    """Options of the store.
 
-    A result takes at most wait_timeout_s + run_timeout_s; None: no limit.
+    namespace: precedes every key.
+    time_to_live_ms: 0 means for as long as Redis keeps the value.
+
+    A result takes at most wait_timeout_s + run_timeout_s; None means no limit.
     """
 
     namespace: str = ""
@@ -41,7 +44,7 @@ class RedisOptions:
     connections: int = 1
     wait_timeout_s: float | None = 1.0
     run_timeout_s: float | None = 2.0
-    # Of all waiting exchanges together.
+    # Limits of all waiting exchanges together.
     max_waiting_lookups: int = 16384
     max_waiting_bytes: int = 64 << 20
 
@@ -56,11 +59,11 @@ class _Exchange:
 
     @property
     def size_bytes(self) -> int:
-        return sum(len(each.value) for each in self.stores)
+        return sum(len(store.value) for store in self.stores)
 
 
 class RedisStore:
-    """Fulfils ResponseStore over a redis-py client, which it owns and closes."""
+    """ResponseStore over a redis-py client, which this owns and closes."""
 
     def __init__(self, client: Any, options: RedisOptions = RedisOptions()) -> None:
         self._client = client
@@ -70,7 +73,8 @@ class RedisStore:
         self._waiting_lookups = 0
         self._waiting_bytes = 0
         self._workers: set[asyncio.Task[None]] = set()
-        # Set while an exchange may be waiting: one timer per wait_timeout_s, not one per exchange.
+        # Timer that is set while an exchange may be waiting: one per wait_timeout_s, not one per
+        # exchange.
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._last_error = ""
@@ -83,6 +87,7 @@ class RedisStore:
         on_found: OnFound,
         on_stored: OnStored | None = None,
     ) -> None:
+        """Queue an exchange for a pipeline, or fail it at once; see ResponseStore.exchange."""
         self.usage.lookups += len(lookups)
         exchange = _Exchange(lookups, stores, on_found, on_stored, time.monotonic())
         full = (
@@ -101,9 +106,10 @@ class RedisStore:
             self._workers.add(asyncio.get_running_loop().create_task(self._run_worker()))
 
     def refresh_usage(self) -> None:
-        pass
+        """Do nothing: the counters are always current."""
 
     async def close(self) -> None:
+        """Cancel the pipelines, fail all exchanges, and close the client."""
         self._closed = True
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
@@ -120,8 +126,8 @@ class RedisStore:
             while self._waiting and not self._closed:
                 await self._run_or_fail(self._next_pipeline())
         finally:
-            # Not in a done callback: an exchange that comes before it runs would count this worker
-            # as active and wait for it for ever.
+            # Discard here, not in a done callback: an exchange that comes before such a callback
+            # runs would count this worker as active and wait for it for ever.
             self._workers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     async def _run_or_fail(self, exchanges: list[_Exchange]) -> None:
@@ -138,7 +144,7 @@ class RedisStore:
             self._fail_all(exchanges)
 
     def _next_pipeline(self) -> list[_Exchange]:
-        """The exchanges of the next pipeline; those that have waited too long fail."""
+        """Return the exchanges of the next pipeline; those that have waited too long fail."""
         self._fail_expired()
         exchanges: list[_Exchange] = []
         commands = 0
@@ -164,7 +170,10 @@ class RedisStore:
         )
 
     def _on_expiry(self) -> None:
-        """The workers cannot do this: all of them may be waiting for Redis."""
+        """Fail the exchanges that have waited too long.
+
+        The workers cannot do this, because all of them may be waiting for Redis.
+        """
         self._expiry_timer = None
         self._fail_expired()
         if self._expiry_timer is None:
@@ -206,7 +215,7 @@ class RedisStore:
         self._log_change(error)
 
     def _name(self, key: bytes) -> bytes:
-        """A key's name in Redis, where operators read it."""
+        """Return a key's name in Redis, in a form that operators can read."""
         return self._prefix + key.hex().encode()
 
     def _finish_lookups(self, exchange: _Exchange, values: list[Any]) -> Exception | None:
@@ -222,7 +231,7 @@ class RedisStore:
                 error = value
             results.append(LookupResult(lookup.id, None))
         _report_found(exchange, results)
-        # A later error in this pipeline must not report them again.
+        # Cleared, because a later error in this pipeline must not report the lookups again.
         exchange.lookups = ()
         return error
 
@@ -231,7 +240,7 @@ class RedisStore:
         self.usage.stores += sum(kept)
         self.usage.failures += len(kept) - sum(kept)
         _report_stored(exchange, kept)
-        # As for lookups.
+        # Cleared for the same reason as the lookups.
         exchange.stores = ()
         return next((reply for reply in replies if isinstance(reply, Exception)), None)
 
@@ -242,12 +251,12 @@ class RedisStore:
     def _fail(self, exchange: _Exchange) -> None:
         self.usage.failures += len(exchange.lookups) + len(exchange.stores)
         if exchange.lookups:
-            _report_found(exchange, [LookupResult(each.id, None) for each in exchange.lookups])
+            _report_found(exchange, [LookupResult(item.id, None) for item in exchange.lookups])
         if exchange.stores:
             _report_stored(exchange, [False] * len(exchange.stores))
 
     def _log_change(self, error: Exception | None) -> None:
-        """Log that Redis fails or works again, once and not for every pipeline."""
+        """Log once that Redis fails or works again, not for every pipeline."""
         text = "" if error is None else f"{type(error).__name__}: {error}"
         if text == self._last_error:
             return

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# From the first change until the links are sent the store's usage.
+# Delay from the first change until the store's usage is sent over the links.
 _USAGE_DELAY_S: Final = 0.25
 
 
 def make_store(config: CacheConfig) -> ResponseStore:
-    """The store that a configuration describes. Call inside the event loop."""
+    """Return the store that a configuration describes; call inside the event loop."""
     if isinstance(config, LocalConfig):
         return MemoryStore(config.size, config.ttl or None)
     # Only this store needs the redis package.
@@ -59,7 +59,10 @@ def make_store(config: CacheConfig) -> ResponseStore:
 
 
 def make_state(config: CacheConfig) -> RedisState | None:
-    """Where schedulers' state is kept; None: a cache in memory keeps none. Connects when used."""
+    """Return the place of schedulers' state, which connects when it is used.
+
+    Returns None for a cache in memory, which keeps no state.
+    """
     if isinstance(config, LocalConfig):
         return None
     from nereid_cache.redis_client import make_client  # noqa: PLC0415
@@ -69,17 +72,20 @@ def make_state(config: CacheConfig) -> RedisState | None:
 
 
 def _run_timeout_s(config: RedisConfig) -> float | None:
-    """How long one pipeline may take; None: without limit, as soon as one of its parts has none."""
+    """Return the time limit of one pipeline.
+
+    None means no limit, which is the case if one of its parts has none.
+    """
     if not config.connect_timeout or not config.socket_timeout:
         return None
     scheme = config.url.partition("://")[0]
-    # With several servers, the right one may be the last to be tried.
+    # Several servers may be tried, and the right one may be the last.
     servers = config.url.count(",") + 2 if "+" in scheme else 1
     return servers * (config.connect_timeout + config.socket_timeout) / 1000
 
 
 class CacheService:
-    """One cache. Create it inside its event loop."""
+    """One cache; create it inside its event loop."""
 
     def __init__(
         self,
@@ -88,8 +94,11 @@ class CacheService:
         options: ServerOptions | None = None,
         state: RedisState | None = None,
     ) -> None:
-        """tracer: None: no traces. The service closes it. options: of connections. state: of
-        schedulers; None: there is no place for it.
+        """Create the service.
+
+        tracer: None means no traces; the service closes it.
+        options: options of connections.
+        state: place of schedulers' state; None if there is none.
         """
         self._state = state
         self._store = store
@@ -101,24 +110,24 @@ class CacheService:
 
     @property
     def usage(self) -> CacheUsage:
-        """The store's counters."""
+        """Counters of the store."""
         self._store.refresh_usage()
         return self._store.usage
 
     def handlers(self) -> Handlers:
-        """All RPCs of the cache, for a server or a LocalChannel."""
+        """Return all RPCs of the cache, for a server or a LocalChannel."""
         return Handlers(
             async_unary=state_handlers(self._state), stream={EXCHANGE_PATH: self._accept}
         )
 
     def attach(self, link: Link[CacheReply]) -> None:
-        """Serve a scheduler over this link. Call before items arrive."""
+        """Serve a scheduler over this link; call before items arrive."""
         link.on_items = partial(self._on_items, link)
         link.on_down = partial(self._links.discard, link)
         self._links.add(link)
 
     async def listen(self, settings: CacheSettings) -> str:
-        """Serve at --cache-listen; the address that was bound. Raises OSError."""
+        """Serve at --cache-listen; return the bound address, or raise OSError."""
         handlers = guarded(self.handlers(), settings.mesh_guard())
         self._server = Server(handlers, settings.with_keepalive(ServerOptions()))
         address = settings.cache_listen
@@ -128,7 +137,7 @@ class CacheService:
         return real
 
     async def close(self) -> None:
-        """End at once: schedulers take a missing response for a miss."""
+        """End at once; schedulers treat a missing response as a miss."""
         if self._usage_due is not None:
             self._usage_due.cancel()
         await self._store.close()
@@ -170,7 +179,7 @@ class CacheService:
 
 
 class _SchedulerCodec:
-    """The cache's end of an Exchange link: results out, lookups and stores in."""
+    """Codec of the cache's end of an Exchange link: results out, lookups and stores in."""
 
     def __init__(self) -> None:
         out = CacheReplyCodec()

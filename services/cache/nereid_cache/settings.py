@@ -45,7 +45,7 @@ class CacheSettings(MeshAccessSettings, RecoverySettings, TraceSettings, LogSett
     )
 
     def errors(self) -> list[str]:
-        """What is wrong with these settings, a line each."""
+        """Return the errors in these settings, a line each."""
         try:
             self.store_config()
         except ValueError as error:
@@ -53,5 +53,5 @@ class CacheSettings(MeshAccessSettings, RecoverySettings, TraceSettings, LogSett
         return self.mesh_errors([self.cache_listen])
 
     def store_config(self) -> CacheConfig:
-        """The store that --cache-config asks for. Raises ValueError."""
+        """Return the store that --cache-config describes; raises ValueError."""
         return parse_cache_config(self.cache_config, os.environ)

@@ -1,4 +1,4 @@
-"""The RPCs by which schedulers keep their state in the cache's Redis. Translates only."""
+"""RPCs by which schedulers keep their state in the cache's Redis. Translates only."""
 
 from __future__ import annotations
 
@@ -21,27 +21,30 @@ _NO_REDIS: Final = "this cache is not in Redis (--cache-config): it keeps no sta
 
 
 def state_handlers(state: RedisState | None) -> dict[str, AsyncUnaryHandler]:
-    """The handlers by path. state None: the cache is in memory, which does not outlive anything."""
+    """Return the handlers by path.
 
-    async def read(it: RedisState, message: bytes) -> bytes:
+    With `state` None the cache is in memory, which outlives nothing, and the handlers refuse.
+    """
+
+    async def read(redis: RedisState, message: bytes) -> bytes:
         request = pb.ReadStateRequest.FromString(message)
         response = pb.ReadStateResponse()
         if not request.record:
-            response.records.update(await it.read_all(request.mesh))
+            response.records.update(await redis.read_all(request.mesh))
         elif request.files:
-            found = await it.read_files(request.mesh, request.record, request.files)
-            response.files.update(found)
+            contents = await redis.read_files(request.mesh, request.record, request.files)
+            response.files.update(contents)
         else:
-            response.records[request.record] = await it.read(request.mesh, request.record)
+            response.records[request.record] = await redis.read(request.mesh, request.record)
         return response.SerializeToString()
 
-    async def write(it: RedisState, message: bytes) -> bytes:
+    async def write(redis: RedisState, message: bytes) -> bytes:
         request = pb.WriteStateRequest.FromString(message)
         response = pb.WriteStateResponse()
         if request.damaged:
-            response.aside = await it.set_aside(request.mesh, request.record)
+            response.aside = await redis.set_aside(request.mesh, request.record)
         else:
-            written = await it.write(
+            written = await redis.write(
                 request.mesh, request.record, request.content, request.expected, request.files
             )
             response.conflict = not written

@@ -1,4 +1,4 @@
-"""The contract of a store, which memory and Redis fulfil alike; tests/contract holds them to it."""
+"""The contract of a store, for memory and Redis alike; tests/contract checks both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from nereid.core.wire.cache_messages import CacheLookup, CacheStore, CacheUsage, LookupResult
 
     OnFound = Callable[[list[LookupResult]], None]
-    # Whether each of an exchange's stores was kept, in their order.
+    # Function that is given, for each of an exchange's stores in order, whether it was kept.
     OnStored = Callable[[Sequence[bool]], None]
 
 
@@ -19,9 +19,9 @@ class StateStoreError(Exception):
 
 
 class ResponseStore(Protocol):
-    """Values by key. Nothing in it raises: a failure is a miss and counts in usage.failures.
+    """Values by key, used from one event loop.
 
-    Used from one event loop.
+    No method raises: a failure is a miss and counts in usage.failures.
     """
 
     usage: CacheUsage
@@ -33,14 +33,14 @@ class ResponseStore(Protocol):
         on_found: OnFound,
         on_stored: OnStored | None = None,
     ) -> None:
-        """Store, then look up: a lookup finds what the same exchange stores.
+        """Store, then look up: a lookup finds the values that the same exchange stores.
 
         Each callback is called exactly once, now or later, on_found before on_stored; on_found only
         if there are lookups, on_stored only if there are stores.
         """
 
     def refresh_usage(self) -> None:
-        """Update what usage does not count as it happens."""
+        """Update the counters in `usage` that are not counted as events occur."""
 
     async def close(self) -> None:
         """Release everything; pending lookups are misses."""

@@ -1,7 +1,7 @@
 """Spans of the sampled lookups and stores of one frame, in their requests' traces.
 
-A span lasts from the frame's arrival to the store's result, and so shows a wait for Redis.
-Frames without a sampled item do not come here. Knows no store.
+A span lasts from the frame's arrival to the store's result, and so includes a wait for Redis.
+Frames without a sampled item do not get here. Knows no store.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _now_ns = time.monotonic_ns
 
 
 class ExchangeTrace:
-    """Records the sampled lookups and stores of one frame; wraps the store's callbacks."""
+    """Recorder of the sampled lookups and stores of one frame; wraps the store's callbacks."""
 
     def __init__(
         self, tracer: Tracer, lookups: Sequence[CacheLookup], stores: Sequence[CacheStore]
     ) -> None:
         self._tracer = tracer
-        self._lookups = {each.id: each.trace_context for each in lookups if each.trace_context}
+        self._lookups = {item.id: item.trace_context for item in lookups if item.trace_context}
         self._stores = stores
         self._started_ns = _now_ns()
 
@@ -42,7 +42,7 @@ class ExchangeTrace:
                 self._record("lookup", context, ended_ns, hit=result.value is not None)
 
     def on_stored(self, kept: Sequence[bool]) -> None:
-        """Record the stores; one that was not kept is no error."""
+        """Record the stores; a store that was not kept is no error."""
         ended_ns = _now_ns()
         for store, was_kept in zip(self._stores, kept, strict=True):
             if store.trace_context:

@@ -1,10 +1,13 @@
-"""Bytes that are held for clients: of their requests while these arrive and, if they are large,
-while they are pending, and of responses that they have not read.
+"""Budget of bytes that are held for clients.
 
-Bytes are charged when they are kept and released when they are dropped, or when the request has
-been handed to whoever counts it from then on. What comes and goes within one read is not charged,
-so that small requests cost nothing. A response is there whatever it costs: its client may begin
-nothing else until it has read enough. Pure; knows no protocol.
+These are bytes of their requests while the requests arrive and, if large, while they are pending,
+and bytes of responses that clients have not read.
+
+Bytes are charged when they are kept. They are released when they are dropped, or when the request
+has been passed to a part that counts it from then on. Bytes that come and go within one read are
+not charged, so that small requests cost nothing. A response is counted but never refused; if too
+much of responses is unread, its client may begin nothing else until it has read enough. Pure; knows
+no protocol.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-# Of the limit of all clients; the rest is left to requests that have arrived, so that those who
-# send slowly cannot keep out those who send at once.
+# Share of all clients' limit that arriving requests may use. The rest is left to requests that have
+# arrived, so that slow senders cannot keep out those who send at once.
 _ARRIVING_SHARE: Final = 0.75
 
 _TOO_MUCH: Final = (
@@ -26,7 +29,10 @@ _TOO_MUCH: Final = (
 
 
 class OverBudgetError(Exception):
-    """Bytes that would exceed a limit. shared: the limit of all clients, rather than their own."""
+    """Bytes that would exceed a limit.
+
+    shared: whether it is the limit of all clients, rather than their own.
+    """
 
     def __init__(self, message: str, *, shared: bool) -> None:
         super().__init__(message)
@@ -36,10 +42,10 @@ class OverBudgetError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetLimits:
-    """In bytes.
+    """Limits in bytes.
 
-    total_bytes: with what is pending of the requests that were handed on. client_bytes and
-    connection_bytes: one request alone may have more.
+    total_bytes: for all clients, including pending requests that were passed on.
+    client_bytes, connection_bytes: for a client and a connection; a single request may exceed them.
     """
 
     total_bytes: int
@@ -48,25 +54,31 @@ class BudgetLimits:
 
 
 class ByteBudget:
-    """All clients' bytes. held_bytes: of arriving requests. unread_bytes: of responses."""
+    """Bytes held for all clients.
+
+    held_bytes: bytes of arriving requests.
+    unread_bytes: bytes of responses.
+    """
 
     def __init__(self, limits: BudgetLimits, pending_bytes: Callable[[], int] = lambda: 0) -> None:
-        """pending_bytes: of requests that were handed on."""
+        """Create a budget; `pending_bytes` returns the bytes of requests that were passed on."""
         self.limits = limits
         self.largest_held_bytes = int(limits.total_bytes * _ARRIVING_SHARE)
         self.pending_bytes = pending_bytes
         self.held_bytes = self.unread_bytes = 0
-        # Of the clients that have open accounts.
+        # Clients that have open accounts, by name.
         self._clients: dict[str, _Client] = {}
 
     @property
     def clients(self) -> int:
-        """How many have open accounts."""
+        """Number of clients that have open accounts."""
         return len(self._clients)
 
     def open_account(self, client: str) -> Account:
-        """The account of a new connection. client: net.address.client_of; one without a name, of a
-        unix socket, has no limit of its own beside its connection's.
+        """Open the account of a new connection.
+
+        client: a name by net.address.client_of. A client without a name, on a Unix socket, has no
+            limit other than its connection's.
         """
         owner = self._clients.get(client) if client else None
         if owner is None:
@@ -77,17 +89,17 @@ class ByteBudget:
         return Account(self, owner)
 
     def may_add_pending(self, size_bytes: int) -> bool:
-        """Whether a request of this size may be handed on."""
+        """Return whether a request of this size may be passed on."""
         held_bytes = min(self.held_bytes, self.largest_held_bytes) + self.unread_bytes
         return self.pending_bytes() + held_bytes + size_bytes <= self.limits.total_bytes
 
     def forget(self, owner: _Client) -> None:
-        """Its last account was closed."""
+        """Forget a client whose last account was closed."""
         self._clients.pop(owner.name, None)
 
 
 class _Client:
-    """What is held for one client over all its connections: in all, and of responses."""
+    """Bytes held for one client over all its connections: in all, and of responses."""
 
     __slots__ = ("accounts", "held_bytes", "name", "unread_bytes")
 
@@ -98,8 +110,10 @@ class _Client:
 
 
 class Account:
-    """What is held for one connection. held_bytes: of arriving requests. unread_bytes: of
-    responses.
+    """Bytes held for one connection.
+
+    held_bytes: bytes of arriving requests.
+    unread_bytes: bytes of responses.
     """
 
     __slots__ = ("_budget", "_client", "_closed", "held_bytes", "unread_bytes")
@@ -112,26 +126,28 @@ class Account:
 
     @property
     def client(self) -> str:
-        """Whose it is (net.address.client_of)."""
+        """Name of the account's client (net.address.client_of)."""
         return self._client.name
 
     @property
     def owner(self) -> Hashable:
-        """The same for all accounts of one client; a client without a name has one."""
+        """Key that all accounts of one client share; a client without a name has one too."""
         return self._client
 
     @property
     def account(self) -> Account:
-        """Itself: as of an Owner."""
+        """The account itself, for the same interface as Owner."""
         return self
 
     @property
     def limits(self) -> BudgetLimits:
-        """The budget's."""
+        """Limits of the budget."""
         return self._budget.limits
 
     def charge(self, size_bytes: int, request_bytes: int = 0) -> None:
-        """Count further bytes. request_bytes: what is charged already for the same request.
+        """Count further bytes.
+
+        request_bytes: bytes already charged for the same request.
 
         Raises:
             OverBudgetError: a limit would be exceeded; nothing is charged.
@@ -155,14 +171,16 @@ class Account:
         budget.held_bytes = all_bytes
 
     def release(self, size_bytes: int) -> None:
-        """Bytes that were charged are held no more."""
+        """Release bytes that were charged and are no longer held."""
         self.held_bytes -= size_bytes
         self._client.held_bytes -= size_bytes
         self._budget.held_bytes -= size_bytes
 
     def charge_pending(self, size_bytes: int) -> None:
-        """Count a request that was handed on for as long as it is pending, beside the budget's
-        pending_bytes. One alone may have more than the client's limit.
+        """Count a request that was passed on for as long as it is pending.
+
+        It counts for the client beside the budget's pending_bytes. A single request may exceed the
+        client's limit.
 
         Raises:
             OverBudgetError: the client's limit would be exceeded; nothing is charged.
@@ -173,11 +191,11 @@ class Account:
         client.held_bytes += size_bytes
 
     def release_pending(self, size_bytes: int) -> None:
-        """What charge_pending counted is pending no more."""
+        """Release bytes of charge_pending(): their request is no longer pending."""
         self._client.held_bytes -= size_bytes
 
     def set_unread(self, size_bytes: int) -> None:
-        """So many bytes of responses are there that the connection's client has not read."""
+        """Set the number of response bytes that the connection's client has not read."""
         change = size_bytes - self.unread_bytes
         if self._closed or not change:
             return
@@ -187,17 +205,17 @@ class Account:
         self._budget.unread_bytes += change
 
     def check_unread(self) -> None:
-        """To be called before anything is begun for the client.
+        """Check that the client has read enough, before anything is begun for it.
 
         Raises:
-            OverBudgetError: it leaves too much unread.
+            OverBudgetError: the client leaves too many bytes unread.
         """
         client, limit = self._client, self._budget.limits.client_bytes
         if client.name and client.unread_bytes > limit:
             raise _over("this client", client.held_bytes, limit)
 
     def close(self) -> None:
-        """The connection is closed; what is still charged is released by whoever holds it."""
+        """Close the account with its connection; holders of charged bytes still release them."""
         if not self._closed:
             self.set_unread(0)
             self._closed = True
@@ -207,14 +225,17 @@ class Account:
 
 
 class Owner(NamedTuple):
-    """Whose a request is, if that is not its connection's client; account: of the connection."""
+    """Owner of a request, if that is not its connection's client.
+
+    account: account of the connection.
+    """
 
     owner: Hashable
     account: Account | None
 
 
 def account_of(sender: Account | Owner | None) -> Account | None:
-    """Where the bytes of a request from this sender are charged; None: it is no client's."""
+    """Return the account for the bytes of a sender's request; None if no client sent it."""
     return None if sender is None else sender.account
 
 

@@ -1,4 +1,4 @@
-"""How many connections are open at one port, in all and by client, and what exceeds the limits.
+"""Counts of open connections at one port, in all and by client, against their limits.
 
 A TLS handshake in progress counts like a connection: it holds a socket as well.
 """
@@ -16,31 +16,34 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nereid.rpc")
 
 _LOG_INTERVAL_S: Final = 10.0
-# Beyond the limits by no more than this, a handshake is still made, so that the connection can be
-# told why it is refused.
+# Number of connections beyond the limits for which a handshake is still made, so that the client
+# can get the reason of the refusal.
 _SPARE_HANDSHAKES: Final = 64
 
 
 class ConnectionCounts:
-    """Those of one port."""
+    """Counts of one port."""
 
     def __init__(self, what: str, limit: int | None, client_limit: int | None) -> None:
-        """what: the protocol, for the log. client_limit: of one client's; a client without a name,
-        on a unix socket, has none (net.address.client_of). None: any number.
+        """Create counts with limits; None means no limit.
+
+        what: the protocol, for the log.
+        client_limit: limit of one client's connections; it does not apply to a client without a
+            name, on a Unix socket (net.address.client_of).
         """
         self._what = what
         self._limit = limit
         self._client_limit = client_limit
         self._open = 0
         self._handshakes = 0
-        # With handshakes.
+        # Connections and handshakes by client.
         self._by_client: Counter[str] = Counter()
-        # Set by listen(): of a port that other processes serve as well.
+        # Share of a port that other processes serve as well; set by listen().
         self.share: ConnectionShare | None = None
         self._logged_at = -_LOG_INTERVAL_S
 
     def add(self, client: str, *, after_handshake: bool) -> int:
-        """A connection was opened. Returns by how many the limits are exceeded now."""
+        """Count an opened connection; return by how many the limits are exceeded now."""
         if after_handshake:
             self.end_handshake(client)
         self._open += 1
@@ -53,14 +56,14 @@ class ConnectionCounts:
         return beyond
 
     def remove(self, client: str) -> None:
-        """It was closed."""
+        """Count a closed connection."""
         self._open -= 1
         if self.share is not None:
             self.share.set_open(self._open)
         self._uncount(client)
 
     def begin_handshake(self, client: str) -> bool:
-        """False: there are too many to begin another."""
+        """Count a new handshake; return False if there are too many to begin another."""
         self._handshakes += 1
         self._by_client[client] += 1
         if self._beyond(client) <= _SPARE_HANDSHAKES:
@@ -70,7 +73,7 @@ class ConnectionCounts:
         return False
 
     def end_handshake(self, client: str) -> None:
-        """It failed."""
+        """Stop counting a handshake, which has ended."""
         self._handshakes -= 1
         self._uncount(client)
 

@@ -1,7 +1,7 @@
-"""A queue that serves peers in turn: clients one after the other, and so the connections of each.
+"""A queue that serves clients in turn, and the connections of each client in turn.
 
-Pure. A peer is named as in rpc.Call: host:port, or unix:path. Its client is its address, unless
-whoever adds an item knows better.
+Pure. A peer is named as in rpc.Call: host:port, or unix:path. Its client is its address, unless the
+caller that adds an item gives another one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class QueueFullError(Exception):
 
 
 class Ticket(Generic[Item]):
-    """The place of an item in the queue."""
+    """Place of an item in the queue."""
 
     __slots__ = ("client", "item", "peer", "size_bytes")
 
@@ -34,18 +34,19 @@ class Ticket(Generic[Item]):
 
 
 class FairQueue(Generic[Item]):
-    """At most max_bytes and max_items, of one client a half of each. A single item of a client may
-    be larger than that.
+    """Queue of at most `max_bytes` and `max_items`, with half of each for one client.
+
+    A single item of a client may be larger than that.
     """
 
     def __init__(
         self, what: str = "items", max_items: float = math.inf, max_bytes: float = math.inf
     ) -> None:
-        """what: is waiting, for the text of the error."""
+        """Create a queue; `what` names the waiting items, for the text of the error."""
         self._what = what
         self._max_items = max_items
         self._max_bytes = max_bytes
-        # In the order in which they are served: clients, connections, items.
+        # Clients, their connections and their items, each in the order of service.
         self._waiting: dict[Hashable, dict[str, dict[Ticket[Item], None]]] = {}
         self._bytes_by_client: dict[Hashable, int] = {}
         self._items_by_client: dict[Hashable, int] = {}
@@ -56,7 +57,9 @@ class FairQueue(Generic[Item]):
         return self._items
 
     def add(self, peer: str, size_bytes: int, item: Item, client: Hashable = None) -> Ticket[Item]:
-        """Queue an item behind the others of its peer. client: instead of the peer's address.
+        """Queue an item behind the others of its peer.
+
+        client: client to count the item for, instead of the peer's address.
 
         Raises:
             QueueFullError: too much is queued.
@@ -69,8 +72,9 @@ class FairQueue(Generic[Item]):
         return ticket
 
     def peek(self, may_serve: Callable[[Hashable], bool] | None = None) -> Ticket[Item] | None:
-        """The item that is served next, which stays queued. may_serve: says whether a client is
-        passed over.
+        """Return the item that is served next, without removing it.
+
+        may_serve: returns whether a client may be served now; others are skipped.
         """
         for client, connections in self._waiting.items():
             if may_serve is None or may_serve(client):
@@ -79,12 +83,12 @@ class FairQueue(Generic[Item]):
         return None
 
     def take(self) -> Item | None:
-        """Remove the item that is served next; its peer is then served last."""
+        """Remove and return the item that is served next; its peer is then served last."""
         ticket = self.peek()
         return None if ticket is None else self.take_ticket(ticket)
 
     def take_ticket(self, ticket: Ticket[Item]) -> Item:
-        """Remove this item, which is queued; its peer is then served last."""
+        """Remove and return a queued item; its peer is then served last."""
         client, peer = ticket.client, ticket.peer
         self.discard(ticket)
         connections = self._waiting.pop(client, None)

@@ -1,7 +1,6 @@
-"""Detects peers that read nothing of what is queued for them, or send nothing of what they have
-begun. A slow peer is not stalled.
+"""Detection of peers that read nothing of their queued data, or stop sending what they began.
 
-Pure: the time and the progress are passed in at every check.
+A slow peer is not stalled. Pure: the time and the progress are passed in at every check.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ if TYPE_CHECKING:
 
 
 class StallWatch:
-    """Watches one queue of bytes towards a peer."""
+    """Watch over one queue of bytes towards a peer."""
 
     __slots__ = ("_limit_s", "_since", "_waiting_bytes")
 
     def __init__(self, limit_s: float | None) -> None:
-        """limit_s: how long the peer may read nothing; None: for ever."""
+        """Watch with a limit of the time without any reading; None means no limit."""
         self._limit_s = limit_s
         self._waiting_bytes = 0
         self._since = 0.0
 
     def stalled(self, waiting_bytes: int, now: float) -> bool:
-        """Whether the peer has read nothing for too long, though bytes were queued for it."""
+        """Return whether the peer has read nothing of its queued bytes for too long."""
         if self._limit_s is None:
             return False
         if not self._waiting_bytes or waiting_bytes < self._waiting_bytes:
@@ -36,8 +35,10 @@ class StallWatch:
 
 @dataclass(frozen=True, kw_only=True)
 class UploadLimits:
-    """How slowly requests may arrive. min_bytes_per_s: on average over each window, and 0 for any
-    rate; total_s: the longest time in all, None for any.
+    """Limits of how slowly requests may arrive.
+
+    min_bytes_per_s: minimum average rate over each window; 0 means any rate.
+    total_s: maximum time in all; None means no limit.
     """
 
     min_bytes_per_s: float = 0.0
@@ -49,23 +50,23 @@ NO_UPLOAD_LIMITS = UploadLimits()
 
 
 class UploadWatch:
-    """Watches one connection while requests arrive on it."""
+    """Watch over one connection while requests arrive on it."""
 
     __slots__ = ("_began", "_bytes", "_limits", "_since")
 
     def __init__(self, limits: UploadLimits) -> None:
         self._limits = limits
-        # None: nothing is arriving.
+        # Start of the arrival; `None` while nothing is arriving.
         self._began: float | None = None
         self._since = 0.0
         self._bytes = 0
 
     def restart(self) -> None:
-        """Nothing is arriving, or nothing is read: the next check is the first one."""
+        """Make the next check the first one, because nothing is arriving or read."""
         self._began = None
 
     def overdue(self, received_bytes: int, now: float) -> bool:
-        """Whether what arrives is too slow, or takes too long. received_bytes: so far."""
+        """Return whether data arrives too slowly, or for too long; `received_bytes` so far."""
         limits = self._limits
         if self._began is None:
             self._began = self._since = now
@@ -83,18 +84,22 @@ class UploadWatch:
 
 
 class IdleWatch:
-    """Watches a peer that uses its connection for nothing."""
+    """Watch over a peer that does not use its connection."""
 
     __slots__ = ("_activity", "_limit_s", "_since")
 
     def __init__(self, limit_s: float | None) -> None:
-        """limit_s: how long it may; None: for ever."""
+        """Watch with a limit of the time without use; None means no limit."""
         self._limit_s = limit_s
         self._activity: Hashable = None
         self._since = 0.0
 
     def idle_too_long(self, activity: Hashable, now: float, *, in_use: bool) -> bool:
-        """activity: what changes whenever the connection is used. in_use: it is right now."""
+        """Return whether the connection has not been used for too long.
+
+        activity: a value that changes whenever the connection is used.
+        in_use: whether it is in use right now.
+        """
         if self._limit_s is None:
             return False
         if in_use or activity != self._activity:
@@ -103,18 +108,20 @@ class IdleWatch:
 
 
 class ProgressWatch:
-    """Watches things that arrive in pieces."""
+    """Watch over things that arrive in pieces."""
 
     __slots__ = ("_limit_s", "_seen")
 
     def __init__(self, limit_s: float | None) -> None:
-        """limit_s: how long one may make no progress; None: for ever."""
+        """Watch with a limit of the time without progress; None means no limit."""
         self._limit_s = limit_s
         self._seen: dict[int, tuple[Hashable, float]] = {}
 
     def stalled(self, progress: Mapping[int, Hashable], now: float) -> list[int]:
-        """The numbers of those that made no progress for too long. progress: how far each has come,
-        by its number; the time of what is not in it starts anew.
+        """Return the numbers of the things that made no progress for too long.
+
+        progress: a value for each thing, by its number, that changes with its progress. The time of
+            a thing that is missing in one check starts anew.
         """
         seen = {}
         stalled = []
