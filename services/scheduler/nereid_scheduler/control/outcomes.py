@@ -1,4 +1,4 @@
-"""Waiting for what becomes of a model that is desired."""
+"""Lets a caller wait for the outcome of a change to what is desired of a model."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from nereid.core.errors import NereidError
     from nereid_scheduler.core.models.desired_models import DesiredModels, Why
 
-    # None: the model is as desired.
+    # `None` means that the model is as desired.
     Outcome = asyncio.Future[NereidError | None]
 
 
 def ask_for(desired: DesiredModels, name: str, why: Why, **rest: Any) -> Outcome:
-    """As DesiredModels.add(). Returns what becomes of it; whoever stops waiting changes nothing."""
+    """Call `DesiredModels.add()` and return the outcome; a caller may stop waiting for it."""
     outcome: Outcome = asyncio.get_running_loop().create_future()
 
     def on_end(error: NereidError | None) -> None:

@@ -1,4 +1,4 @@
-"""The settings of model control."""
+"""Settings of model control: the mode, the models to load at the start, and time limits."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ ALL_MODELS: Final = "*"
 
 @dataclass(frozen=True)
 class ModelControlRules:
-    """initial_models: those to load at the start, in explicit mode."""
+    """Settings of model control, as flags give them."""
 
     mode: str = "none"
+    # Models to load at the start, in explicit mode.
     initial_models: tuple[str, ...] = ()
     poll_interval_s: float = 15.0
     retries: int = 0
-    # How long a load waits while no executor tries.
+    # Time that a load waits while no executor tries it.
     no_executor_timeout_s: float = 30.0
-    # Whether load requests may bring files.
+    # Load requests may bring files.
     allow_model_files: bool = True
-    # How long a model's requests may take to finish when another scheduler takes it over.
+    # Time that a model's requests have to finish when another scheduler takes the model over.
     hand_over_limit_s: float = 30.0
-    # How long an unload waits for a load before it, which may never end.
+    # Time that an unload waits for the load before it, which may never end.
     unload_patience_s: float = 30.0

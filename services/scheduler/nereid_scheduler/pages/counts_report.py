@@ -1,6 +1,7 @@
-"""What this scheduler has counted of its models, for whoever shows it after the scheduler's end.
+"""Reports what this scheduler has counted of its models, for callers that outlive the scheduler.
 
-Written on request, of what has counted since the last one. Changes nothing of what is counted.
+A report is written on request, and has what has been counted since the caller's last request. The
+module changes no count, and does not know who shows the counts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _KNOWN_NS: Final = 10_000_000_000
 
 
 class CountsReport:
-    """Responds to CountsRequests. Has what schedulers counted that are gone, as it is given."""
+    """Respond to CountsRequests, and keep the counts of ended schedulers that requests bring."""
 
     def __init__(
         self,
@@ -33,21 +34,21 @@ class CountsReport:
         metrics: SchedulerMetrics,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """now_ns: since 1970."""
+        """Read the time in nanoseconds since 1970 from `now_ns`."""
         self._catalogue = catalogue
         self._metrics = metrics
         self._now_ns = now_ns
         self._source = CountSource(_random())
         self._store = self._source.store
-        # The last change that all callers know; that of the next mark; when it was set.
+        # Last change that all callers know, change of the next mark, and time of that mark.
         self._known_change = self._marked_change = 0
         self._marked_ns = now_ns()
-        # The last record of each version that is in service here, and of what is beside models.
+        # Last record of each version that is in service here, and of counts beside models.
         self._last: dict[ServedVersion, pb.VersionCounts] = {}
         self._last_own = pb.VersionCounts(id=_random(), loaded_ns=now_ns(), continues=True)
 
     def respond(self, request: pb.CountsRequest) -> pb.CountsResponse:
-        """Keep what was given; return what has changed since the caller's last request."""
+        """Keep the counts in a request; return what has changed since the caller's last request."""
         self._update()
         if self._now_ns() - self._marked_ns > _KNOWN_NS:
             self._known_change, self._marked_change = self._marked_change, self._store.change
@@ -55,12 +56,12 @@ class CountsReport:
         return self._source.respond(request)
 
     def last_response(self) -> pb.CountsResponse:
-        """What callers may not have, who ask often."""
+        """Return counts that callers may not have yet, although they ask often."""
         self._update()
         return self._source.changed_after(self._known_change)
 
     def on_handed_over(self, served: ServedVersion, runtime: QueuedRequests) -> None:
-        """Another scheduler has this version now, and counts on."""
+        """Count a version for the last time, since another scheduler goes on counting it."""
         self._count(served, runtime)
         del self._last[served]
 
@@ -71,7 +72,8 @@ class CountsReport:
             if served.runtime is not None and served.load_duration_s is not None
         }
         unloaded = self._last.keys() - serving.keys()
-        self._store.end_loads(self._store.versions_of(self._last.pop(each).id for each in unloaded))
+        unloaded_ids = [self._last.pop(served).id for served in unloaded]
+        self._store.end_loads(self._store.versions_of(unloaded_ids))
         for served, runtime in serving.items():
             self._count(served, runtime)
         page = Page()
@@ -99,7 +101,7 @@ class CountsReport:
             id=_random(),
             model=served.name,
             version=str(runtime.number),
-            # Clocks of different hosts differ, and may go back.
+            # Clocks of different hosts differ, and may be set back.
             loaded_ns=max(self._now_ns(), self._store.latest_load_ns + 1),
             continues=served.continues,
         )

@@ -1,4 +1,4 @@
-"""Custom metrics of Python models, as executors report them, on the metrics page.
+"""Writes custom metrics of Python models, as executors report them, to the metrics page.
 
 Several executors, or instances, may report the same metric.
 """
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 def write_custom(page: Page, reports: Iterable[pb.CustomMetrics]) -> None:
-    """Write the reports' series: counters with the same name and labels are added up; of gauges the
-    last one counts.
+    """Write the reports' series.
+
+    Counters with the same name and labels are added up; of gauges the last one counts.
     """
     merged: dict[SeriesKey, pb.CustomSeries] = {}
     families: dict[str, Family] = {}

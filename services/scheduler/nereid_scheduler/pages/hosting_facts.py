@@ -1,6 +1,6 @@
-"""What this scheduler knows of the mesh beside its metrics: who runs what where. Changes nothing.
+"""Reports what this scheduler knows of the mesh beside its metrics: who runs what, and where.
 
-For whoever operates the mesh, asked for once a second at most by each gateway with a console.
+Each gateway with a console asks for it, at most once a second. The module changes nothing.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.loads.loader import Loader
     from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
 
-# More are counted, and not named.
+# Limits for what is named; owned models beyond the limit are still counted.
 _MAX_OWNED: Final = 200
 _MAX_HOSTED: Final = 1000
 _MAX_BATCHES: Final = 32
 _MAX_MEMBERS: Final = 64
 _MAX_ID_CHARACTERS: Final = 200
-# A scheduler without others needs no name of its own.
+# Name of a scheduler without others, which needs no name of its own.
 _ONLY: Final = "scheduler"
 
 
 class HostingFacts:
-    """Responds to Facts calls."""
+    """Respond to Facts calls."""
 
     def __init__(
         self,
@@ -42,14 +42,14 @@ class HostingFacts:
         gateways: Collection[GatewaySession],
         membership: Membership | None = None,
     ) -> None:
-        """membership: None: this is the mesh's only scheduler."""
+        """Read the facts; without `membership` this is the mesh's only scheduler."""
         self._catalogue = catalogue
         self._loader = loader
         self._gateways = gateways
         self._membership = membership
 
     def respond(self, request: pb.FactsRequest) -> pb.FactsResponse:
-        """What is so now."""
+        """Return the facts at this moment."""
         response = pb.FactsResponse(
             executors=map(_executor, self._loader.sessions), schedulers=[self._scheduler()]
         )
@@ -62,7 +62,7 @@ class HostingFacts:
         return response
 
     def _batches(self, wanted: Collection[str]) -> Iterator[pb.ExecutingBatch]:
-        """Those that instances of these models execute."""
+        """Yield the batches that instances of these models execute."""
         now_ns = time.monotonic_ns()
         for session in self._loader.sessions:
             for served, sent in session.executing():
@@ -70,12 +70,12 @@ class HostingFacts:
                     yield _batch(name, served.number, sent, now_ns)
 
     def _scheduler(self) -> pb.SchedulerFacts:
-        names = sorted(each.plain_name for each in self._catalogue.models() if each.in_service)
+        names = sorted(model.plain_name for model in self._catalogue.models() if model.in_service)
         membership = self._membership
         return pb.SchedulerFacts(
             name=_ONLY if membership is None else membership.name,
             epoch=0 if membership is None else membership.epoch,
-            gateways=sum(not each.for_models for each in self._gateways),
+            gateways=sum(not gateway.for_models for gateway in self._gateways),
             owned=names[:_MAX_OWNED],
             models=len(names),
             reachable=True,
@@ -85,11 +85,11 @@ class HostingFacts:
 def _batch(model: str, version: int, sent: SentBatch, now_ns: int) -> pb.ExecutingBatch:
     members = (
         pb.ExecutingBatch.Member(
-            request_id=each.request.request_id[:_MAX_ID_CHARACTERS],
-            rows=each.valid.batch_size,
-            queue_us=max(0, sent.started_ns - each.received_ns) // 1000,
+            request_id=entry.request.request_id[:_MAX_ID_CHARACTERS],
+            rows=entry.valid.batch_size,
+            queue_us=max(0, sent.started_ns - entry.received_ns) // 1000,
         )
-        for each in islice(sent.batch.entries, _MAX_MEMBERS)
+        for entry in islice(sent.batch.entries, _MAX_MEMBERS)
     )
     return pb.ExecutingBatch(
         model=model,
@@ -110,7 +110,7 @@ def _executor(session: Session) -> pb.ExecutorFacts:
         devices=hello.devices,
         backends=hello.backends,
         usage=session.usage,
-        hosted=(_hosted(each, session) for each in islice(session.hosted, _MAX_HOSTED)),
+        hosted=(_hosted(served, session) for served in islice(session.hosted, _MAX_HOSTED)),
     )
 
 
@@ -120,6 +120,6 @@ def _hosted(served: ServedVersion, session: Session) -> pb.HostedModel:
         model=served.plain_name,
         version=served.number,
         instances=hosted.ready,
-        busy=sum(each.batches.at_work for each in hosted.instances.values()),
+        busy=sum(instance.batches.at_work for instance in hosted.instances.values()),
         memory_bytes=memory_of(served, [session]),
     )

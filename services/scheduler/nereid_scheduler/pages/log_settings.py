@@ -1,6 +1,6 @@
-"""The logging extension's settings: which levels the services log, and in which format.
+"""Settings of the logging extension: which levels the services log, and in which format.
 
-Pure. The texts are Triton's. Knows no client and no logger.
+It is pure, and knows no client and no logger. The texts of errors are Triton's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from nereid.core.wire.messages import LogRules
 
-# By the settings' names: the field of LogRules, the type of its values, and Triton's name for it.
+# Field of LogRules, type of its values, and Triton's name of that type, by the setting's name.
 _SETTINGS: Final[dict[str, tuple[str, type, str]]] = {
     "log_info": ("info", bool, "boolean"),
     "log_warning": ("warning", bool, "boolean"),
@@ -23,12 +23,12 @@ _SETTINGS: Final[dict[str, tuple[str, type, str]]] = {
     "log_verbose_level": ("verbose", int, "int32"),
     "log_format": ("format", str, "string"),
 }
-# Our formats by other names in Triton.
+# Formats that have other names in Triton.
 _TRITON_FORMAT: Final = {"text": "default"}
 
 
 def apply_changes(rules: LogRules, changes: Mapping[str, object]) -> LogRules:
-    """The rules after a client's changes; unknown settings are ignored, as on Triton.
+    """Return the rules after a client's changes; unknown settings are ignored, as in Triton.
 
     Raises:
         NereidError: a value is invalid.
@@ -48,12 +48,12 @@ def apply_changes(rules: LogRules, changes: Mapping[str, object]) -> LogRules:
 
 
 def saved_settings(rules: LogRules) -> dict[str, bool | int | str]:
-    """All of them, for apply_changes()."""
+    """Return all settings, in the form that `apply_changes` takes."""
     return {name: getattr(rules, field) for name, (field, _, _) in _SETTINGS.items()}
 
 
 def shown_settings(rules: LogRules, file: str) -> dict[str, bool | int | str]:
-    """The settings by their names. file: where the log is written; empty: standard error."""
+    """Return the settings by name; `file` is where the log is written, empty for standard error."""
     return {
         "log_file": file,
         "log_info": rules.info,

@@ -1,6 +1,6 @@
-"""The settings that clients may change at run time: kept here, sent to every service.
+"""Settings that clients may change at run time: kept here, sent to every service.
 
-Knows gateways' links and executors' streams only as callbacks.
+It knows gateways' links and executors' streams only as callbacks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class MeshSettings:
-    """The current trace and log settings."""
+    """Keep the current trace and log settings."""
 
     def __init__(
         self,
@@ -34,9 +34,9 @@ class MeshSettings:
         send_to_executors: Callable[[pb.ExecutorCommand], None],
         records: SettingRecords | None = None,
     ) -> None:
-        """The callbacks send to all connected services.
+        """Send changes with the callbacks, which reach all services that are connected now.
 
-        log, trace_config: the flags' values. records: without them no change is recorded.
+        `log` and `trace_config` are the flags' values. Without `records` changes are not recorded.
         """
         self._records = records or SettingRecords(None)
         self._trace = TraceExtensionSettings(parse_trace_config(trace_config))
@@ -47,7 +47,7 @@ class MeshSettings:
         self._send_to_executors = send_to_executors
 
     def notices(self) -> Iterator[Notice]:
-        """The current settings, for a gateway that has connected."""
+        """Yield the current settings, for a gateway that has connected."""
         rules = self._trace.rules()
         if rules is not None:
             yield rules
@@ -55,7 +55,7 @@ class MeshSettings:
             yield self._log
 
     def commands(self) -> Iterator[pb.ExecutorCommand]:
-        """The current settings, for an executor that has joined."""
+        """Yield the current settings, for an executor that has joined."""
         if self._log_changed:
             command = pb.ExecutorCommand()
             write_log_rules(self._log, command.log_rules)
@@ -67,8 +67,9 @@ class MeshSettings:
         self._records.apply(documents, LOG, self._apply_log)
 
     async def trace(self, model: str, changes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """The trace settings of a model or, without a name, of the server, after changes to them,
-        which are recorded.
+        """Change the trace settings of a model and return all of them.
+
+        Without a name these are the server's settings. Changes are recorded.
 
         Raises:
             NereidError: a change was refused, and none was made.
@@ -80,7 +81,7 @@ class MeshSettings:
         return self._trace.shown(model)
 
     async def log(self, changes: Mapping[str, object]) -> dict[str, bool | int | str]:
-        """The log settings after changes to them; raises NereidError as trace() does."""
+        """Change and return the log settings; raises NereidError like `trace`."""
         if self._apply_log(changes):
             await self._records.record(LOG, log_settings.saved_settings(self._log))
         return log_settings.shown_settings(self._log, self._log_file)
@@ -95,7 +96,7 @@ class MeshSettings:
             self._send_to_gateways(rules)
 
     def _apply_log(self, changes: Mapping[str, object]) -> bool:
-        """Whether they have changed anything."""
+        """Apply changes to the log settings; return whether they have changed anything."""
         rules = log_settings.apply_changes(self._log, changes)
         if rules == self._log:
             return False

@@ -1,6 +1,6 @@
-"""The scheduler's part of the metrics page: models, hosts, GPUs, cache, batches, streams.
+"""Writes the scheduler's part of the metrics page: models, hosts, GPUs, cache, batches, streams.
 
-Written on request, from the scheduler's counters. Changes nothing.
+It is written on request, from the scheduler's counters, and changes none of them.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
     Labels = Mapping[str, str]
 
-# In the order of metrics.DURATIONS: request, queue, compute input, infer and output.
+# Metrics in the order of metrics.DURATIONS: request, queue, compute input, infer and output.
 _DURATIONS: Final = tuple(metrics.DURATIONS.values())
 
 
 class SchedulerMetrics:
-    """Writes the page."""
+    """Write the scheduler's part of the page."""
 
     def __init__(  # noqa: PLR0913 - one source of metrics each
         self,
@@ -54,8 +54,18 @@ class SchedulerMetrics:
         state_failures: Callable[[], int | None] = lambda: None,
         on_demand: OnDemandCounts | None = None,
     ) -> None:
-        """cache_usage: the cache's last report; None: there is no cache. state_failures: None:
-        there is no state. on_demand: None: no model is loaded on demand.
+        """Read the metrics from these sources.
+
+        Args:
+            catalogue: Models that are served.
+            loader: Executors and their instances.
+            held_requests: Requests that wait for a load.
+            gateways: Sessions of gateways and models.
+            config: Settings of --metrics-config.
+            repositories: Model repositories.
+            cache_usage: Returns the cache's last report, or `None` if there is no cache.
+            state_failures: Returns the failures of the state, or `None` if there is no state.
+            on_demand: Loads on demand; `None` if no model is loaded on demand.
         """
         self._on_demand = on_demand
         self._state_failures = state_failures
@@ -72,8 +82,9 @@ class SchedulerMetrics:
         self.write_mesh(page, cpu=True, gpu=True)
 
     def write_mesh(self, page: Page, *, cpu: bool, gpu: bool, models: Collection[str] = ()) -> None:
-        """Write all metrics, but those of hosts and GPUs only if asked for. models: only these,
-        by the names that clients use; empty: all.
+        """Write all metrics, but those of hosts and GPUs only if asked for.
+
+        `models` limits them to models by the names that clients use; empty means all models.
         """
         self._write_models(page, models)
         usage = self.cache_usage()
@@ -84,7 +95,7 @@ class SchedulerMetrics:
             is_stale = path in self._repositories.problems
             page.add_value(metrics.REPOSITORY_STALE, int(is_stale), {"repository": path})
         self._write_unavailable(page, models)
-        # Executors have no pinned memory pool, but Triton's dashboards query these.
+        # Executors have no pinned memory pool, but Triton's dashboards query these metrics.
         page.add_value(metrics.PINNED_TOTAL, 0)
         page.add_value(metrics.PINNED_USED, 0)
         if cpu:
@@ -93,13 +104,15 @@ class SchedulerMetrics:
             write_gpus(page, self._loader.sessions)
         self._write_streams(page)
         sessions = self._loader.sessions
-        names = {each.plain_name for each in self._catalogue.versions()}
+        names = {served.plain_name for served in self._catalogue.versions()}
         reports = [self._loader.ended_executors.read(names, sessions)]
-        reports += [each.custom_metrics for each in sessions if each.custom_metrics is not None]
+        reports += [
+            session.custom_metrics for session in sessions if session.custom_metrics is not None
+        ]
         write_custom(page, reports)
 
     def write_own_counts(self, page: Page) -> int:
-        """Write what this scheduler counts beside models; returns the sum, which grows with it."""
+        """Write what is counted beside models; return its sum, which grows with every count."""
         total = 0
         counts = self._on_demand
         if counts is not None:
@@ -126,7 +139,7 @@ class SchedulerMetrics:
         for model in self._catalogue.models():
             if models and model.plain_name not in models:
                 continue
-            failed = {str(each.number): each.life.failed for each in model.versions.values()}
+            failed = {str(served.number): served.life.failed for served in model.versions.values()}
             if model.reason and not model.versions:
                 failed[""] = True
             own = {"namespace": model.namespace} if model.namespace else {}
@@ -135,12 +148,12 @@ class SchedulerMetrics:
                 page.add_value(metrics.MODEL_UNAVAILABLE, int(has_failed), labels)
 
     def write_version(self, page: Page, served: ServedVersion, model: QueuedRequests) -> Labels:
-        """Write what a version counts, and what it has at the moment; returns its labels."""
+        """Write what a version counts and has at the moment; return its labels."""
         labels = model_labels(model, served.namespace)
         statistics = model.statistics
         self._write_counts(page, labels, statistics)
         for reason, count in statistics.failures.items():
-            # In the order of Triton's page, which some clients match as text.
+            # Labels are in the order of Triton's page, which some clients match as text.
             page.add_value(
                 metrics.FAILURE, count, dict(sorted({**labels, "reason": reason}.items()))
             )
@@ -153,7 +166,7 @@ class SchedulerMetrics:
         return labels
 
     def _write_counts(self, page: Page, labels: Labels, statistics: ModelStatistics) -> None:
-        """Each GPU's counts, and the remainder without a GPU, which is left out if it is zero."""
+        """Write each GPU's counts, and the remainder without a GPU unless it is zero."""
         rest = _counts_of(statistics)
         shares = []
         for uuid, share in statistics.gpus.items():
@@ -181,7 +194,7 @@ class SchedulerMetrics:
         if latencies.phases is None:
             return
         for phase, summary in latencies.phases.items():
-            # As on Triton: it would mix cache hits with executed requests.
+            # As in Triton, "request" is left out: it would mix cache hits with executed requests.
             if not (cached and phase == "request"):
                 page.add_summary(metrics.SUMMARIES[phase], labels, summary, quantiles)
         if cached:
@@ -191,7 +204,7 @@ class SchedulerMetrics:
     def _write_streams(self, page: Page) -> None:
         sessions = self._loader.sessions
         page.add_value(metrics.EXECUTORS, len(sessions))
-        gateways = sum(not each.for_models for each in self._gateways)
+        gateways = sum(not session.for_models for session in self._gateways)
         page.add_value(metrics.LINKS, gateways, {"peer": "gateway"})
         page.add_value(metrics.LINKS, len(sessions), {"peer": "executor"})
         page.add_value(metrics.LINKS, self._loader.instances.open, {"peer": "instance"})
@@ -204,7 +217,7 @@ class SchedulerMetrics:
 
 
 def model_labels(model: QueuedRequests, namespace: str = "") -> dict[str, str]:
-    """The labels of all series of a version: Triton's, and the model's metric_tags."""
+    """Return the labels of all series of a version: Triton's, and the model's metric_tags."""
     tags = {
         "_" + re.sub(r"[^a-zA-Z0-9_]", "_", tag): value
         for tag, value in sorted(model.config.proto.metric_tags.items())
@@ -214,7 +227,7 @@ def model_labels(model: QueuedRequests, namespace: str = "") -> dict[str, str]:
 
 
 def write_cpus(page: Page, sessions: Iterable[Session]) -> None:
-    """The mesh's processors and memory; each host counts once, however many executors it has."""
+    """Write the mesh's processors and memory; a host counts once, whatever executors it has."""
     hosts: dict[str, pb.DeviceUsage] = {}
     for session in sessions:
         if session.usage is not None:
@@ -230,7 +243,7 @@ def write_cpus(page: Page, sessions: Iterable[Session]) -> None:
 
 
 def write_gpus(page: Page, sessions: Iterable[Session]) -> None:
-    """Each GPU once, however many executors can use it."""
+    """Write each GPU once, however many executors can use it."""
     gpus: dict[str, pb.GpuUsage] = {}
     for session in sessions:
         if session.usage is not None:
@@ -246,7 +259,7 @@ def write_gpus(page: Page, sessions: Iterable[Session]) -> None:
 
 
 def _counts_of(statistics: ModelStatistics) -> dict[Family, int]:
-    """A version's counters by metric; durations in nanoseconds."""
+    """Return a version's counters by metric; durations are in nanoseconds."""
     compute = statistics.compute
     return _counts(
         (statistics.success.count, statistics.inference_count, statistics.execution_count),

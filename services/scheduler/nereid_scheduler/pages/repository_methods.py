@@ -1,6 +1,6 @@
-"""The RPCs of the model repository extension: index, load and unload, in KServe's messages.
+"""RPCs of the model repository extension: index, load and unload, in KServe's messages.
 
-Translates only; the texts are Triton's.
+This only translates; model_control.py decides. The texts of errors are Triton's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UNLOAD_DEPENDENTS: Final = "unload_dependents"
 
 
 def repository_handlers(control: ModelControl) -> dict[str, AsyncUnaryHandler]:
-    """The handlers by path."""
+    """Return the handlers by path."""
 
     async def index(request: kserve_pb2.RepositoryIndexRequest) -> Message:
         _require_no_repository(request.repository_name)

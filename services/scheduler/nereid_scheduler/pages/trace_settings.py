@@ -1,7 +1,8 @@
-"""The trace extension's settings: the server's, and those of single models.
+"""Settings of the trace extension: the server's, and those of single models.
 
-Pure. A model inherits settings that it does not have; clearing one of the server's restores the
-value from the start. The texts are Triton's, and numbers are parsed as in C. Knows no client.
+A model inherits settings that it does not have; clearing one of the server's restores the value
+from the start. The texts of errors are Triton's, and numbers are parsed as in C. The module is
+pure, and knows no client.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 _OFF: Final = "OFF"
 _UINT32: Final = (1 << 32) - 1
 _INT32: Final = (1 << 31) - 1
-# Triton without the name of a file does not trace.
+# Triton does not trace without the name of a file.
 _NO_FILE: Final = "Attempting to set invalid trace setting :trace file name is not given"
 
 
 class TraceExtensionSettings:
-    """The current settings. Values are lists of texts, as in clients' requests."""
+    """Keep the current settings. Values are lists of texts, as in clients' requests."""
 
     def __init__(self, config: TraceConfig) -> None:
         self._traces = config.on
@@ -40,14 +41,15 @@ class TraceExtensionSettings:
         }
         self._server = dict(self._start)
         self._models: dict[str, dict[str, list[str]]] = {}
-        # Setting trace_count restarts counting: numbers for these, of the server and of models.
+        # Setting trace_count restarts counting. `_turns` has the number of the last restart, by
+        # model; "" is the server.
         self._last_turn = 0
         self._turns = {"": 0}
 
     def update(self, model: str, changes: Mapping[str, Sequence[str]]) -> None:
-        """Apply a client's changes, all or none; no model: to the server.
+        """Apply a client's changes, all or none; without a model they are the server's.
 
-        An empty value clears a setting. Unknown settings are ignored, as on Triton.
+        An empty value clears a setting. Unknown settings are ignored, as in Triton.
 
         Raises:
             NereidError: a value is invalid, or this server was started without tracing.
@@ -59,7 +61,7 @@ class TraceExtensionSettings:
             for name, parser in _PARSERS.items()
             if name in changes
         }
-        # Levels of which none is known change nothing.
+        # A list of levels of which none is known changes nothing.
         changed = {name: value for name, value in parsed.items() if value != []}
         if not self._traces and changed.get("trace_level") not in (None, [_OFF]):
             raise InvalidArgument(_NO_FILE)
@@ -79,36 +81,36 @@ class TraceExtensionSettings:
             del self._models[model]
 
     def shown(self, model: str) -> dict[str, list[str]]:
-        """All settings of a model, inherited ones included; no model: of the server."""
+        """Return all settings of a model, inherited ones included; without a name, the server's."""
         settings = self._server | self._models.get(model, {}) | self._fixed
         if self._traces and not self._to_file:
-            # Only trace files have it.
+            # Only trace files have this setting.
             del settings["log_frequency"]
         return settings
 
     def saved(self) -> dict[str, Any]:
-        """What clients have changed, of JSON's types, for restore()."""
-        server = {name: each for name, each in self._server.items() if each != self._start[name]}
+        """Return what clients have changed, in JSON's types, for `restore`."""
+        server = {name: value for name, value in self._server.items() if value != self._start[name]}
         return {"server": server, "models": dict(self._models), "turns": dict(self._turns)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Apply what saved() gave, over the values from the start.
+        """Apply what `saved` returned, over the values from the start.
 
         Raises:
             NereidError: a value is invalid, or this server was started without tracing.
-            ValueError, TypeError, KeyError, AttributeError: it is not what saved() gives.
+            ValueError, TypeError, KeyError, AttributeError: it is not what `saved` returns.
         """
         restored = {"": saved["server"]} | saved["models"]
         for model, changes in restored.items():
-            known = {name: [str(each) for each in changes[name]] for name in changes}
+            known = {name: [str(value) for value in changes[name]] for name in changes}
             self.update(model, {name: known[name] for name in known if name in _PARSERS})
-        # Counts go on where the same count was counted before.
+        # Counting goes on where the same count was counted before.
         self._turns = {str(model): int(turn) for model, turn in saved["turns"].items()}
         self._turns.setdefault("", 0)
         self._last_turn = max(self._turns.values())
 
     def rules(self) -> TraceRules | None:
-        """The rules for gateways; None: this server does not trace."""
+        """Return the rules for gateways, or `None` if this server does not trace."""
         if not self._traces:
             return None
         turn = self._turns[""]
@@ -120,7 +122,7 @@ class TraceExtensionSettings:
 
 
 def _fixed(config: TraceConfig) -> dict[str, list[str]]:
-    """The settings that clients cannot change."""
+    """Return the settings that clients cannot change."""
     if not config.to_spans:
         return {"trace_file": [config.file], "trace_mode": [FILE_MODE]}
     fixed = {
@@ -153,7 +155,7 @@ def _levels(values: list[str]) -> list[str]:
 
 
 def _parse_number(name: str, values: list[str]) -> tuple[str, int]:
-    """The only value, and the number that it begins with."""
+    """Return the only value, and the number that it begins with."""
     if len(values) != 1:
         raise InvalidArgument(f"expect only 1 value for '{name}'")
     number = parse_c_integer(values[0])

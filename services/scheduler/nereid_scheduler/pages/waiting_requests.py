@@ -1,7 +1,7 @@
-"""How many requests wait for an instance, by the kind of device that it has to be on.
+"""Counts requests that wait for an instance, by the kind of device that it must be on.
 
-What autoscaling counts: it includes requests that are held because no executor has ever loaded
-their model, so that they can start the first one. Changes nothing.
+Autoscaling uses this count. It includes requests that are held because no executor has ever loaded
+their model, so that they can start the first executor. The module changes nothing.
 """
 
 from __future__ import annotations
@@ -20,23 +20,27 @@ if TYPE_CHECKING:
 
 
 def waiting_by_device(catalogue: Catalogue, held: Iterable[HeldRequest]) -> Counter[str]:
-    """Requests by one of metrics.DEVICES. One that is held for an ensemble counts for each kind of
-    device that its models need.
+    """Return the number of waiting requests by one of metrics.DEVICES.
+
+    A request that is held for an ensemble counts for each kind of device that its models need.
     """
     waiting: Counter[str] = Counter()
     for served in catalogue.versions():
         if served.runtime is not None and served.runtime.pending:
             waiting[device_of_groups(served.runtime.config.proto)] += served.runtime.pending
-    names = Counter((each.name, each.version) for each in held)
+    names = Counter((request.name, request.version) for request in held)
     for (name, version), count in names.items():
-        # None: which models there are has yet to be read.
+        # Without devices, the models have yet to be read from the repository.
         for device in _devices(catalogue, name, version, frozenset()) or {"any"}:
             waiting[device] += count
     return waiting
 
 
 def _devices(catalogue: Catalogue, name: str, version: str, above: frozenset[str]) -> set[str]:
-    """above: the ensembles that it is a step of, which it may be as well by mistake."""
+    """Return the kinds of device that a model needs.
+
+    `above` has the ensembles of which it is a step; by mistake it may be its own step.
+    """
     devices: set[str] = set()
     for draft in catalogue.drafts(name, version):
         if not is_ensemble(draft):

@@ -1,5 +1,6 @@
-"""Which models shall be served, and how that comes about.
+"""Decides which models shall be served, and brings that about.
 
-Pure: desired_models.py has what all sources ask for, next_action.py compares it with what is
-served. reconciler.py acts, and alone changes the catalogue; who asked waits by outcomes.py.
+desired_models.py and next_action.py are pure: the first has what all sources ask for, the second
+compares that with what is served. reconciler.py acts, and it alone changes the catalogue. Callers
+wait for the outcome of what they asked for with outcomes.py.
 """

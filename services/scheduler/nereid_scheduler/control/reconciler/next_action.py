@@ -1,7 +1,7 @@
-"""What to do next for a model, by what is desired and what is served.
+"""Decides what to do next for a model by comparing what is desired with what is served.
 
-Pure: nothing is changed here. An ensemble that a client loads waits for the models of its steps,
-which are loaded first, as on Triton; cycles are refused. The texts are Triton's.
+It is pure: nothing is changed here. An ensemble that a client loads waits for the models of its
+steps, which are loaded first, as in Triton; cycles are refused. The texts of errors are Triton's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Do(Enum):
-    """What can be done for a model."""
+    """Action for a model."""
 
     FIND = "find it, or the models of its steps, in the repositories"
     FIND_RECORDED = "find it as its record says, which another scheduler may have written"
@@ -41,16 +41,19 @@ class Do(Enum):
     WAIT = "the models of its steps are loaded first"
 
 
-# After these it is looked at again.
+# Actions after which the model is looked at again.
 FINDING: Final = frozenset({Do.FIND, Do.FIND_RECORDED, Do.READ_FILES})
 
 
 class Action(NamedTuple):
-    """names: to find. steps: to add. error: of what is refused."""
+    """Next action of a model, with what it is about."""
 
     do: Do
+    # Names of models to find.
     names: tuple[str, ...] = ()
+    # Models of an ensemble's steps to load.
     steps: tuple[FoundModel, ...] = ()
+    # Reason for a refusal.
     error: NereidError | None = None
 
 
@@ -62,7 +65,7 @@ _ENDING_ACTIONS: Final = {
 
 
 def next_action(model: DesiredModel, desired: DesiredModels, catalogue: Catalogue) -> Action:
-    """model: what is desired first of all that is desired of its name."""
+    """Return the next action for `model`, which is the first generation of its name."""
     if model.why in _ENDING_ACTIONS:
         return Action(_ENDING_ACTIONS[model.why])
     if model.superseded or _is_served_already(model, catalogue):
@@ -75,7 +78,7 @@ def next_action(model: DesiredModel, desired: DesiredModels, catalogue: Catalogu
     if model.files_pending:
         return Action(Do.READ_FILES)
     if model.why is Why.STEP and not found.exists:
-        # An error of its ensemble.
+        # The ensemble reports the missing step as its own error.
         return Action(Do.KEEP)
     if found.error is not None:
         return Action(Do.REFUSE, error=_refusal(model, found, found.error))
@@ -95,7 +98,7 @@ def _next_by_name(
 
 
 def _load_after_steps(model: DesiredModel) -> Action:
-    ready = all(each.ended for each in model.needs or ())
+    ready = all(step.ended for step in model.needs or ())
     return Action(Do.LOAD if ready else Do.WAIT)
 
 
@@ -107,9 +110,9 @@ def is_unload_remembered(
     *,
     brought: bool,
 ) -> bool:
-    """Whether an unload has to be recorded: a start would load the model, or may.
+    """Return whether an unload must be recorded, because a start would or might load the model.
 
-    brought: by a load request; the model comes back only by its record.
+    `brought`: a load request brought the files, so the model comes back only by its record.
     """
     if name in initial_models or name in desired.on_demand or catalogue.is_step(name):
         return True
@@ -125,10 +128,10 @@ def _is_served_already(model: DesiredModel, catalogue: Catalogue) -> bool:
 
 
 def _is_current(found: FoundModel, desired: DesiredModels, catalogue: Catalogue) -> bool:
-    """Whether a model is in service and has not changed since it was loaded."""
+    """Return whether a model is in service and has not changed since it was loaded."""
     if desired.has_failed(found.name) or desired.has_changed(found):
         return False
-    states = {each.life.state for each in catalogue.running(found.name)}
+    states = {version.life.state for version in catalogue.running(found.name)}
     return states == {VersionState.READY}
 
 
@@ -147,19 +150,19 @@ def _refusal(model: DesiredModel, found: FoundModel, error: NereidError) -> Nere
 def _compose(
     model: DesiredModel, found: FoundModel, desired: DesiredModels, catalogue: Catalogue
 ) -> Action:
-    """The models of an ensemble's steps, unless they are served: find them, then load them."""
+    """Find the models of an ensemble's steps that are not served, then have them loaded."""
     models = {**model.steps, found.name: found}
     missing = dict.fromkeys(
         step
-        for each in models.values()
-        for step in step_models(each.draft)
+        for composed in models.values()
+        for step in step_models(composed.draft)
         if step not in models and not catalogue.is_served(step)
     )
     if missing:
         return Action(Do.FIND, names=tuple(missing))
 
     def composed_of(name: str) -> list[str]:
-        """As it is to be loaded, else as it is served."""
+        """Return a model's step models as it is to be loaded, or else as it is served."""
         if name in models:
             return step_models(models[name].draft)
         return [step for draft in catalogue.drafts(name, "") for step in step_models(draft)]
@@ -172,5 +175,5 @@ def _compose(
     if cycle:
         text = f"load failed for model '{found.name}': {cycle}\n"
         return Action(Do.REFUSE, error=InvalidArgument(text))
-    steps = (each for each in in_load_order(models.values()) if each is not found)
+    steps = (step for step in in_load_order(models.values()) if step is not found)
     return Action(Do.ADD_STEPS, steps=tuple(steps))

@@ -1,7 +1,9 @@
-"""Has the models served that are desired, one action after another for each model.
+"""Carries out the actions that make served models match desired ones, one at a time per model.
 
-Reads repositories in threads, has the loader load and unload, and reports what came of it. It alone
-changes which models the catalogue has. A load that fails leaves the old versions in service.
+Events are changes of what is desired and ends of actions. On each, `reconcile` asks next_action.py
+what is due, begins it, and reports the result to DesiredModels. The reconciler reads repositories
+in threads and has the loader load and unload. It alone changes which models the catalogue has. A
+load that fails leaves the old versions in service. It does not decide what is desired.
 """
 
 from __future__ import annotations
@@ -47,15 +49,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Why a model is desired whose failures nobody else logs or returns.
+# Reasons for loads whose failures nobody else logs or returns.
 _LOGGED: Final = PATIENT | {Why.STEP, Why.POLLED}
-# Clients' wishes: from then on requests neither load nor unload the model on demand.
+# Requests of clients after which the model is no longer loaded or unloaded on demand.
 _FOR_GOOD: Final = frozenset({Why.BY_NAME, Why.STEP, Why.UNLOADED})
 
 
 class Sources(NamedTuple):
-    """What some schedulers have: models that are loaded on demand, records of what clients load and
-    unload, other schedulers beside them.
+    """Collaborators that only some schedulers have.
+
+    These are models that are loaded on demand, records of what clients load and unload, and other
+    schedulers of the mesh.
     """
 
     on_demand: OnDemand | None = None
@@ -64,7 +68,7 @@ class Sources(NamedTuple):
 
 
 class Reconciler:
-    """Create it inside the event loop that it shall run in."""
+    """Make served models match desired ones. Create it inside the event loop that it runs in."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (one source or target each)
         self,
@@ -85,12 +89,13 @@ class Reconciler:
         self._hand_overs: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._load_writes = LoadWrites()
-        # Those that run now.
+        # Reloads in progress.
         self._reloads: dict[DesiredModel, ModelReload] = {}
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run it in a task, which close() cancels, at once if it has been called; a bug in it is
-        logged.
+        """Run `work` in a task that `close` cancels; unexpected errors are logged.
+
+        After `close` has been called the task is cancelled at once.
         """
         task = asyncio.get_running_loop().create_task(work)
         if self._closed:
@@ -107,7 +112,7 @@ class Reconciler:
                 _log.error("unexpected error in a load or unload", exc_info=error)
 
     async def close(self) -> None:
-        """Cancel what is pending; models stay as they are."""
+        """Cancel all tasks; models stay as they are."""
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -115,7 +120,7 @@ class Reconciler:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def finish_hand_overs(self, limit_s: float) -> None:
-        """Wait until all models are given away that are to be."""
+        """Wait until all models that move to other schedulers have been handed over."""
         self.reconcile()
         if self._hand_overs:
             await asyncio.wait(self._hand_overs, timeout=limit_s)
@@ -123,7 +128,7 @@ class Reconciler:
     # ---- actions
 
     def reconcile(self) -> None:
-        """Begin all that is to be done now."""
+        """Begin all actions that are due now."""
         taken_over: list[DesiredModel] = []
         for model in self._desired.unwanted_loads():
             self.spawn(self._abandon_load(model, self._reloads.get(model)))
@@ -143,11 +148,11 @@ class Reconciler:
         self._notify_if_awaited_changed()
 
     async def _abandon_load(self, model: DesiredModel, reload: ModelReload | None) -> None:
-        """Have a load that an unload waits for end: code of the model's author may never do so."""
+        """End a load that an unload waits for: code of the model's author may never return."""
         await asyncio.sleep(self._rules.unload_patience_s)
         if reload is not None and self._reloads.get(model) is reload:
-            for served in reload.abandon():
-                self.spawn(self._loader.unload(served))
+            for version in reload.abandon():
+                self.spawn(self._loader.unload(version))
 
     def _perform(self, model: DesiredModel, action: Action) -> None:
         if action.do is Do.ADD_STEPS:
@@ -174,7 +179,7 @@ class Reconciler:
         except NereidError as error:
             if model.why in _LOGGED and not isinstance(error, _ReportedError):
                 _log_failure(model, error)
-            # Waiters keep the error; its traceback would keep the model's files.
+            # Waiters keep the error; its traceback would keep the model's files alive.
             self._desired.end(model, error.with_traceback(None))
         except Exception:
             self._end_unexpectedly(model)
@@ -183,7 +188,7 @@ class Reconciler:
                 self._desired.end(model)
 
     def _end_unexpectedly(self, model: DesiredModel) -> None:
-        """Called while an exception is handled, which is logged."""
+        """End a generation with an internal error; log the exception that is being handled."""
         _log.exception("unexpected error: model '%s' is not loaded or unloaded", model.name)
         self._desired.end(model, Internal(INTERNAL_MESSAGE))
 
@@ -199,7 +204,7 @@ class Reconciler:
     async def _find(self, model: DesiredModel, action: Action) -> None:
         def find() -> list[FoundModel]:
             overrides = {model.name: model.override}
-            return [self._repositories.require(each, overrides.get(each)) for each in action.names]
+            return [self._repositories.require(name, overrides.get(name)) for name in action.names]
 
         self._desired.on_found(model, await asyncio.to_thread(find))
 
@@ -209,27 +214,29 @@ class Reconciler:
         self._desired.on_found(model, [await self._recorded.find(model.record)])
 
     async def _find_recorded(self, models: list[DesiredModel]) -> None:
-        """As the records say, which other schedulers have written; else as in the repository."""
+        """Find models as records of other schedulers describe them, or else in the repository."""
         assert self._moves is not None, "taken over from no other scheduler"
-        names = [each.name for each in models]
+        names = [model.name for model in models]
         try:
             records: Mapping[str, ModelRecord] = {}
             found: dict[str, FoundModel] = {}
             if self._recorded is not None:
                 records = await self._recorded.records.read_again()
-                known = [records[each] for each in names if each in records]
-                found = await self._recorded.find_outlines(each for each in known if each.loaded)
+                known = [records[name] for name in names if name in records]
+                found = await self._recorded.find_outlines(
+                    record for record in known if record.loaded
+                )
             # A client's unload may have been the last thing that the lost scheduler did.
-            others = [each for each in names if each not in records]
+            others = [name for name in names if name not in records]
             found |= await asyncio.to_thread(
-                lambda: {each: self._repositories.require(each) for each in others}
+                lambda: {name: self._repositories.require(name) for name in others}
             )
-            # Clients may have loaded or unloaded some meanwhile.
-            pending = {each.name: each for each in models if not each.superseded}
-            wanted = [found[each] for each in pending if each in found]
-            for each in refuse_cycles(in_load_order(self._moves.select(wanted))):
-                model = pending.pop(each.name)
-                self._desired.on_record(model, each, records.get(each.name))
+            # Clients may have loaded or unloaded some of them meanwhile.
+            pending = {model.name: model for model in models if not model.superseded}
+            wanted = [found[name] for name in pending if name in found]
+            for chosen in refuse_cycles(in_load_order(self._moves.select(wanted))):
+                model = pending.pop(chosen.name)
+                self._desired.on_record(model, chosen, records.get(chosen.name))
             for model in pending.values():
                 self._desired.on_record(model, None, None)
         except Exception:
@@ -248,7 +255,7 @@ class Reconciler:
                 self._catalogue.set_model(_refused_model(found, error))
         elif isinstance(found.error, NoVersion):
             if self._catalogue.model(model.name) is None and found.digest:
-                # As on Triton, it is known from now on.
+                # As in Triton, the model is known from now on.
                 self._catalogue.set_model(ServedModel(model.name, namespace=found.namespace))
         elif model.why is Why.BY_NAME and found.error is not None:
             _log_failure(model, found.error)
@@ -257,7 +264,7 @@ class Reconciler:
     # ---- loads and unloads
 
     def _end_deferring(self, model: DesiredModel) -> None:
-        """What clients load or unload is not loaded on demand any more."""
+        """Stop loading a model on demand that a client loads or unloads."""
         if self._on_demand is not None and model.why in _FOR_GOOD:
             self._on_demand.forget(model.name)
 
@@ -269,7 +276,7 @@ class Reconciler:
     async def _load(self, model: DesiredModel, _: Action) -> None:
         name, found = model.name, model.found
         assert found is not None, "loaded before it was found"
-        # Its load begins at once: requests that wait for it go on waiting.
+        # The load begins at once, so requests that wait for the model go on waiting.
         self._end_deferring(model)
         if self._on_demand is not None and model.why is Why.POLLED:
             found = replace(found, hosts=self._on_demand.hosts_of(name))
@@ -278,7 +285,7 @@ class Reconciler:
             await self._serve(model, found)
         except NereidError:
             if not was_served and self._catalogue.is_served(name):
-                # Some version, or as soon as an executor joins.
+                # Some version is served, or will be as soon as an executor joins.
                 await self._record_load(model, found)
             raise
         finally:
@@ -288,7 +295,7 @@ class Reconciler:
             await self._record_load(model, found)
 
     async def _serve(self, model: DesiredModel, found: FoundModel) -> None:
-        """Raises NereidError: some part of the load failed."""
+        """Load a model as it was found; raise NereidError if some part of the load failed."""
         self._desired.on_load_begun(model)
         served = self._catalogue.model(found.name)
         if served is None:
@@ -304,13 +311,13 @@ class Reconciler:
             errors = await reload.run(plan, self._rules.retries, limit_s)
         finally:
             del self._reloads[model]
-        for each in reload.to_unload:
-            self.spawn(self._loader.unload(each))
+        for version in reload.to_unload:
+            self.spawn(self._loader.unload(version))
         if self._rules.mode == POLL and not found.url:
             await self._note_writes(served, found)
         if not self._owns(found.name):
-            # All but what was being loaded was given away; whether that could be loaded is of no
-            # interest.
+            # All versions but those that were loading have been handed over; the result of these
+            # loads no longer matters.
             self._desired.add(found.name, Why.MOVED)
             return
         retried = bool(found.url) and reload.may_succeed_later
@@ -320,12 +327,12 @@ class Reconciler:
             raise kind(f"load failed for model '{found.plain_name}': {''.join(errors)}\n")
 
     async def _note_writes(self, served: ServedModel, found: FoundModel) -> None:
-        """Have files that the model's loads write count as loaded: the next poll sees them."""
+        """Count files that a model's loads write as loaded, so that polls ignore them."""
         after = await asyncio.to_thread(self._repositories.require, found.name)
         if after.error is not None or not self._load_writes.add_load(found, after):
             return
         changed = sorted({Path(path).name for path, _ in found.files ^ after.files})
-        text = "each load of model '%s' writes in its directory, which is no reason for another: %s"
+        text = "loads of model '%s' write files in its directory; polling ignores their changes: %s"
         _log.info(text, found.name, ", ".join(changed))
         self._desired.on_load_wrote(found, after)
         for number, version in served.versions.items():
@@ -338,16 +345,17 @@ class Reconciler:
         override = model.override
         if override is not None and found.override_directory is not None:
             override = replace(override, directory=str(found.override_directory.path))
-        # It may have been given away while it was loaded.
+        # The model may have been handed over while it was loaded.
         by_name = model.why is Why.BY_NAME or model.name in self._desired.requested
         await self._recorded.records.record_load(model.name, override, by_name=by_name)
 
     def _begin_unload(self, model: DesiredModel, _: Action) -> Coroutine[None, None, None]:
-        """From now on it accepts no more requests; await its record, or of a model that makes way
-        that its memory is free.
+        """Stop accepting requests for a model and return what remains to await.
+
+        That is the write of its record or, for a model that makes way, the release of its memory.
         """
         name = model.name
-        # Before its versions end: it depends on them.
+        # Ask before its versions end, on which the result depends.
         remembered = is_unload_remembered(
             name,
             self._desired,
@@ -359,7 +367,9 @@ class Reconciler:
         self._load_writes.forget(name)
         self._end_deferring(model)
         self._notify_if_awaited_changed()
-        ends = [self.spawn(self._loader.unload(each)) for each in self._catalogue.running(name)]
+        ends = [
+            self.spawn(self._loader.unload(version)) for version in self._catalogue.running(name)
+        ]
         return self._end_unload(model, ends, remembered=remembered)
 
     async def _end_unload(
@@ -374,7 +384,7 @@ class Reconciler:
         served = self._catalogue.model(model.name)
         limit_s = self._rules.hand_over_limit_s
         running = self._catalogue.running(model.name)
-        ends = [self._loader.hand_over(each, limit_s) for each in running]
+        ends = [self._loader.hand_over(version, limit_s) for version in running]
         if served is not None and (ends or not served.versions):
             moving = self.spawn(self._end_hand_over(served, ends))
             self._hand_overs.add(moving)
@@ -385,18 +395,18 @@ class Reconciler:
         self, model: ServedModel, ends: Iterable[Coroutine[None, None, None]]
     ) -> None:
         await asyncio.gather(*ends)
-        # It may have come back, or be loaded for a client that did not know yet.
+        # The model may have come back, or be loading for a client that did not know yet.
         current = self._catalogue.model(model.name) is model
         if current and model.unloaded and not self._owns(model.name):
             self._catalogue.remove_model(model)
 
 
 class _ReportedError(InvalidArgument):
-    """A load failed, and the log has why already."""
+    """Failed load whose reason has already been logged."""
 
 
 def _refused_model(found: FoundModel, error: NereidError) -> ServedModel:
-    """A model that cannot be loaded, as the index shows it."""
+    """Return a model that cannot be loaded, as the index shows it."""
     model = ServedModel(
         found.name, reason=reason_of(error.code, error.message), namespace=found.namespace
     )

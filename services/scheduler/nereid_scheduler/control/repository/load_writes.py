@@ -1,8 +1,10 @@
-"""Files that loads of a model write beside it, such as a cache that its code makes.
+"""Recognises files that loads of a model write beside it, such as a cache that its code makes.
 
-A file that changes while a model is loaded may be the load's or a user's, and looking once does not
-tell which. So the model counts as changed, and is loaded again; what is left alone in between and
-changes again during that load is the loads' own, and belongs to what was loaded. Pure.
+A file that changes while a model is loaded may have been changed by the load or by a user, and
+looking once does not show which. Therefore the model counts as changed at first, and is loaded
+again. Files that nobody touches between the two loads and that change again during the second one
+are written by the loads themselves, and belong to what was loaded. It is pure: it compares states
+of files and reads none.
 """
 
 from __future__ import annotations
@@ -15,22 +17,20 @@ if TYPE_CHECKING:
 
 
 class _Load(NamedTuple):
-    # The paths that changed while it ran, and whether some of them were new.
+    # Paths that changed during the load, and whether some of them were new.
     changed: frozenset[str]
     had_new: bool
     after: frozenset[FileState]
 
 
 class LoadWrites:
-    """What the last load of each model has changed, by the models' names."""
+    """Keep what the last load of each model has changed, by the models' names."""
 
     def __init__(self) -> None:
         self._loads: dict[str, _Load] = {}
 
     def add_load(self, found: FoundModel, after: FoundModel) -> bool:
-        """A model that was loaded as it was found is this now. Return whether all that changed is
-        what its loads write.
-        """
+        """Compare a model before and after a load; return whether only loads have changed it."""
         changed = frozenset(path for path, _ in found.files ^ after.files)
         last = self._loads.pop(found.name, None)
         if not changed:
@@ -42,11 +42,11 @@ class LoadWrites:
             return False
         watched = changed | last.changed
         if any(path in watched for path, _ in last.after ^ found.files):
-            # Somebody else writes them as well.
+            # Somebody else writes these files as well.
             return False
         # A load may give a file another name each time.
         return all(path in last.changed or (last.had_new and path in new) for path in changed)
 
     def forget(self, name: str) -> None:
-        """The model is not served any more."""
+        """Forget a model that is not served any more."""
         self._loads.pop(name, None)

@@ -1,4 +1,7 @@
-"""A model's directory, as it is read for its configuration and versions, wherever it is."""
+"""Reads a model's directory for its configuration and versions, wherever it is.
+
+It knows names and bytes of files, not what a configuration means.
+"""
 
 from __future__ import annotations
 
@@ -18,47 +21,47 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.core.models.revision import FileState
 
-# What tools write beside the model.onnx that they export: MLflow, Hugging Face's Optimum.
+# Files that tools write beside the model.onnx that they export: MLflow, Hugging Face's Optimum.
 EXPORT_MARKS: Final = ("MLmodel", "config.json")
 _EXPORTED: Final = "model.onnx"
-# Where that is: in the directory itself, or as Transformers.js has it.
+# Places of that file: in the directory itself, or in the folder where Transformers.js has it.
 _EXPORT_PLACES: Final = (".", "onnx")
 _LARGEST_VERSION: Final = (1 << 63) - 1
 
 
 class ModelFolder(Protocol):
-    """Every method may raise OSError."""
+    """Directory of one model. Every method may raise OSError."""
 
     @property
     def path(self) -> Path:
-        """Of a directory on this host; its name is the model's in any case."""
+        """Path of a directory on this host; its name is always the model's."""
 
     @property
     def url(self) -> str:
-        """In an object store; empty: on this host."""
+        """URL in an object store; empty for a directory on this host."""
 
     def subfolders(self) -> list[str]:
-        """The names of the folders in it."""
+        """Return the names of the folders in the directory."""
 
     def names_in(self, folder: str) -> list[str]:
-        """What is in one of those."""
+        """Return the names of everything in one of its folders."""
 
     def has_file(self, name: str) -> bool:
-        """Whether there is a file, by its path in the folder."""
+        """Return whether there is a file at this path in the directory."""
 
     def read(self, name: str) -> bytes:
-        """A small file. Raises FileNotFoundError: there is none."""
+        """Return a small file's content; raise FileNotFoundError if there is none."""
 
     def digest(self, version: int) -> bytes:
-        """16 bytes for the files of a version and those that all versions share."""
+        """Return 16 bytes for the files of a version and those that all versions share."""
 
     @property
     def files(self) -> Collection[FileState]:
-        """Those that digests were made of; none of an object store, where no load writes."""
+        """Files of which digests were made; empty for an object store, where no load writes."""
 
 
 class LocalFolder:
-    """On a file system of this host."""
+    """Model directory on a file system of this host."""
 
     url = ""
 
@@ -67,22 +70,27 @@ class LocalFolder:
         self.files: set[FileState] = set()
 
     def subfolders(self) -> list[str]:
+        """Return the names of the folders in the directory."""
         return [place.name for place in self.path.iterdir() if place.is_dir()]
 
     def names_in(self, folder: str) -> list[str]:
+        """Return the names of everything in one of its folders."""
         return [place.name for place in (self.path / folder).iterdir()]
 
     def has_file(self, name: str) -> bool:
+        """Return whether there is a regular file at this path in the directory."""
         return (self.path / name).is_file()
 
     def read(self, name: str) -> bytes:
+        """Return a small file's content; raise FileNotFoundError if there is none."""
         return read_regular_file(self.path / name)
 
     def digest(self, version: int) -> bytes:
+        """Return 16 bytes for the files of a version and those that all versions share."""
         return self._digest(str(version), beside=True)
 
     def digest_export(self, place: str) -> bytes:
-        """16 bytes for the files of an export."""
+        """Return 16 bytes for the files of an export."""
         return self._digest(place, beside=False)
 
     def _digest(self, place: str, *, beside: bool) -> bytes:
@@ -93,20 +101,23 @@ class LocalFolder:
 
 
 def version_numbers(names: Iterable[str]) -> list[int]:
-    """Of folders, those that are versions: whole numbers without a leading zero."""
-    numbers = (int(n) for n in names if n.isascii() and n.isdigit() and str(int(n)) == n)
+    """Return the folders that are versions: whole numbers without a leading zero, sorted."""
+    numbers = (
+        int(name) for name in names if name.isascii() and name.isdigit() and str(int(name)) == name
+    )
     return sorted(number for number in numbers if number <= _LARGEST_VERSION)
 
 
 def find_export(folder: LocalFolder) -> str:
-    """Where in a directory the files of an MLflow model with ONNX, or of a Hugging Face export,
-    are: it is a model with one version, and without a configuration. Empty: it is none, as a
-    directory with anything of Triton's layout never is.
+    """Return the place in a directory of an export's files, or an empty string if it is none.
+
+    An MLflow model with ONNX, or a Hugging Face export, is a model with one version and without
+    a configuration. A directory with anything of Triton's layout is never an export.
     """
     if not any(map(folder.has_file, EXPORT_MARKS)) or folder.has_file(CONFIG_FILE):
         return ""
     names = folder.subfolders()
     if CONFIG_FOLDER in names or version_numbers(names):
         return ""
-    found = (each for each in _EXPORT_PLACES if folder.has_file(f"{each}/{_EXPORTED}"))
-    return next(found, "")
+    places = (place for place in _EXPORT_PLACES if folder.has_file(f"{place}/{_EXPORTED}"))
+    return next(places, "")

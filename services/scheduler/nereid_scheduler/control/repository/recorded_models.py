@@ -1,7 +1,7 @@
-"""Models that clients had loaded, found again as their records say.
+"""Finds models that clients had loaded again, as their records say.
 
-In two steps, because only some of them may be this scheduler's: what a model composes is read of
-all, the files that its last load request brought only of those that are to be loaded.
+It works in two steps, because this scheduler may own only some of the models: the composition is
+read of all models, but the files that the last load request brought only of those to be loaded.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _NO_FILES: Final = (
 
 
 def require_allowed_files(override: Override | None, *, allowed: bool) -> None:
-    """Raises InvalidArgument: the override has files, and load requests may not bring any."""
+    """Raise InvalidArgument if the override has files and load requests may not bring any."""
     if override is not None and override.files and not allowed:
         raise InvalidArgument(_NO_FILES)
 
 
 class RecordedModels:
-    """Finds them in the repositories and in the state; used in one event loop."""
+    """Find recorded models in the repositories and in the state. Use it in one event loop."""
 
     def __init__(
         self, repositories: Repositories, records: ModelRecords, *, files_allowed: bool
@@ -42,16 +42,19 @@ class RecordedModels:
         self._files_allowed = files_allowed
 
     async def find_outlines(self, records: Iterable[ModelRecord]) -> dict[str, FoundModel]:
-        """The models by their names. Those with files of their own are only what their
-        configurations compose, and to be read with find().
+        """Return the models by name.
+
+        A model with files of its own is an outline: only what its configuration composes is
+        known, and `find` reads the rest.
         """
         chosen = list(records)
         outlines = await asyncio.to_thread(lambda: [*map(self._find_outline, chosen)])
-        return {each.name: each for each in outlines}
+        return {outline.name: outline for outline in outlines}
 
     async def find(self, record: ModelRecord) -> FoundModel:
-        """A model with the files that its last load request brought. Waits for as long as these
-        cannot be read.
+        """Return a model with the files that its last load request brought.
+
+        Waits for as long as these files cannot be read.
         """
         try:
             override = await self.records.read_override(record)

@@ -1,7 +1,8 @@
 """Reads model repositories: which models there are, their versions and configurations.
 
 File systems may be slow: once requests are served, call this in a thread. A model that cannot be
-used is reported with its error and does not affect the others.
+used is reported with its error and does not affect the others. It does not decide which models are
+served.
 """
 
 from __future__ import annotations
@@ -57,41 +58,41 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# The namespace of models that load requests bring the files of; no repository is named so.
+# Namespace of models whose files load requests bring; no repository has this name.
 _OVERRIDES: Final = "load-request"
 _EXPORTED_VERSION: Final = 1
-# As Triton's index shows it.
+# Reason that Triton's index shows.
 NOT_UNIQUE: Final = "model appears in two or more repositories"
 
 
 class _Place(NamedTuple):
-    """Where models of one name are: several folders, if the name is not unique. problem: why they
-    may be others by now.
-    """
+    """Folders of models with one name; more than one folder if the name is not unique."""
 
     plain_name: str
     namespace: str
     folders: list[ModelFolder]
+    # Reason why the folders may be out of date.
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Repositories:
-    """The repositories' paths, and the --model-config-name that is preferred in each model.
+    """Model repositories, in directories or object stores.
 
-    namespacing: each repository is a namespace; all names here are qualified then. stored: those of
-    the repositories that are in object stores, by their paths. problems: why repositories could not
-    be listed last, by the paths of those.
+    With `namespacing` each repository is a namespace, and all names here are qualified.
     """
 
     paths: Sequence[str]
+    # Value of --model-config-name, which is preferred in each model.
     config_name: str = ""
     namespacing: bool = False
+    # Repositories in object stores, by their paths.
     stored: Mapping[str, StoredRepository] = field(default_factory=dict)
+    # Reasons why repositories could not be listed last, by their paths.
     problems: dict[str, str] = field(default_factory=dict)
 
     def names(self) -> dict[str, FoundName]:
-        """The names of all models."""
+        """Return the names of all models."""
         return {
             name: FoundName(
                 place.plain_name, NOT_UNIQUE if len(place.folders) > 1 else "", place.problem
@@ -100,21 +101,22 @@ class Repositories:
         }
 
     def scan(self) -> list[FoundModel]:
-        """All models, sorted by name. A name in two repositories is refused in both, unless they
-        are namespaces.
+        """Return all models, sorted by name.
+
+        A name in two repositories is refused in both, unless repositories are namespaces.
         """
         places = self._places(all_files=True)
         return [self._read(name, places) for name in sorted(places)]
 
     def find(self, name: str, override: Override | None = None) -> FoundModel | None:
-        """One model as it is now, or as the override says; None: there is none."""
+        """Return one model as it is now, or as the override says; `None` if there is none."""
         if override is not None and override.files:
             return self._write_override(name, override)
         places = self._places_of(name)
         return self._read(name, places, override) if name in places else None
 
     def require(self, name: str, override: Override | None = None) -> FoundModel:
-        """As find(); with an error if there is none, or a repository cannot be read."""
+        """Return one model like `find`, with an error if it is missing or cannot be read."""
         try:
             found = self.find(name, override)
         except StoreError as error:
@@ -125,29 +127,34 @@ class Repositories:
         return found or FoundModel(name, error=Internal("there is no such model"))
 
     def plain_name(self, name: str) -> str:
-        """By which clients know a model of this qualified name."""
+        """Return the name by which clients know a model of this qualified name."""
         return name.rpartition("::")[2] if self.namespacing else name
 
     def outline(self, name: str, config: str) -> FoundModel:
-        """A model that consists of the files of a load request, without these: what it composes.
-        config: the override's. Raises InvalidArgument: it makes no sense.
+        """Return the outline of a model made of a load request's files: what it composes.
+
+        The files are not needed; `config` is the configuration of the override. Raises
+        InvalidArgument if that is not valid.
         """
         namespace = _OVERRIDES if self.namespacing else ""
         found = FoundModel(plain_name(name, namespace), draft=parse_override(config))
         return self._in_namespace(found, namespace, {})
 
     def qualified_names(self, name: str, override: Override | None = None) -> list[str]:
-        """The models that a load request names, which may be none; an override's files are a model
-        in a namespace of its own.
+        """Return the models that a load request names, which may be none.
+
+        An override's files are a model in a namespace of their own.
         """
         if not self.namespacing:
             return [name]
         if override is not None and override.files:
             return [qualified_name(_OVERRIDES, name)]
-        return [each for each, place in self._places().items() if place.plain_name == name]
+        return [
+            qualified for qualified, place in self._places().items() if place.plain_name == name
+        ]
 
     def _places(self, *, all_files: bool = False) -> dict[str, _Place]:
-        """all_files: list those in object stores as well, by one listing for each repository."""
+        """Return the places of all models; `all_files` lists whole object stores, once each."""
         places: dict[str, _Place] = {}
         for repository in self.paths:
             namespace = repository if self.namespacing else ""
@@ -179,21 +186,23 @@ class Repositories:
         return models
 
     def _places_of(self, name: str) -> dict[str, _Place]:
-        """What is to be known for one model: other directories are looked at only if they may
-        matter, since a load on demand must not cost what the repository has.
+        """Return the places that matter for one model.
+
+        Other directories are looked at only if they may matter, since a load on demand must not
+        cost more in a repository with many models.
         """
         if self.namespacing or self.stored:
             return self._places()
         paths = [Path(repository) / name for repository in self.paths]
-        # Names come from clients.
+        # Names come from clients, so they must not lead to other directories.
         found: list[ModelFolder] = [
             LocalFolder(path) for path in paths if path.name == name and _is_model(path)
         ]
-        # There is none, or a repository cannot be read, which listing it says.
+        # Listing shows whether there is no such model, or a repository cannot be read.
         return {name: _Place(name, "", found)} if found else self._places()
 
     def _write_override(self, name: str, override: Override) -> FoundModel:
-        """A model that consists of the files of a load request alone."""
+        """Return a model that consists of the files of a load request alone."""
         namespace = _OVERRIDES if self.namespacing else ""
         try:
             directory = write_files(override.files, override.directory)
@@ -212,7 +221,7 @@ class Repositories:
     ) -> FoundModel:
         plain, namespace, folders, _ = places[name]
         if len(folders) > 1:
-            # Clients see it: no paths.
+            # Clients see this error, so it has no paths.
             return FoundModel(name, folders[0].path, error=NotUnique(NOT_UNIQUE))
         found = _ModelReader(plain, folders[0], self.config_name, override).read()
         return self._in_namespace(found, namespace, places)
@@ -220,8 +229,9 @@ class Repositories:
     def _in_namespace(
         self, found: FoundModel, namespace: str, places: Mapping[str, _Place]
     ) -> FoundModel:
-        """The model that was read under its plain name. What its configuration says of namespaces
-        does not count, as on Triton.
+        """Return the model, which was read under its plain name, under its qualified name.
+
+        Namespaces in its configuration are ignored, as in Triton.
         """
         if is_ensemble(found.draft):
             having: dict[str, dict[str, None]] = {}
@@ -236,7 +246,7 @@ class Repositories:
 
 
 def _digest_with_steps(found: FoundModel) -> bytes:
-    """So that an ensemble has changed when a model of its steps is in another repository now."""
+    """Return a digest that changes when a step's model moves to another repository."""
     digest = hashlib.blake2b(found.digest, digest_size=16)
     for name in step_models(found.draft):
         digest.update(name.encode() + b"\0")
@@ -260,7 +270,7 @@ def _is_model(path: Path) -> bool:
 
 
 class _ModelReader:
-    """Reads one model directory."""
+    """Read one model directory."""
 
     def __init__(
         self, name: str, folder: ModelFolder, config_name: str, override: Override | None
@@ -275,6 +285,7 @@ class _ModelReader:
         self._export = ""
 
     def read(self, directory: OverrideDirectory | None = None) -> FoundModel:
+        """Return the model; if it cannot be read, with an error at its latest version."""
         error: NereidError
         draft = config_pb.ModelConfig()
         try:
@@ -302,7 +313,7 @@ class _ModelReader:
         except Exception:
             _log.exception("model '%s' cannot be read", self._name)
             error = Internal(INTERNAL_MESSAGE)
-        # The index shows the error at the latest version: those of the policy may be unknown.
+        # The index shows the error at the latest version: the policy's may be unknown.
         return self._found(config_pb.ModelConfig(), self._available[-1:], error, directory)
 
     def _found(
@@ -335,7 +346,7 @@ class _ModelReader:
                 self._file_digests = {_EXPORTED_VERSION: self._folder.digest_export(self._export)}
                 return
         self._available = tuple(version_numbers(self._folder.subfolders()))
-        # Before the load: files written during it count as a change next time.
+        # Digests are made before the load: files written during it count as a change next time.
         for number in self._available:
             self._file_digests[number] = self._folder.digest(number)
         if self._custom_config and self._folder.has_file(self._custom_config):
@@ -362,12 +373,12 @@ class _ModelReader:
             )
         fill_backend(draft, model_name=name, filenames=self._filenames())
         check_servable(draft)
-        # What is wrong whatever the model file says; for an ensemble, which has none, that is all.
+        # This finds errors that do not depend on the model file; an ensemble has no model file.
         complete_config(draft, model_name=name, description=None)
         return draft
 
     def _filenames(self) -> list[str]:
-        """The latest version's files: the backend may have to be guessed from them."""
+        """Return the latest version's files, from which the backend may have to be guessed."""
         if not self._available:
             return []
         return self._folder.names_in(self._export or str(self._available[-1]))

@@ -1,8 +1,17 @@
-"""Calls of one object store that nobody waits for longer than a limit, whatever its library does.
+"""Bounds how long callers wait for an object store, whatever the store's library does.
 
-Each runs in a thread of its own: those of the scheduler are for all repositories, and for other
-work. While several calls are overdue the next ones fail at once; one of them at a time goes on by
-itself, and finds out whether the store responds again.
+Each call runs in a thread of its own, since the scheduler's threads are for all repositories and
+for other work. The states of a store are:
+
+    state   event                                               next state
+    normal  fewer than _STUCK_CALLS calls are overdue           normal; calls run
+    normal  _STUCK_CALLS calls are overdue                      stuck
+    stuck   a call is made, and no earlier one is in time       stuck; it fails at once, but goes on
+                                                                by itself to probe the store
+    stuck   a call is made, and another one is in time          stuck; it fails at once
+    stuck   a call succeeds                                     normal
+
+It knows nothing about what the calls do.
 """
 
 from __future__ import annotations
@@ -22,38 +31,38 @@ _Result = TypeVar("_Result")
 
 _log = logging.getLogger(__name__)
 
-# A call that takes longer is worth a line.
+# A call that takes longer is logged.
 _SLOW_S: Final = 10.0
-# At a time.
+# Limit for calls at a time.
 _MOST_CALLS: Final = 16
-# So many calls that are overdue mean that the store does not respond.
+# So many overdue calls mean that the store does not respond.
 _STUCK_CALLS: Final = 2
 
 
 class StoreCalls:
-    """May be used by several threads. url: of the repository, for errors."""
+    """Run calls of one repository's store. Errors name its URL. Threads may share it."""
 
     def __init__(self, url: str, most_calls: int = _MOST_CALLS) -> None:
         self._url = url
         self._slots = BoundedSemaphore(most_calls)
         self._lock = Lock()
-        # When those that run are overdue.
+        # Times at which the running calls are overdue.
         self._deadlines: dict[Future[object], float] = {}
-        # When the last one succeeded.
+        # Time of the last call that succeeded.
         self._succeeded_s = 0.0
 
     def run(self, call: Callable[[], _Result], limit_s: float) -> _Result:
-        """What the call returns. One that takes longer goes on, and its result is dropped.
+        """Return what the call returns. A longer call goes on, and its result is dropped.
 
         Raises:
-            StoreError: the call raised it, or there was no response.
+            StoreError: the call raised it, or the store did not respond in time.
         """
         now = time.monotonic()
         deadline = now + limit_s
         with self._lock:
-            overdue = sum(self._succeeded_s < each <= now for each in self._deadlines.values())
+            overdue = sum(self._succeeded_s < due <= now for due in self._deadlines.values())
             is_stuck = overdue >= _STUCK_CALLS
-            is_tried = any(each > now for each in self._deadlines.values())
+            is_tried = any(due > now for due in self._deadlines.values())
         silent = StoreError(f"{self._url}: the store does not respond")
         if is_stuck:
             if not is_tried and self._slots.acquire(blocking=False):

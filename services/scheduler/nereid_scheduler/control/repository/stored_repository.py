@@ -1,8 +1,9 @@
 """A model repository in an object store, as the scheduler reads it: listings and configurations.
 
-A listing that fails changes nothing: the models of the last one that did not are what there is. One
-without models, where there were some, counts when the next one of its kind has none either: stores
-and proxies that are being repaired list nothing, too. Executors fetch the files.
+A listing that fails changes nothing: the models of the last successful one remain. A listing
+without models counts, if there were models before, only when the next one of its kind is empty too:
+stores and proxies that are being repaired also list nothing. It does not read model files;
+executors fetch them.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Configurations and labels are read into memory.
+# Limit for configurations and labels, which are read into memory.
 _LARGEST_FILE: Final = 16 << 20
 _READS_AT_A_TIME: Final = 16
-# How long to wait for the store: for one model; for names, where those of the last listing are
+# Limits for waiting for the store: for one model; for names, if those of the last listing are
 # known, since each load of any model asks for them; for all objects, of which there may be any
 # number.
 _LIMIT_S: Final = 10.0
 _NAMES_LIMIT_S: Final = 5.0
 _LISTING_LIMIT_S: Final = 300.0
 
-# In the log, between two listings that succeed.
+# Limit for reasons in the log between two listings that succeed.
 _MOST_REASONS: Final = 16
 
 # Models by their names, or their names alone.
@@ -52,22 +53,24 @@ class _Content(NamedTuple):
 
 
 class _LastListing(Generic[_Models]):
-    """models: None: no listing has succeeded. doubted: the last one was empty, these are older."""
+    """Last listing that counts."""
 
     def __init__(self) -> None:
+        # `None` until a listing has succeeded.
         self.models: _Models | None = None
+        # Set if the last listing was empty, so that `models` are from an earlier one.
         self.doubted = False
 
 
 class StoredFolder:
-    """A model's directory in an object store."""
+    """Model directory in an object store."""
 
     files = ()
 
     def __init__(
         self, repository: StoredRepository, name: str, listing: ModelListing | None = None
     ) -> None:
-        """listing: of this model; None: it is listed when it is needed."""
+        """Read this model's `listing`; `None` means that it is listed when it is needed."""
         self._repository = repository
         self._known = listing
         self.path = Path(name)
@@ -80,32 +83,39 @@ class StoredFolder:
         return self._known
 
     def subfolders(self) -> list[str]:
+        """Return the names of the folders in the directory."""
         return sorted(self._listing.subfolders())
 
     def names_in(self, folder: str) -> list[str]:
+        """Return the names of everything in one of its folders."""
         return self._listing.names_in(folder)
 
     def has_file(self, name: str) -> bool:
+        """Return whether there is a file at this path in the directory."""
         return name in self._listing.files
 
     def read(self, name: str) -> bytes:
+        """Return a small file's content; raise FileNotFoundError if there is none."""
         stored = self._listing.files.get(name)
         if stored is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         return self._repository.read(f"{self.path.name}/{name}", stored)
 
     def digest(self, version: int) -> bytes:
+        """Return a digest of the files of a version and those that all versions share."""
         return self._listing.digest(str(version))
 
 
 class StoredRepository:
-    """One repository; may be used by several threads."""
+    """One repository in an object store. Several threads may use it."""
 
     def __init__(
         self, store: ObjectStore, config_name: str = "", limit_s: float = _LIMIT_S
     ) -> None:
-        """config_name: --model-config-name, of the configurations that are read beforehand.
-        limit_s: how long a client's request, or all other repositories, wait for the store.
+        """Read the repository in `store`.
+
+        `config_name` is --model-config-name, for configurations that are read in advance. `limit_s`
+        is how long a client's request, or all other repositories, wait for the store.
         """
         self.store = store
         self._calls = StoreCalls(str(store.url))
@@ -116,21 +126,23 @@ class StoredRepository:
         self._lock = threading.Lock()
         self._models: _LastListing[dict[str, ModelListing]] = _LastListing()
         self._names: _LastListing[list[str]] = _LastListing()
-        # Why the last listing failed; empty: it did not.
+        # Reason why the last listing failed; empty if it succeeded.
         self._problem = ""
-        # The reasons in the log since it could be listed; they may take turns.
+        # Reasons that have been logged since the last successful listing; they may alternate.
         self._logged: set[str] = set()
-        # What was read of small files, by key.
+        # Contents of small files that were read, by key.
         self._contents: dict[str, _Content] = {}
 
     @property
     def problem(self) -> str:
-        """Why it could not be listed last; empty: it could."""
+        """Reason why the repository could not be listed last; empty if it could."""
         return self._problem
 
     def list_all(self) -> dict[str, StoredFolder]:
-        """All models with all of their files, by one listing. Raises StoreError: it failed, and so
-        did all before.
+        """Return all models with all of their files, by one listing.
+
+        Raises:
+            StoreError: the listing failed, and so did all earlier ones.
         """
         before = self._models.models or {}
         models = self._list(self.store.list_models, self._models, _LISTING_LIMIT_S)
@@ -138,10 +150,10 @@ class StoredRepository:
             self._read_configurations(models, changed_models(before, models))
             with self._lock:
                 self._names.models = [*models]
-        return {name: StoredFolder(self, name, each) for name, each in models.items()}
+        return {name: StoredFolder(self, name, listing) for name, listing in models.items()}
 
     def list_names(self) -> dict[str, StoredFolder]:
-        """All models; their files are listed when they are needed. Raises StoreError as above."""
+        """Return all models without listing their files; raise StoreError like `list_all`."""
         limit_s = _LISTING_LIMIT_S
         if self._names.models is not None:
             limit_s = min(self._limit_s, _NAMES_LIMIT_S)
@@ -149,11 +161,11 @@ class StoredRepository:
         return {name: StoredFolder(self, name) for name in names}
 
     def list_model(self, name: str) -> ModelListing:
-        """One model; without objects if there is none. Raises StoreError."""
+        """Return the listing of one model, empty if there is none; may raise StoreError."""
         return self._calls.run(lambda: self.store.list_model(name), self._limit_s)
 
     def read(self, key: str, stored: StoredObject) -> bytes:
-        """The content of a small object, which is read once. Raises StoreError."""
+        """Return the content of a small object, which is read once; may raise StoreError."""
         known = self._contents.get(key)
         if known is not None and known.stored == stored:
             return known.content
@@ -167,7 +179,7 @@ class StoredRepository:
     def _list(
         self, list_: Callable[[], _Models], last: _LastListing[_Models], limit_s: float
     ) -> _Models:
-        """What there is by now: a new listing, or the last one. Raises StoreError."""
+        """Return a new listing, or the last one if it fails; raise StoreError if there is none."""
         try:
             models = self._calls.run(list_, limit_s)
         except StoreError as error:
@@ -209,8 +221,10 @@ class StoredRepository:
             _log.info("model repository %s can be listed again", self.store.url)
 
     def _read_configurations(self, models: Mapping[str, ModelListing], changed: set[str]) -> None:
-        """Read those of models that have changed, several at a time. What cannot be read is read
-        again, and reported, with its model.
+        """Read configurations of models that have changed, several at a time.
+
+        A configuration that cannot be read is read again, and its error is reported, with its
+        model.
         """
         with self._lock:
             for key in [key for key in self._contents if key.partition("/")[0] not in models]:
@@ -236,7 +250,7 @@ class StoredRepository:
 def open_stored_repositories(
     paths: Sequence[str], environ: Mapping[str, str], config_name: str = ""
 ) -> dict[str, StoredRepository]:
-    """Those of the repositories that are in object stores. Asks nothing of the stores yet."""
+    """Return those repositories that are in object stores, without calling the stores yet."""
     return {
         path: StoredRepository(ObjectStore(parse_store_url(path), environ), config_name)
         for path in paths

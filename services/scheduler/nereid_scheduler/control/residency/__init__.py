@@ -1,6 +1,6 @@
-"""Models beyond memory: which of those that are loaded on demand are in memory, and where.
+"""Models beyond memory: which models on demand are in memory, and on which executors.
 
-Pure: policy.py decides, popularity.py counts what models are asked for, budgets.py has what flags
-say, sizes.py how much memory models took. use.py reads what models are used for, on_demand.py loads
-and unloads them.
+policy.py decides, popularity.py counts how much models are requested, budgets.py has what flags
+say, and sizes.py how much memory models took; these are pure. use.py reads what models are used
+for, and on_demand.py has them loaded and unloaded.
 """

@@ -1,7 +1,7 @@
 """Loads ensembles on demand: the models of their steps first, wherever they fit.
 
-A model that has to wait for memory is not the reconciler's yet: residency says where it is loaded,
-or that what an ensemble needs does not fit together.
+While a model waits for memory the reconciler does not know it: the residency policy says where it
+is loaded, or that the models of an ensemble do not fit into memory together.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# How often it is looked whether the models of an ensemble still fit together.
+# Interval at which an ensemble checks that its models still fit into memory together.
 _RETRY_S: Final = 0.05
 
 
 class AwaitedModels:
-    """Models for whose loads somebody waits, by name."""
+    """Names of models whose loads calls or ensembles are waiting for."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -43,20 +43,22 @@ class AwaitedModels:
 
     @contextmanager
     def adding(self, names: Iterable[str]) -> Iterator[None]:
-        """For as long as somebody waits for these."""
+        """Add these names for as long as the context lasts."""
         added = list(names)
         self._counts.update(added)
         try:
             yield
         finally:
             self._counts.subtract(added)
-            # Without those of zero.
+            # Drop the names that have a count of zero.
             self._counts = +self._counts
 
 
 class EnsembleLoads:
-    """With budgets one ensemble gets the memory for its models at a time: two that each have half
-    of theirs would wait for each other.
+    """Load ensembles with the models of their steps.
+
+    With budgets one ensemble at a time gets the memory for its models: two ensembles that each have
+    half of theirs would wait for each other.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (one by keyword)
@@ -68,8 +70,15 @@ class EnsembleLoads:
         awaited: AwaitedModels,
         timeout_s: float,
     ) -> None:
-        """want: has a model loaded; None: it is in service. awaited: to be added to. timeout_s: how
-        long an ensemble waits for the models of its steps.
+        """Load ensembles of `desired.on_demand`.
+
+        Args:
+            desired: Receives the requests for loads of ensembles.
+            residency: Says which models wait for memory, and what fits.
+            use: Says which models are ready.
+            want: Has a model loaded; returns `None` if it is in service.
+            awaited: Names to which the models of steps are added while an ensemble waits.
+            timeout_s: Time that an ensemble waits for the models of its steps.
         """
         self._desired = desired
         self._models = desired.on_demand
@@ -79,11 +88,11 @@ class EnsembleLoads:
         self._awaited = awaited
         self._timeout_s = timeout_s
         self._lock = asyncio.Lock()
-        # With budgets: the ensemble that is loaded, if there is one.
+        # With budgets: the ensemble that is being loaded, if there is one.
         self.turn: set[str] = set()
 
     async def load(self, name: str) -> NereidError | None:
-        """Load an ensemble, and what it consists of, also of ensembles; why it could not be."""
+        """Load an ensemble and its parts, which may be ensembles; return the error if it fails."""
         turns = self._residency.budgets
         try:
             async with asyncio.timeout(self._timeout_s), self._lock if turns else nullcontext():
@@ -101,15 +110,15 @@ class EnsembleLoads:
 
     async def _load_with_steps(self, name: str) -> NereidError | None:
         if name not in self._models:
-            return None  # forgotten meanwhile
+            return None  # The ensemble was forgotten meanwhile.
         models, ensembles = self._parts(name)
-        loads = [load for each in models.values() if (load := self._want(each)) is not None]
+        loads = [load for model in models.values() if (load := self._want(model)) is not None]
         pending = set(loads)
         with self._awaited.adding(models):
             while pending:
                 _, pending = await asyncio.wait(pending, timeout=_RETRY_S)
-                for each in self._residency.waiting if self._residency.budgets else ():
-                    if each in models and not self._residency.fits_beside(each, models):
+                for waiting in self._residency.waiting if self._residency.budgets else ():
+                    if waiting in models and not self._residency.fits_beside(waiting, models):
                         return Unavailable(
                             f"the models of ensemble '{name}' do not fit the memory budget together"
                         )
@@ -124,8 +133,9 @@ class EnsembleLoads:
         return None
 
     def _parts(self, name: str) -> tuple[dict[str, OnDemandModel], list[str]]:
-        """Of an ensemble: the models that are loaded on demand; it and the ensembles in it, the
-        innermost first.
+        """Return the parts of an ensemble that are loaded on demand.
+
+        These are the models by name, and the ensembles, innermost first, including itself.
         """
         parts, pending = {name: self._models[name].found}, [name]
         while pending:
@@ -135,6 +145,6 @@ class EnsembleLoads:
                     pending.append(step)
         ordered = in_load_order(parts.values())
         models = {
-            each.name: self._models[each.name] for each in ordered if not is_ensemble(each.draft)
+            part.name: self._models[part.name] for part in ordered if not is_ensemble(part.draft)
         }
-        return models, [each.name for each in ordered if is_ensemble(each.draft)]
+        return models, [part.name for part in ordered if is_ensemble(part.draft)]

@@ -1,8 +1,8 @@
-"""Loads models when their first requests come, and unloads those that make way for others.
+"""Loads models at their first requests, and unloads models that make way for others.
 
-Has policy.py decide, and the reconciler load and unload. A request that finds its model in service
-never comes here: when a model was used last, and whether it is in use, is read from its statistics
-and its queue as soon as a decision needs it.
+policy.py decides, and the reconciler loads and unloads. A request that finds its model in service
+never comes here: the time of a model's last use, and whether it is in use, are read from its
+statistics and its queue when a decision needs them. It does not know how a model is loaded.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A model's, for one that is loaded as ever.
+# Parameter of a model that is to be loaded at the start, as without --lazy-loading.
 PARAMETER: Final = "lazy_loading"
-# How often models that are in use are looked at again while others wait for their memory.
+# Interval at which models in use are checked again while others wait for their memory.
 _RETRY_S: Final = 0.05
 # If nothing was loaded or unloaded for so long, popular models that are idle may make way although
 # less popular ones are in use.
 _STALLED_S: Final = 2.0
-# How long a failed load is not tried again: each attempt may take seconds of an executor's time.
+# Time in which a failed load is not tried again: each attempt may take seconds of an executor.
 _FAILED_S: Final = 5.0
 
 
 @dataclass(slots=True)
 class OnDemandCounts:
-    """Loads that requests began, and unloads that made way."""
+    """Numbers of loads that requests began, and of unloads that made way."""
 
     loads: int = 0
     unloads: int = 0
 
 
 class OnDemand:
-    """The models of one scheduler that are loaded on demand."""
+    """Models of one scheduler that are loaded on demand."""
 
     def __init__(  # noqa: PLR0913 - by keyword
         self,
@@ -77,9 +77,18 @@ class OnDemand:
         record_sizes: Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]],
         timeline: SchedulerTimeline | None = None,
     ) -> None:
-        """timeout_s: how long an ensemble waits for the models of its steps. held_models: of
-        requests that wait for a load. record_sizes: keeps what saved sizes are restored from.
-        timeline: None: none is recorded.
+        """Load and unload models on demand.
+
+        Args:
+            desired: Receives the requests for loads and unloads.
+            catalogue: Models that are served.
+            loader: Executors and their instances.
+            residency: Decides which models are in memory.
+            popularity: Counts requests of models on demand.
+            timeout_s: Time that an ensemble waits for the models of its steps.
+            held_models: Returns the models of requests that wait for a load, once for each request.
+            record_sizes: Keeps measured sizes for the next scheduler.
+            timeline: Records waits for memory; `None` if nothing is recorded.
         """
         self._desired = desired
         self._models = desired.on_demand
@@ -93,23 +102,23 @@ class OnDemand:
         self.counts = OnDemandCounts()
         self._use = ModelUse(catalogue, loader, self._models, held_models, popularity)
         self._executors: set[str] = set()
-        # Of models whose load is pending.
+        # Outcomes of models whose load is pending.
         self._loads: dict[str, Outcome] = {}
-        # Models for whose loads calls and ensembles wait. Requests are in the load queue.
+        # Models for whose loads calls and ensembles wait; requests wait in the load queue.
         self._awaited = AwaitedModels()
         self._ensembles = EnsembleLoads(
             desired, residency, self._use, self._want, self._awaited, timeout_s
         )
         self._retry: asyncio.TimerHandle | None = None
-        # When a model was loaded or unloaded last, or the first of those that wait came.
+        # Time of the last load or unload, or of the first model that began to wait.
         self._moved_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._timeline = timeline
-        # When models began to wait for memory that still do.
+        # Times at which models began to wait for memory, as far as they still wait.
         self._waiting_since_ns: dict[str, int] = {}
 
     def restore_sizes(self, saved: Mapping[str, Any]) -> None:
-        """What an earlier scheduler has measured."""
+        """Use the sizes that an earlier scheduler has measured."""
         self._sizes = ModelSizes(saved)
 
     async def close(self) -> None:
@@ -123,49 +132,51 @@ class OnDemand:
     # ---- the repository, and clients
 
     def defer(self, found: FoundModel) -> bool:
-        """Whether a model that was found is not to be loaded before its first request."""
+        """Leave a found model to its first request; return False if it must be loaded now."""
         name = found.name
         if found.error is not None or not _is_lazy(found.draft):
             return False
         if name not in self._models and self._catalogue.is_known(name):
             return False
         self._desired.defer(found)
-        # One that is in memory is loaded anew like any other.
+        # A model that is in memory is reloaded like any other.
         return not self._use.is_ready(name)
 
     def hosts_of(self, name: str) -> frozenset[str] | None:
-        """The executors that a model which is loaded anew is to be on; None: all."""
+        """Return the executors on which a model is reloaded, or `None` for all."""
         if not self._budgets or name not in self._models:
             return None
         return frozenset(self._residency.executors_of(name)) or None
 
     def forget(self, name: str) -> None:
-        """A client has loaded or unloaded this model, and that is how it stays; or it is gone."""
+        """Stop handling a model that a client loaded or unloaded for good, or that was deleted."""
         self._desired.end_deferring(name)
         actions = self._residency.forget(name, self._usages())
         if name in self._loads:
-            # Requests that wait for it look what has become of it.
+            # Requests that wait for the model check what has become of it.
             self._end_load(name, None)
         self._act(actions)
 
     def on_reloaded(self, name: str) -> None:
-        """A model in memory was loaded anew: it may take more, or less."""
+        """Measure a model in memory that was reloaded: it may take more memory, or less."""
         if self._residency.status(name) is Status.RESIDENT:
             self._act(self._residency.loaded(name, self._measure(name), self._usages()))
 
     def retain(self, names: Container[str]) -> None:
-        """Forget the models that are in no repository any more."""
-        for name in [each for each in self._models if each not in names]:
+        """Forget models that are not in `names`, since they are in no repository any more."""
+        for name in [known for known in self._models if known not in names]:
             self.forget(name)
 
     # ---- requests
 
     def request(self, name: str, number: int) -> bool:
-        """Whether a request for a model that is not in service waits for a load, which begins now
-        if it has not. number: of the version; -1: the latest.
+        """Return whether a request for a model that is not in service waits for a load.
+
+        The load begins now unless it is pending already. `number` is that of the version; -1 stands
+        for the latest.
 
         Raises:
-            NereidError: its load has failed just now.
+            NereidError: the model's load has just failed.
         """
         known = self._catalogue.find_on_demand(name)
         if known is None or not known.has(number):
@@ -178,11 +189,12 @@ class OnDemand:
         return True
 
     async def ensure(self, name: str, number: int) -> None:
-        """Wait until a model is in service, if its first request would load it: clients ask for its
-        metadata and configuration before they can make one.
+        """Wait until a model is in service, if its first request would load it.
+
+        Clients ask for its metadata and configuration before they can make a request.
 
         Raises:
-            NereidError: it cannot be loaded.
+            NereidError: the model cannot be loaded.
         """
         model = self._catalogue.find_on_demand(name)
         if model is None or self._use.is_ready(model.name) or not self.request(name, number):
@@ -195,13 +207,13 @@ class OnDemand:
             raise model.error.with_traceback(None)
 
     def on_executors(self) -> None:
-        """Executors have joined or left."""
+        """Update the executors, since some have joined or left."""
         self._sync_executors()
 
     # ---- loads and unloads
 
     def _want(self, known: OnDemandModel) -> Outcome | None:
-        """Have a model loaded; None: it is in service."""
+        """Have a model loaded and return its outcome, or `None` if it is in service."""
         name = known.name
         if name in self._loads:
             return self._loads[name]
@@ -223,10 +235,10 @@ class OnDemand:
     async def _place_model(self, name: str) -> None:
         known, file_bytes = self._models.get(name), 0
         if known is not None and self._budgets and not self._sizes.knows(name):
-            paths = [known.found.version_path(each) for each in known.found.versions]
+            paths = [known.found.version_path(version) for version in known.found.versions]
             file_bytes = await asyncio.to_thread(_file_bytes, paths)
         if name not in self._models:
-            # Forgotten meanwhile.
+            # The model was forgotten meanwhile.
             return
         self._sync_executors()
         needs = self._needs(name, file_bytes)
@@ -235,7 +247,10 @@ class OnDemand:
         self._act(self._residency.request(name, needs, self._usages()))
 
     def _needs(self, name: str, file_bytes: int) -> dict[str, dict[str, int]]:
-        """By executor; without budgets nothing is looked at. file_bytes: of all its versions."""
+        """Return what a model needs by executor and device; empty without budgets.
+
+        `file_bytes` is the size of the files of all its versions.
+        """
         if not self._budgets:
             return {}
         found = self._models[name].found
@@ -246,12 +261,12 @@ class OnDemand:
                 continue
             try:
                 gpus = gpu_ids(session.hello)
-                each = self._sizes.needs(name, found.draft, gpus, file_bytes // versions)
+                sizes = self._sizes.needs(name, found.draft, gpus, file_bytes // versions)
             except InvalidArgument:
                 continue
-            needs[session.name] = {device: size * versions for device, size in each.items()}
+            needs[session.name] = {device: size * versions for device, size in sizes.items()}
         if not needs and self._loader.sessions:
-            # The load itself says what is wrong.
+            # The load itself reports what is wrong.
             needs = {session.name: {} for session in self._loader.sessions}
         return needs
 
@@ -263,12 +278,12 @@ class OnDemand:
     def _on_loaded(self, name: str, error: NereidError | None) -> None:
         self._moved_s = time.monotonic()
         if self._residency.status(name) is not Status.LOADING:
-            # Forgotten meanwhile, or its executor was lost, and another one is to load it.
+            # The model was forgotten, or its executor was lost and another one is to load it.
             return
         if error is not None and not self._use.is_ready(name):
             self._end_load(name, error)
             self._act(self._residency.load_failed(name, self._usages()))
-            # Else an executor that joins would load it, whatever else it has.
+            # Without this, an executor that joins would load the model, whatever else it has.
             self._desired.add(name, Why.RELEASED)
             return
         if name in self._models:
@@ -287,7 +302,7 @@ class OnDemand:
         load = self._loads.pop(name, None)
         if load is not None and not load.done():
             load.set_result(None if known is None else known.error)
-        # Requests that wait for it look again.
+        # Requests that wait for the model check again.
         self._loader.notify_change()
 
     def _begin_unload(self, name: str) -> None:
@@ -316,12 +331,12 @@ class OnDemand:
             self._retry = loop.call_later(_RETRY_S, self._on_retry)
 
     def _record_waits(self) -> None:
-        """Which models wait for memory may have changed."""
+        """Record waits for memory that have ended, and note those that have begun."""
         if self._timeline is None:
             return
         now_ns = time.monotonic_ns()
         waiting = dict.fromkeys(self._residency.waiting)
-        for name in [each for each in self._waiting_since_ns if each not in waiting]:
+        for name in [waited for waited in self._waiting_since_ns if waited not in waiting]:
             since_ns = self._waiting_since_ns.pop(name)
             requests = self._use.held_requests(name)
             self._timeline.record_wait(Wait(name, "", MEMORY, since_ns, now_ns, requests))
@@ -332,7 +347,7 @@ class OnDemand:
         self._retry = None
         held = self._use.held()
         for name in self._residency.waiting:
-            # Lost executors' models that are still in service have requests, but no load.
+            # Models of lost executors that are still in service have requests, but no load.
             if name in self._loads and name not in held and name not in self._awaited:
                 _log.info("model '%s' is not loaded: nobody waits for it any more", name)
                 actions = self._residency.forget(name, self._usages())
@@ -342,7 +357,7 @@ class OnDemand:
         self._act(self._residency.retry(self._usages(), stalled=stalled))
 
     def _move(self, name: str, executor: str) -> None:
-        """The executor that had a model is gone, and another one loads it: its requests wait."""
+        """Load a model on another executor, since its own was lost; its requests wait."""
         for served in self._catalogue.running(name):
             self._loader.load_on(served, frozenset([executor]))
         if name not in self._loads:
@@ -353,13 +368,13 @@ class OnDemand:
         joined, left = names - self._executors, self._executors - names
         self._executors = names
         if joined:
-            # What failed elsewhere, or for want of an executor, may succeed there.
+            # A load that failed on other executors, or without any, may succeed on the new one.
             for known in self._models.values():
                 known.error = None
         for name in sorted(joined):
             self._act(self._residency.add_executor(name, self._usages()))
         for name in self._loads if joined else ():
-            # What it needs there is not known yet.
+            # The model's needs on the new executor are not known yet.
             if self._residency.status(name) is Status.WAITING:
                 self._spawn(self._place_model(name))
         for name in sorted(left):
@@ -367,17 +382,17 @@ class OnDemand:
                 model for model in self._models if self._residency.executors_of(model) == (name,)
             ]
             self._act(self._residency.remove_executor(name, self._usages()))
-            for each in lost:
-                # Elsewhere, if requests wait for it; else when the next one comes.
-                if each in self._loads or self._use.in_use(each):
-                    self._spawn(self._place_model(each))
+            for model in lost:
+                # Load it elsewhere if requests wait for it, or else when the next one comes.
+                if model in self._loads or self._use.in_use(model):
+                    self._spawn(self._place_model(model))
                 else:
-                    self._desired.add(each, Why.RELEASED)
+                    self._desired.add(model, Why.RELEASED)
 
     # ---- what is known
 
     def _usages(self) -> dict[str, Usage]:
-        """Of the models in service, those that are loaded for good among them."""
+        """Return the use of the models in service, including those that are loaded for good."""
         if not self._budgets:
             return {}
         for name in self._use.others():
@@ -392,7 +407,7 @@ class OnDemand:
         return known is not None and is_ensemble(known.found.draft) and not self._use.is_ready(name)
 
     def _measure(self, name: str) -> dict[str, dict[str, int]]:
-        """What a model takes on each executor; also noted for the next decision."""
+        """Return what a model takes on each executor by device; keep it for the next decision."""
         memory = self._use.memory(name)
         by_device: dict[str, list[int]] = {}
         for devices in memory.values():
@@ -417,7 +432,7 @@ class OnDemand:
 
 
 def _is_lazy(draft: model_config_pb2.ModelConfig) -> bool:
-    """Whether a model is loaded on demand, unless it says otherwise."""
+    """Return whether a model is loaded on demand, which a parameter of it may prevent."""
     if PARAMETER not in draft.parameters:
         return True
     text = draft.parameters[PARAMETER].string_value
@@ -429,7 +444,7 @@ def _is_lazy(draft: model_config_pb2.ModelConfig) -> bool:
 
 
 def _file_bytes(versions: Iterable[str]) -> int:
-    """The size of the versions' files. Blocks."""
+    """Return the size of the versions' files. Blocks."""
     total = 0
     for version in versions:
         for directory, _, names in os.walk(version):

@@ -1,6 +1,6 @@
-"""What the models in service are used for, and what they take: read from them as it is needed.
+"""Reads what the models in service are used for, and what memory they take, when that is needed.
 
-Nothing is recorded per request: a model's queue and its statistics say it all.
+Nothing is recorded per request: a model's queue and its statistics have all of it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 
 class ModelUse:
-    """The models of one scheduler. All of it costs what the models in service are, not what the
-    repository has.
+    """Read the use of one scheduler's models.
+
+    Every method takes time by the models in service, not by the models of the repository.
     """
 
     def __init__(
@@ -37,8 +38,14 @@ class ModelUse:
         held_models: Callable[[], Iterable[str]],
         popularity: Popularity,
     ) -> None:
-        """held_models: of requests that wait for a load. popularity: of the models on demand;
-        usages() updates it.
+        """Read from these sources.
+
+        Args:
+            catalogue: Models that are served.
+            loader: Versions with their executors.
+            on_demand: Models that are loaded on demand, by name.
+            held_models: Returns the models of requests that wait for a load, once for each request.
+            popularity: Counts of the models on demand, which `usages` updates.
         """
         self._catalogue = catalogue
         self._loader = loader
@@ -47,29 +54,30 @@ class ModelUse:
         self._popularity = popularity
 
     def is_ready(self, name: str) -> bool:
+        """Return whether some version of a model is ready."""
         return any(True for _ in self._ready_versions(name))
 
     def in_use(self, name: str) -> bool:
-        """Whether it has requests without their last response, or sequences that live."""
+        """Return whether a model has requests without their last response, or live sequences."""
         return any(runtime.in_use for _, runtime in self._ready_versions(name))
 
     def others(self) -> set[str]:
-        """The models that are ready and not loaded on demand."""
+        """Return the models that are ready and not loaded on demand."""
         names = {served.name for served in self._loader.versions}
         return {name for name in names - self._on_demand.keys() if self.is_ready(name)}
 
     def held(self) -> set[str]:
-        """The models on demand that requests wait for, by their qualified names."""
+        """Return the qualified names of models on demand that requests wait for."""
         found = map(self._catalogue.find_on_demand, set(self._held_models()))
-        return {each.name for each in found if each is not None}
+        return {model.name for model in found if model is not None}
 
     def held_requests(self, name: str) -> int:
-        """How many requests wait for this model on demand."""
+        """Return how many requests wait for a model on demand."""
         found = map(self._catalogue.find_on_demand, self._held_models())
-        return sum(each is not None and each.name == name for each in found)
+        return sum(model is not None and model.name == name for model in found)
 
     def usages(self, needed: Iterable[str]) -> dict[str, Usage]:
-        """Of the models that are in service. needed: that must not make way now."""
+        """Return the use of the models in service; the `needed` ones must not make way now."""
         used_ms: dict[str, float] = {}
         requests: Counter[str] = Counter()
         busy = set(needed)
@@ -102,19 +110,19 @@ class ModelUse:
         }
 
     def memory(self, name: str) -> dict[str, dict[str, list[int]]]:
-        """The bytes of each of a model's instances, by executor and device."""
-        taken: dict[str, dict[str, list[int]]] = {}
+        """Return the bytes of each of a model's instances, by executor and device."""
+        sizes_by_executor: dict[str, dict[str, list[int]]] = {}
         for served, _ in self._ready_versions(name):
             for session in self._loader.sessions:
                 hosted = session.hosted.get(served)
                 for sizes in () if hosted is None else hosted.memory.values():
-                    of_executor = taken.setdefault(session.name, {})
+                    sizes_by_device = sizes_by_executor.setdefault(session.name, {})
                     for device, size in sizes.items():
-                        of_executor.setdefault(device, []).append(size)
-        return taken
+                        sizes_by_device.setdefault(device, []).append(size)
+        return sizes_by_executor
 
     def _steps_of(self, names: Iterable[str]) -> set[str]:
-        """The models that ensembles need: ensembles may have ensembles."""
+        """Return the models that ensembles need; ensembles may contain ensembles."""
         steps: set[str] = set()
         pending = list(names)
         while pending:
@@ -134,6 +142,6 @@ class ModelUse:
 
     def _ready_versions(self, name: str) -> Iterator[tuple[ServedVersion, QueuedRequests]]:
         model = self._catalogue.model(name)
-        for each in () if model is None else model.versions.values():
-            if each.life.state is VersionState.READY and each.runtime is not None:
-                yield each, each.runtime
+        for version in () if model is None else model.versions.values():
+            if version.life.state is VersionState.READY and version.runtime is not None:
+                yield version, version.runtime

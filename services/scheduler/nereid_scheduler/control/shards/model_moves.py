@@ -1,7 +1,8 @@
-"""The models of one scheduler of several: those that it owns are in service, others are given away.
+"""Moves models among schedulers: those that this one owns are served here, others handed over.
 
 Finds out which models belong together, from the repositories and from what peers have in service,
-and asks for loads and hand-overs. Knows no stream.
+and asks for loads and hand-overs (desired_models.py carries the requests). It knows no stream, and
+does not decide when members' changes are acted on.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 
 
 class ModelMoves:
-    """A shard.ShardModels, and a reconciler.rules.ModelSelection."""
+    """Models of one scheduler of several.
+
+    Implements shard.ShardModels, and selects the models that the reconciler and model control load.
+    """
 
     def __init__(  # noqa: PLR0913, PLR0917 (one source of models each)
         self,
@@ -46,8 +50,10 @@ class ModelMoves:
         on_regrouped: Callable[[], None],
         times: RecoveryTimes,
     ) -> None:
-        """mode: of model control. on_regrouped: other models belong together than before, so that
-        owners may have changed.
+        """Collect models from these sources.
+
+        `mode` is that of model control. `on_regrouped` is called when other models belong together
+        than before, so that owners may have changed.
         """
         self._owned = owned
         self._membership = membership
@@ -58,64 +64,67 @@ class ModelMoves:
         self._desired = desired
         self._on_regrouped = on_regrouped
         self._times = times
-        # Whose load requests have not ended, by qualified names.
+        # Qualified names of models whose load requests have not ended.
         self._loading: set[str] = set()
-        # Of lost members, and others' by now, which have not named them yet: they may have stood
-        # still, and wait for their peers.
+        # Models of lost members that other members own now and have not named yet: these members
+        # may have stood still, and wait for their peers.
         self._unclaimed: set[str] = set()
-        # As of the last scan, by qualified name.
+        # Models of the last scan, by qualified name.
         self._found: dict[str, FoundModel] = {}
 
     async def scan(self) -> None:
-        """Read the repositories. Raises OSError."""
+        """Read the repositories; raise OSError if that fails."""
         found = await asyncio.to_thread(self._repositories.scan)
-        self._found = {each.name: each for each in found}
+        self._found = {model.name: model for model in found}
         self.update_groups()
 
     def _expected_models(self) -> set[str]:
-        """The models that some member must have, or is about to take over."""
+        """Return the models that some member must have, or is about to take over."""
         expected = self._unclaimed.union(*self._membership.lost_models.values())
         if self._mode != EXPLICIT:
             found = self._found.values()
-            expected.update(each.name for each in found if each.exists and each.error is None)
+            expected.update(model.name for model in found if model.exists and model.error is None)
         return expected
 
     def owner(self, plain_name: str) -> str | None:
-        """Who owns a model that clients know by this name; None: there is no member."""
+        """Return the owner of a model by its plain name, or `None` if there is no member."""
         return self._owned.owner(self._names(plain_name)[0])
 
     def _names(self, plain_name: str) -> list[str]:
-        """The models that clients may mean, which have one owner; the name itself, if there is
-        none.
+        """Return the models that clients may mean by a name, which have one owner.
+
+        If there are none, that is the name itself.
         """
         if not self._repositories.namespacing:
             return [plain_name]
         peers = self._membership.peers.values()
         known = self._found.keys() | self._catalogue.qualified_names(plain_name)
-        names = sorted(known.union(*(each.models for each in peers)))
-        return [each for each in names if each.endswith(f"::{plain_name}")] or [plain_name]
+        names = sorted(known.union(*(peer.models for peer in peers)))
+        return [name for name in names if name.endswith(f"::{plain_name}")] or [plain_name]
 
     def plain_name(self, name: str) -> str:
-        """By which clients know a model."""
+        """Return the name by which clients know a model."""
         return self._repositories.plain_name(name)
 
     def _holder(self, plain_name: str) -> str | None:
         holders = map(self._membership.holder, self._names(plain_name))
-        return next((each for each in holders if each is not None), None)
+        return next((holder for holder in holders if holder is not None), None)
 
     def has_moved(self, plain_name: str) -> bool:
-        """Whether another scheduler has a model, or is about to, that cannot be found here."""
+        """Return whether another scheduler has, or will have, a model that is missing here."""
         names = self._names(plain_name)
-        lost = any(not each.isdisjoint(names) for each in self._membership.lost_models.values())
+        lost_models = self._membership.lost_models.values()
+        lost = any(not models.isdisjoint(names) for models in lost_models)
         held = lost or self._holder(plain_name) is not None
-        here = any(self._catalogue.model(each) is not None for each in names)
+        here = any(self._catalogue.model(name) is not None for name in names)
         if self.owner(plain_name) == self._membership.name:
             return held and not here
         return held or here or not self._expected_models().isdisjoint(names)
 
     def location(self, plain_name: str) -> str | None:
-        """The member to call about a model: its owner, unless another one still has it. None: there
-        is no member.
+        """Return the member to call about a model, or `None` if there is no member.
+
+        That is its owner, unless another member still has the model.
         """
         owner = self.owner(plain_name)
         holder = self._holder(plain_name)
@@ -123,29 +132,31 @@ class ModelMoves:
         return owner if has_it or holder is None else holder
 
     def is_elsewhere(self, plain_name: str) -> bool:
-        """Whether another member has a model."""
+        """Return whether another member has a model."""
         return self._holder(plain_name) is not None
 
     def all_named(self) -> bool:
-        """Whether each model that is to be in service is, or is being loaded, somewhere."""
+        """Return whether every model to be served is served, or is being loaded, somewhere."""
         peers = self._membership.peers.values()
-        return self._expected_models() <= self.served().models.union(*(p.models for p in peers))
+        return self._expected_models() <= self.served().models.union(
+            *(peer.models for peer in peers)
+        )
 
     # ---- load requests
 
     async def learn_model(self, plain_name: str, override: Override | None) -> None:
-        """A model is to be loaded that may be new, or composed otherwise than at the last scan.
+        """Read a model that is to be loaded, which may be new or composed differently by now.
 
         Raises:
-            NereidError, OSError: it cannot be read.
+            NereidError, OSError: the model cannot be read.
         """
         if self._mode != EXPLICIT:
             return
         found = await asyncio.to_thread(self._find, plain_name, override)
         pending = found
         while pending:
-            self._found.update((each.name, each) for each in pending)
-            steps = {step for each in pending for step in step_models(each.draft)}
+            self._found.update((model.name, model) for model in pending)
+            steps = {step for model in pending for step in step_models(model.draft)}
             new = sorted(steps - self._found.keys())
             pending = await asyncio.to_thread(self._find_qualified, new)
         self._regroup()
@@ -154,7 +165,7 @@ class ModelMoves:
         names = self._repositories.qualified_names(plain_name, override)
         if override is None:
             return self._find_qualified(names)
-        # Without its files, which the load itself writes.
+        # The override's files are left out; the load itself writes them.
         draft = parse_override(override.config)
         namespaces = [name.removesuffix(plain_name).removesuffix("::") for name in names]
         return [
@@ -167,10 +178,11 @@ class ModelMoves:
 
     @contextmanager
     def loading(self, plain_name: str) -> Iterator[None]:
-        """While a load request for this model lasts, peers know how it is composed: those that have
-        models of its steps must hand them over for the load to succeed.
+        """Tell peers how a model is composed while a load request for it lasts.
+
+        Peers that have models of its steps must hand them over for the load to succeed.
         """
-        names = {each.name for each in self._found.values() if each.plain_name == plain_name}
+        names = {model.name for model in self._found.values() if model.plain_name == plain_name}
         self._loading |= names
         self._on_regrouped()
         try:
@@ -186,24 +198,26 @@ class ModelMoves:
         if self.update_groups():
             self._on_regrouped()
 
-    # ---- ModelSelection
+    # ---- selection of models
 
     def select(self, found: list[FoundModel]) -> list[FoundModel]:
-        """Those of the models of a scan, or to begin with, that this scheduler owns."""
+        """Return the models of a scan, or of the start, that this scheduler owns."""
         if self._mode != EXPLICIT:
             self._found = {}
-        self._found.update((each.name, each) for each in found)
+        self._found.update((model.name, model) for model in found)
         self._regroup()
-        owned = [each for each in found if self._owned.owns(each.name)]
-        self._note_moves(each.name for each in owned if self._membership.holder(each.name))
+        owned = [model for model in found if self._owned.owns(model.name)]
+        self._note_moves(model.name for model in owned if self._membership.holder(model.name))
         return owned
 
     def owns(self, name: str) -> bool:
+        """Return whether this scheduler owns a model."""
         return self._owned.owns(name)
 
     # ---- ShardModels
 
     def move_models(self, lost_models: frozenset[str], leaving: frozenset[str]) -> None:
+        """Ask for loads of models that this scheduler owns now, and hand the others over."""
         owned = self._owned
         self._desired.end_moves(lost_models)
         moved = [model for model in self._catalogue.models() if not owned.owns(model.name)]
@@ -212,25 +226,26 @@ class ModelMoves:
         for model in moved:
             self._desired.add(model.name, Why.MOVED)
         if self._mode == EXPLICIT:
-            named = lost_models.union(*(each.models for each in self._membership.peers.values()))
+            peers = self._membership.peers.values()
+            named = lost_models.union(*(peer.models for peer in peers))
             self._desired.stop_awaiting(lambda name: not owned.owns(name))
             for name in sorted(named):
                 if owned.owns(name) and name not in self._desired.awaited:
                     self._take_over(name)
-            self._await_claims({each for each in lost_models if not owned.owns(each)})
+            self._await_claims({name for name in lost_models if not owned.owns(name)})
         else:
             for found in refuse_cycles(in_load_order(self._found.values())):
                 if owned.owns(found.name):
                     self._take_over(found.name, found)
 
     def _take_over(self, name: str, found: FoundModel | None = None) -> None:
-        """Unless it is in service, or has failed. found None: it has yet to be found."""
+        """Ask for a model unless it is in service or has failed; without `found` it is searched."""
         if not self._catalogue.is_known(name):
             awaited_as = self.plain_name(name)
             self._desired.add(name, Why.TAKEN_OVER, found, awaited_as=awaited_as)
 
     def _note_moves(self, names: Iterable[str]) -> None:
-        """Live schedulers pass these models to one another."""
+        """Note that live schedulers pass these models to one another."""
         new = self._desired.begin_moves(names)
         if new:
             loop = asyncio.get_running_loop()
@@ -238,12 +253,13 @@ class ModelMoves:
 
     def _await_claims(self, names: set[str]) -> None:
         self._unclaimed |= names
-        # They may have been unloaded, so that nobody will name them.
+        # The models may have been unloaded, so that no member will name them.
         if names:
             loop = asyncio.get_running_loop()
             loop.call_later(self._times.claim_s, self._unclaimed.difference_update, names)
 
     def update_groups(self) -> bool:
+        """Learn which models belong together; return whether owners may have changed."""
         compositions = [*_compositions_of(self._found.values()), *_served(self._catalogue)]
         for peer in self._membership.peers.values():
             compositions += peer.compositions
@@ -251,13 +267,16 @@ class ModelMoves:
         return self._owned.set_groups(compositions)
 
     def served(self) -> Peer:
-        models = [each for each in self._catalogue.models() if self._has(each)]
-        names = {each.name for each in models if not each.unloaded or each.reason}
+        """Return the models that this scheduler announces to its peers, with their compositions."""
+        models = [model for model in self._catalogue.models() if self._has(model)]
+        names = {model.name for model in models if not model.unloaded or model.reason}
         names |= self._awaited().keys()
-        composed = _served(self._catalogue)
-        compositions = {each for each in composed if self._owned.owns(each[0])}
+        served = _served(self._catalogue)
+        compositions = {composed for composed in served if self._owned.owns(composed[0])}
         loading = ((name, self._found[name].draft) for name in self._loading)
-        compositions |= {(name, tuple(step_models(d))) for name, d in loading if is_ensemble(d)}
+        compositions |= {
+            (name, tuple(step_models(draft))) for name, draft in loading if is_ensemble(draft)
+        }
         executors = len(self._loader.sessions)
         return Peer(
             "",
@@ -268,11 +287,13 @@ class ModelMoves:
         )
 
     def named(self) -> tuple[str, ...]:
+        """Return the plain names of models whose requests this scheduler accepts."""
         models = self._catalogue.models()
-        names = {each.plain_name for each in models if self._has(each)}
+        names = {model.plain_name for model in models if self._has(model)}
         return tuple(sorted(names.union(self._awaited().values())))
 
     def on_member_lost(self) -> None:
+        """Prepare for requests of lost members, which may be sent again to this scheduler."""
         self._loader.begin_takeover(self._membership.lost_models)
 
     # ---- inside
@@ -286,20 +307,21 @@ class ModelMoves:
 
 
 def _compositions_of(found: Iterable[FoundModel]) -> list[tuple[str, tuple[str, ...]]]:
-    """What belongs together by the repositories: an ensemble with its steps, and models of one
-    name in several namespaces.
+    """Return what belongs together by the repositories.
+
+    That is an ensemble with its steps, and models of one name in several namespaces.
     """
     found = list(found)
-    compositions = [(each.name, tuple(step_models(each.draft))) for each in found]
+    compositions = [(model.name, tuple(step_models(model.draft))) for model in found]
     by_plain_name: dict[str, list[str]] = {}
-    for each in found:
-        by_plain_name.setdefault(each.plain_name, []).append(each.name)
+    for model in found:
+        by_plain_name.setdefault(model.plain_name, []).append(model.name)
     compositions += [(names[0], tuple(names[1:])) for names in by_plain_name.values()]
     return compositions
 
 
 def _served(catalogue: Catalogue) -> list[tuple[str, tuple[str, ...]]]:
-    """What load requests have composed otherwise."""
+    """Return the compositions of served ensembles, which load requests may have changed."""
     return [
         (version.name, tuple(step_models(version.draft)))
         for version in catalogue.versions()

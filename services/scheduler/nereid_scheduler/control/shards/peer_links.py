@@ -1,6 +1,6 @@
-"""The streams among schedulers: one dialled to each address, and those that the others dial.
+"""Streams among schedulers: one dialled to each address, and those that other schedulers dial.
 
-Carries states. Who is a member, and what follows from it, is decided elsewhere.
+It carries states. Who is a member, and what follows from that, is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -21,32 +21,33 @@ if TYPE_CHECKING:
 
 
 class PeerEvents(Protocol):
-    """What becomes of the states that come."""
+    """Receiver of peers' states."""
 
     def on_peer_state(self, stream: PeerStream, peer: Peer) -> None:
-        """The scheduler at the other end has sent its state."""
+        """Handle the state that the scheduler at the other end has sent."""
 
     def on_peer_lost(self, stream: PeerStream) -> None:
-        """A stream has ended."""
+        """Handle the end of a stream."""
 
 
 class PeerStream:
-    """One stream, and the channel that it is on: None if the peer has dialled."""
+    """One stream and the channel that it is on, which is `None` if the peer has dialled."""
 
     def __init__(self, address: str, channel: Channel | None = None) -> None:
         self.address = address
         self.channel = channel
         self.link: Link[pb.PeerState] | None = None
-        # Some scheduler is there; it may be this one.
+        # Set while a scheduler is at the other end; it may be this one.
         self.connected = False
 
     def send(self, state: pb.PeerState) -> None:
+        """Send a state, if the stream is open."""
         if self.link is not None:
             self.link.send(state)
 
 
 class PeerLinks:
-    """All streams of one scheduler. set_state before anything else."""
+    """Hold all streams of one scheduler. Call `set_state` before anything else."""
 
     def __init__(self, open_channel: Callable[[str], Channel], events: PeerEvents) -> None:
         self._open_channel = open_channel
@@ -58,31 +59,31 @@ class PeerLinks:
 
     @property
     def dialled(self) -> Collection[PeerStream]:
-        """To each address, in use or not."""
+        """Streams to all addresses, whether connected or not."""
         return self._dialled.values()
 
     @property
     def all_connected(self) -> bool:
-        """Whether there is a scheduler at every address."""
-        return all(each.connected for each in self._dialled.values())
+        """Return whether there is a scheduler at every address."""
+        return all(stream.connected for stream in self._dialled.values())
 
     def set_state(self, state: pb.PeerState) -> None:
-        """What peers are sent now, and those that come later."""
+        """Send a state to all peers now, and to those that connect later."""
         self._state = state
         for stream in (*self._dialled.values(), *self._accepted):
             stream.send(state)
 
     def set_addresses(self, addresses: Iterable[str]) -> None:
-        """Dial these and no others."""
+        """Dial these addresses and hang up on all others."""
         wanted = dict.fromkeys(addresses)
-        for address in [each for each in self._dialled if each not in wanted]:
+        for address in [dialled for dialled in self._dialled if dialled not in wanted]:
             self._hang_up(self._dialled.pop(address))
         for address in wanted:
             if address not in self._dialled:
                 self._dialled[address] = self._dial(address)
 
     def accept(self, call: Call) -> None:
-        """A peer has opened a stream."""
+        """Accept a stream that a peer has opened, and send it the state."""
         stream = PeerStream(call.peer)
         self._accepted[stream] = None
 
@@ -96,7 +97,7 @@ class PeerLinks:
         stream.send(self._state)
 
     async def close(self) -> None:
-        """End all streams, after what was sent."""
+        """End all streams, after everything that was sent before."""
         streams = [*self._dialled.values(), *self._accepted]
         self._dialled.clear()
         self._accepted.clear()
@@ -138,7 +139,7 @@ class PeerLinks:
 
 
 async def _close_channel(channel: Channel, link: Link[Any] | None) -> None:
-    # The link's last state is on its way in this turn of the loop.
+    # The link's last state is sent in this turn of the loop.
     if link is not None:
         await link.drain()
     await asyncio.sleep(0)
@@ -146,21 +147,26 @@ async def _close_channel(channel: Channel, link: Link[Any] | None) -> None:
 
 
 class _PeerCodec:
-    """A frame is one state: of several, the last one counts."""
+    """Codec of frames with one state: if several are pending, the last one counts."""
 
     def size_bytes(self, item: pb.PeerState) -> int:  # noqa: ARG002 (a frame has one item)
+        """Return 0, so that pending states share a frame, which holds the last one."""
         return 0
 
     def encode(self, items: list[pb.PeerState]) -> bytes:
+        """Return the frame of the last state."""
         return items[-1].SerializeToString()
 
     def decode(self, frame: bytes) -> list[pb.PeerState]:
+        """Return the state of a frame."""
         return [pb.PeerState.FromString(frame)]
 
 
 def peer_of(state: pb.PeerState) -> Peer:
-    """The state in a message."""
-    compositions = tuple((each.ensemble, tuple(each.models)) for each in state.compositions)
+    """Return the state in a message."""
+    compositions = tuple(
+        (composition.ensemble, tuple(composition.models)) for composition in state.compositions
+    )
     return Peer(
         state.name,
         state.incarnation,
@@ -175,7 +181,7 @@ def peer_of(state: pb.PeerState) -> Peer:
 
 
 def state_of(peer: Peer) -> pb.PeerState:
-    """The message of a state."""
+    """Return the message of a state."""
     state = pb.PeerState(
         name=peer.name,
         incarnation=peer.incarnation,

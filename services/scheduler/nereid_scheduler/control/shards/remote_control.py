@@ -1,9 +1,10 @@
-"""Control calls in a mesh with several schedulers: each may go to any of them.
+"""Handles control calls in a mesh with several schedulers, where a call may go to any of them.
 
-A call about one model is passed on to the scheduler that has it; one about all models is made to
-all, and the responses are merged. What was passed on has FORWARDED_KEY, and goes no further. A
-scheduler that does not respond in time does not count as ready, the index shows its models as
-unavailable, and the other pages lack it.
+A call about one model is passed on to the scheduler that has it. A call about all models is made to
+all schedulers, and their responses are merged. A call that was passed on has FORWARDED_KEY and goes
+no further. A scheduler that does not respond in time does not count as ready, the index shows its
+models as unavailable, and the other pages lack it. This module knows how calls are distributed, not
+what they do.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _FORWARDED: Final = ((FORWARDED_KEY, "1"),)
 
 
 class _OneModel(NamedTuple):
-    """A call about one model, named by this field."""
+    """Call about one model, whose name is in this field of the request."""
 
     request_type: type[Message]
     field: str
@@ -54,8 +55,8 @@ _LOAD: Final = SCHEDULER + "RepositoryModelLoad"
 _UNLOAD: Final = SCHEDULER + "RepositoryModelUnload"
 _STATISTICS: Final = SCHEDULER + "ModelStatistics"
 _COUNTS: Final = SCHEDULER + "Counts"
-# Gateways show no counter before they have these: one that hangs is gone meanwhile, and its counts
-# are kept.
+# Gateways show no counter before they have these. A scheduler that hangs is left out meanwhile, and
+# its counts are kept.
 _COUNTS_LIMIT_S: Final = 1.0
 _TRACE: Final = SCHEDULER + "TraceSetting"
 _ONE_MODEL: Final = {
@@ -67,18 +68,19 @@ _ONE_MODEL: Final = {
 
 
 class RemoteControl:
-    """The control calls' handlers of one scheduler of several."""
+    """Handlers of control calls for one scheduler of several."""
 
     def __init__(
         self, shard: Shard, moves: ModelMoves, own: Handlers, reply_limit_s: float
     ) -> None:
-        """own: the handlers for this scheduler's own models. reply_limit_s: how long another one
-        may take.
+        """Distribute calls among `own`, the handlers for this scheduler's models, and the others.
+
+        Another scheduler has `reply_limit_s` seconds to respond.
         """
         self._reply_limit_s = reply_limit_s
         self._shard = shard
         self._moves = moves
-        # Calls wait for this scheduler's start.
+        # Set when this scheduler has started; calls wait for that.
         self.started = asyncio.Event()
         self._own = LocalChannel(Handlers(unary=own.unary, async_unary=own.async_unary))
         self._merging: dict[str, Callable[[str, bytes], Awaitable[bytes]]] = {
@@ -95,14 +97,14 @@ class RemoteControl:
         }
 
     def handlers(self) -> dict[str, AsyncUnaryHandler]:
-        """The handlers by path."""
+        """Return the handlers by path."""
         return {path: self._handler(path) for path in (*_ONE_MODEL, *self._merging)}
 
     def _handler(self, path: str) -> AsyncUnaryHandler:
         merging = self._merging.get(path)
 
         async def handle(call: Call, message: bytes) -> bytes:
-            # The caller learns that we are here, however long models take.
+            # Accepting shows the caller that this scheduler is live, however long models take.
             call.accept()
             if path == _SERVER_READY and not self.started.is_set():
                 return kserve_pb2.ServerReadyResponse().SerializeToString()
@@ -122,13 +124,13 @@ class RemoteControl:
         return handle
 
     def _is_takeover_due(self) -> bool:
-        """Whether nobody has the models of a lost scheduler yet, as this one sees it."""
+        """Return whether nobody has a lost scheduler's models yet, as this scheduler sees it."""
         return bool(self._shard.membership.lost_models) and not self._moves.all_named()
 
     # ---- one model
 
     def _channel_to(self, model: str) -> Channel | None:
-        """To the scheduler that has a model, or shall have it; None: this one."""
+        """Return a channel to the scheduler that has or shall have a model; `None` for this one."""
         name = self._moves.location(model)
         if name is None or name == self._shard.name:
             return None
@@ -156,14 +158,14 @@ class RemoteControl:
         return await channel.unary(path, message, metadata=_FORWARDED)
 
     async def _load_here(self, message: bytes) -> bytes:
-        """Load a model that this scheduler owns, or that another one says it owns."""
+        """Load a model that this scheduler owns, or owns according to another scheduler."""
         request = _parsed(kserve_pb2.RepositoryModelLoadRequest, message)
         await self._learn_composition(request)
         with self._moves.loading(request.model_name):
             return await self._own.unary(_LOAD, message)
 
     async def _learn_composition(self, request: kserve_pb2.RepositoryModelLoadRequest) -> None:
-        """The model may be new, or composed otherwise than it was."""
+        """Learn how a model is composed, which may be new or have changed."""
         try:
             override = read_override(request.parameters)
             await self._moves.learn_model(request.model_name, override)
@@ -184,7 +186,7 @@ class RemoteControl:
     async def _trace_setting(self, path: str, message: bytes) -> bytes:
         request = _parsed(kserve_pb2.TraceSettingRequest, message)
         model = request.model_name
-        # The others do not know whether it is ready.
+        # The other schedulers do not know whether the model is ready.
         first = (self._moves.location(model) if model else None) or self._shard.name
         return await self._change(path, message, first, changes=bool(request.settings))
 
@@ -193,7 +195,7 @@ class RemoteControl:
         return await self._change(path, message, self._shard.name, changes=bool(request.settings))
 
     async def _change(self, path: str, message: bytes, first: str, *, changes: bool) -> bytes:
-        """The response of one scheduler; if it has made changes, have the others make them too."""
+        """Call `first`; if the call changes settings, call the others; return its response."""
         response = await self._call(first, path, message)
         if isinstance(response, RpcError):
             raise response
@@ -209,8 +211,9 @@ class RemoteControl:
         if ready:
             responses = (await self._call_all(path, message)).values()
             ready = all(
-                isinstance(each, bytes) and kserve_pb2.ServerReadyResponse.FromString(each).ready
-                for each in responses
+                isinstance(response, bytes)
+                and kserve_pb2.ServerReadyResponse.FromString(response).ready
+                for response in responses
             )
         return kserve_pb2.ServerReadyResponse(ready=ready).SerializeToString()
 
@@ -226,24 +229,24 @@ class RemoteControl:
             if isinstance(response, RpcError) and name in membership.peers:
                 models[name] = membership.peers[name].models
         silent = {
-            scheduler: [self._moves.plain_name(each) for each in sorted(names)]
+            scheduler: [self._moves.plain_name(name) for name in sorted(names)]
             for scheduler, names in models.items()
         }
         indexes = [*map(kserve_pb2.RepositoryIndexResponse.FromString, _responses(responses))]
         return merge_indexes(indexes, silent, ready_only=request.ready).SerializeToString()
 
     async def _metrics(self, path: str, message: bytes) -> bytes:
-        # Every scheduler knows all executors' devices: this one's page has them.
+        # Every scheduler knows all executors' devices; they are taken from this one's page.
         responses = await self._call_all(path, message)
         pages = {
-            name: nereid_pb.MetricsResponse.FromString(each).exposition
-            for name, each in responses.items()
-            if isinstance(each, bytes)
+            name: nereid_pb.MetricsResponse.FromString(response).exposition
+            for name, response in responses.items()
+            if isinstance(response, bytes)
         }
         return nereid_pb.MetricsResponse(exposition=merge_metrics(pages)).SerializeToString()
 
     async def _counts(self, path: str, message: bytes) -> bytes:
-        # As protobuf defines it, the concatenation has the schedulers of all.
+        # By protobuf's definition the concatenation of messages has the schedulers of all of them.
         limit_s = min(self._reply_limit_s, _COUNTS_LIMIT_S)
         return b"".join(_responses(await self._call_all(path, message, limit_s)))
 
@@ -251,15 +254,16 @@ class RemoteControl:
         return (await self.read_facts(message)).SerializeToString()
 
     async def read_facts(self, message: bytes = b"") -> nereid_pb.FactsResponse:
-        """The facts of all schedulers. message: a FactsRequest."""
+        """Return the facts of all schedulers. `message` is a FactsRequest."""
         responses = await self._call_all(SCHEDULER + "Facts", message)
-        silent = [name for name, each in responses.items() if isinstance(each, RpcError)]
+        silent = [name for name, response in responses.items() if isinstance(response, RpcError)]
         parsed = map(nereid_pb.FactsResponse.FromString, _responses(responses))
         return merge_facts(parsed, silent)
 
     async def _drain_executor(self, path: str, message: bytes) -> bytes:
-        # The first that it has joined decides, whichever was asked: of two calls at once the second
-        # is decided in view of the first. It leaves all schedulers if one asks it to.
+        # The first scheduler by name that the executor has joined decides, whichever one was asked:
+        # of two calls at once, the second is decided in view of the first. The executor leaves all
+        # schedulers if one of them asks it to.
         outcome: bytes | RpcError = b""
         for name in sorted({*self._shard.membership.members, self._shard.name}):
             outcome = await self._call(name, path, message)
@@ -272,7 +276,7 @@ class RemoteControl:
     async def _call_all(
         self, path: str, message: bytes, limit_s: float | None = None
     ) -> dict[str, bytes | RpcError]:
-        """The responses by scheduler, this one's first. limit_s: of others, if not as usual."""
+        """Return the responses by scheduler, this one's first. `limit_s`: instead of the usual."""
         others = sorted(self._shard.membership.members - {self._shard.name})
         names = [self._shard.name, *others]
         outcomes = await asyncio.gather(
@@ -306,7 +310,7 @@ async def _outcome(response: Awaitable[bytes]) -> bytes | RpcError:
 
 
 def _responses(outcomes: Mapping[str, bytes | RpcError]) -> list[bytes]:
-    return [each for each in outcomes.values() if isinstance(each, bytes)]
+    return [outcome for outcome in outcomes.values() if isinstance(outcome, bytes)]
 
 
 def _parsed(request_type: type[Message], message: bytes) -> Any:

@@ -1,9 +1,10 @@
-"""One scheduler as a member of a mesh with several.
+"""One scheduler as a member of a mesh with several schedulers.
 
-Keeps the streams to its peers, and decides when a change of the members is acted on: what a lost
-member owned is taken over at once; who joins is given models after a short time without other
-changes, so that schedulers that start together do not pass models on to one another. A scheduler
-that starts owns nothing before it knows its peers, and has their executors and gateways.
+Holds the streams to its peers and acts on changes of the members (member_changes.py decides when).
+Models of a lost member are taken over at once. A member that joins gets models after a short time
+without other changes, so that schedulers that start together do not pass models on to one another.
+A scheduler that starts owns nothing before it knows its peers and has as many executors and
+gateways as they have. How models are loaded and handed over is left to `ShardModels`.
 """
 
 from __future__ import annotations
@@ -34,28 +35,30 @@ _START_POLL_S: Final = 0.01
 
 
 class ShardModels(Protocol):
-    """The models of a scheduler, which follow the members."""
+    """Models of a scheduler, which follow the members."""
 
     def move_models(self, lost_models: frozenset[str], leaving: frozenset[str]) -> None:
-        """Load what this scheduler owns now and give the rest away. lost_models: in service at
-        members that were lost, or leave; leaving: those of the latter.
+        """Load what this scheduler owns now, and hand over the rest.
+
+        `lost_models` were in service at members that were lost or are leaving; `leaving` are those
+        at the members that are leaving.
         """
 
     def update_groups(self) -> bool:
-        """Learn which models belong together, from all peers; whether owners may have changed."""
+        """Learn from all peers which models belong together; return whether owners may change."""
 
     def served(self) -> Peer:
-        """Which models it has, and how its ensembles are composed; the other fields are ignored."""
+        """Return the models and compositions of this scheduler; other fields are ignored."""
 
     def named(self) -> tuple[str, ...]:
-        """The models whose requests it accepts, by their clients' names."""
+        """Return the models whose requests it accepts, by the names that clients use."""
 
     def on_member_lost(self) -> None:
-        """A member was lost: its requests may be sent again, to this scheduler."""
+        """Prepare for requests of a lost member, which may be sent again to this scheduler."""
 
 
 class Shard:
-    """Create it inside the event loop that it shall run in."""
+    """Member of a mesh with several schedulers. Create it inside the event loop that it runs in."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (two by keyword)
         self,
@@ -69,8 +72,17 @@ class Shard:
         count_links: Callable[[], int] = lambda: 0,
         times: RecoveryTimes = DEFAULT_TIMES,
     ) -> None:
-        """open_channel: to another scheduler. send_notice: to all gateways. count_links: that they
-        have opened.
+        """Connect the members' changes with the models that follow them.
+
+        Args:
+            membership: Members as this scheduler sees them.
+            owned: Models that this scheduler owns.
+            models: Models that are loaded and handed over.
+            addresses: Addresses of the other schedulers; they may include this one's.
+            open_channel: Opens a channel to another scheduler.
+            send_notice: Sends a notice to all gateways.
+            count_links: Returns how many links gateways have opened.
+            times: Delays and limits.
         """
         self._count_links = count_links
         self.membership = membership
@@ -93,14 +105,14 @@ class Shard:
     # ---- the start and the end
 
     async def start(self) -> None:
-        """Find the peers; returns when this scheduler owns models."""
+        """Find the peers; return when this scheduler owns models."""
         self._send_state()
         self._watching = asyncio.ensure_future(self._watch_addresses())
         self._on_beat()
         await self._wait_until(self._is_prepared)
         self.membership.start()
         self._send_state()
-        # The others announce themselves at about the same time.
+        # The other schedulers announce themselves at about the same time.
         await self._wait_until(lambda: not self.membership.starting, self._times.settle_s)
         self.changes.start()
         self._set_members()
@@ -109,7 +121,7 @@ class Shard:
         _log.info("scheduler '%s' has started; other schedulers: %s", self.membership.name, others)
 
     def leave(self) -> bool:
-        """Give all models to the others; False: there are none."""
+        """Hand all models over to the other members; return False if there are none."""
         self.membership.leave()
         self._set_members()
         others = bool(self.membership.members)
@@ -119,7 +131,7 @@ class Shard:
         return others
 
     async def close(self) -> None:
-        """End all streams."""
+        """Cancel all timers and end all streams."""
         for timer in (self._settling, self._beat):
             if timer is not None:
                 timer.cancel()
@@ -130,11 +142,11 @@ class Shard:
         await self.links.close()
 
     def accept_peer(self, call: Call) -> None:
-        """Another scheduler has dialled."""
+        """Accept the stream of another scheduler."""
         self.links.accept(call)
 
     def channel_to(self, name: str) -> Channel | None:
-        """For calls to a peer; None: it has only dialled itself, or is gone."""
+        """Return a channel for calls to a peer, or `None` if none is open that this one dialled."""
         stream = self.membership.stream_of(name, self.links.dialled)
         return stream.channel if isinstance(stream, PeerStream) else None
 
@@ -142,33 +154,35 @@ class Shard:
 
     @property
     def name(self) -> str:
+        """Name of this scheduler."""
         return self.membership.name
 
     @property
     def epoch(self) -> int:
+        """Epoch of this scheduler's view of the members; 0 until it has started."""
         return self.membership.epoch
 
     def notice(self) -> Ownership:
-        """For a gateway that has connected."""
+        """Return the notice for a gateway that has connected."""
         membership = self.membership
         return Ownership(membership.name, membership.epoch, self.models.named(), membership.leaving)
 
     def regroup(self) -> None:
-        """Models belong together otherwise than before."""
+        """Move models after a change of which models belong together."""
         if self.changes.started:
             self.models.move_models(frozenset(), frozenset())
             self.update()
 
     def models_changed(self) -> None:
-        """Models of this scheduler have changed: announce it in the next turn of the loop."""
+        """Announce changes of this scheduler's models in the next turn of the loop."""
         if self.changes.started and not self._update_due:
             self._update_due = True
             self._loop.call_soon(self.update)
 
     def update(self) -> None:
-        """Announce what has changed."""
+        """Announce what has changed since the last announcement."""
         self._update_due = False
-        # Gateways first: they must know before requests are returned to them.
+        # Gateways come first: they must know before requests are returned to them.
         notice = self.notice()
         if notice != self._sent_notice:
             self._sent_notice = notice
@@ -194,12 +208,13 @@ class Shard:
     # ---- peers (PeerEvents)
 
     def on_peer_state(self, stream: PeerStream, peer: Peer) -> None:
+        """Store a peer's state, and act on the change."""
         try:
             change = self.membership.on_state(stream, peer)
         except NameInUseError:
             _log.error(
                 "the scheduler at %s has this one's name, '%s'; it is ignored: give each"
-                " --scheduler-name",
+                " scheduler its own --scheduler-name",
                 stream.address,
                 peer.name,
             )
@@ -207,6 +222,7 @@ class Shard:
         self._on_change(change)
 
     def on_peer_lost(self, stream: PeerStream) -> None:
+        """Forget the stream of a peer, and act on the change."""
         self._on_change(self.membership.on_stream_end(stream))
 
     def _on_change(self, change: Change) -> None:
@@ -257,7 +273,7 @@ class Shard:
     # ---- inside
 
     def _is_prepared(self) -> bool:
-        """Whether it knows all peers, and as many executors and gateways have found it."""
+        """Return whether all peers are known, and as many executors and gateways are here."""
         connected = bool(self.links.dialled) and self.links.all_connected
         if not connected:
             return False

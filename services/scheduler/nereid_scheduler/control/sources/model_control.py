@@ -1,6 +1,8 @@
-"""What clients, flags and repositories ask for, by the modes none, explicit and poll.
+"""Turns requests of clients, flags and repository scans into loads and unloads.
 
-Reads repositories in threads and has the reconciler load and unload. The texts are Triton's.
+The mode of model control (none, explicit or poll) decides which of them count. Repositories are
+read in threads; the reconciler loads and unloads. The texts of errors are Triton's. It does not
+know how a model is loaded.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ _STOPPING: Final = "the scheduler is stopping; repeat the call when the next one
 
 
 class ModelControl:
-    """Asks for loads and unloads; used in one event loop."""
+    """Ask for loads and unloads. Use it in one event loop."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (one source or target each)
         self,
@@ -66,23 +68,24 @@ class ModelControl:
     # ---- the start and the end
 
     def await_records(self) -> None:
-        """Which models clients had loaded becomes known only later, by restore()."""
+        """Expect `restore` to say later which models clients had loaded."""
         self._desired.await_records(awaited=True)
 
     async def start(self, records: Mapping[str, ModelRecord] = MappingProxyType({})) -> None:
-        """Begin the first loads, and polling in its mode. records: of models that were loaded and
-        unloaded before the scheduler's start, by their names.
+        """Begin the first loads, and polling in its mode.
+
+        `records` has models that were loaded or unloaded before the scheduler's start, by name.
         """
         recorded = await self._find_recorded(records)
-        unloaded = {name for name, each in records.items() if not each.loaded}
+        unloaded = {name for name, record in records.items() if not record.loaded}
         initial = await asyncio.to_thread(self._find_initial, recorded, unloaded)
         if not initial and self._rules.mode != EXPLICIT:
             where = ", ".join(self._repositories.paths)
             _log.warning("there are no models in %s: each is a folder there", where)
         flags = self._rules.initial_models
-        self._desired.require(each.name for each in initial if each.plain_name in flags)
+        self._desired.require(model.name for model in initial if model.plain_name in flags)
         selected = self._select(initial)
-        restored = sum(each.name in recorded for each in selected)
+        restored = sum(model.name in recorded for model in selected)
         if restored:
             _log.info("loading %d models that clients had loaded before", restored)
         for found in selected:
@@ -92,7 +95,7 @@ class ModelControl:
             if found.name not in recorded or found.name in flags:
                 self._first_loads.append(load)
         if self._rules.mode == EXPLICIT and self._on_demand is not None:
-            known = {*unloaded, *(each.name for each in initial)}
+            known = {*unloaded, *(model.name for model in initial)}
             for found in refuse_cycles(await asyncio.to_thread(self._repositories.scan)):
                 if found.name not in known:
                     self._on_demand.defer(found)
@@ -101,8 +104,9 @@ class ModelControl:
         await self._begin_loads()
 
     async def restore(self, records: Mapping[str, ModelRecord]) -> None:
-        """Load and unload models as their records say, which become known only now. Returns when
-        the loads have begun.
+        """Load and unload models as their records say; return when the loads have begun.
+
+        Called when the records become known only after the start.
         """
         recorded = await self._find_recorded(records)
         for found in self._select(recorded.values()):
@@ -114,8 +118,9 @@ class ModelControl:
         self._desired.await_records(awaited=False)
 
     async def first_loads(self) -> bool:
-        """Wait for the first loads, but for those of models that clients had loaded; whether all
-        succeeded.
+        """Wait for the first loads; return whether all succeeded.
+
+        Loads of models that clients had loaded before are not waited for.
         """
         return not any(await asyncio.gather(*self._first_loads))
 
@@ -123,18 +128,18 @@ class ModelControl:
         return self._on_demand is not None and self._on_demand.defer(found)
 
     def _select(self, found: Iterable[FoundModel]) -> list[FoundModel]:
-        """Those that this scheduler has, ensembles after the models of their steps."""
+        """Return the models that this scheduler owns, ensembles after the models of their steps."""
         checked = refuse_cycles(in_load_order(found))
         return checked if self._moves is None else self._moves.select(checked)
 
     async def _begin_loads(self) -> None:
-        """So that the first request finds the models' states."""
+        """Reconcile at once, so that the first request finds the models' states."""
         self._reconciler.reconcile()
         await asyncio.sleep(0)
 
     async def _find_recorded(self, records: Mapping[str, ModelRecord]) -> dict[str, FoundModel]:
-        """Models that were loaded before, with the overrides of then but for their files."""
-        loaded = [each for each in records.values() if each.loaded]
+        """Find models that were loaded before, with their overrides but not the files of these."""
+        loaded = [record for record in records.values() if record.loaded]
         if not loaded:
             return {}
         assert self._recorded is not None, "records of a scheduler that keeps none"
@@ -158,16 +163,16 @@ class ModelControl:
             return self._repositories.scan()
         found: dict[str, FoundModel] = {}
         if requested == (ALL_MODELS,):
-            found = {each.name: each for each in self._repositories.scan()}
+            found = {model.name: model for model in self._repositories.scan()}
             requested = tuple(found)
         elif self._repositories.namespacing:
             requested = tuple(
-                name for each in requested for name in self._repositories.qualified_names(each)
+                name for plain in requested for name in self._repositories.qualified_names(plain)
             )
         found |= recorded
         pending = [*reversed(requested)]
-        for each in recorded.values():
-            pending += step_models(each.draft)
+        for model in recorded.values():
+            pending += step_models(model.draft)
         searched = set(recorded)
         while pending:
             name = pending.pop()
@@ -178,9 +183,9 @@ class ModelControl:
                 pending += step_models(found[name].draft)
         # A missing model of a step is an error of its ensemble, not of a model.
         return [
-            each
-            for name, each in found.items()
-            if name not in unloaded and (name in requested or name in recorded or each.exists)
+            model
+            for name, model in found.items()
+            if name not in unloaded and (name in requested or name in recorded or model.exists)
         ]
 
     # ---- requests of clients
@@ -191,11 +196,12 @@ class ModelControl:
         override: Override | None = None,
         permitted: PermittedModels | None = None,
     ) -> None:
-        """Serve a model as it is in its repository now, or as the override says. permitted: which
-        models may be steps of it; None: all.
+        """Serve a model as it is in its repository now, or as the override says.
+
+        `permitted` has the models that may be its steps; `None` permits all.
 
         Raises:
-            NereidError: it cannot be; what was served before still is.
+            NereidError: the model cannot be served; what was served before still is.
         """
         self._require_explicit()
         require_allowed_files(override, allowed=self._rules.allow_model_files)
@@ -213,13 +219,14 @@ class ModelControl:
         names = [name]
         if self._repositories.namespacing:
             names = await asyncio.to_thread(self._repositories.qualified_names, name, override)
-        for each in names or [name]:
-            await self._fulfil(each, Why.BY_NAME, override=override)
+        for qualified in names or [name]:
+            await self._fulfil(qualified, Why.BY_NAME, override=override)
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Unload a model; returns when it accepts no more requests, before its last one is done.
+        """Unload a model; return when it accepts no more requests, before its last one has ended.
 
-        dependents: also the models of its steps, unless loaded by name or used by others.
+        With `dependents` the models of its steps are unloaded as well, unless they were loaded by
+        name or are used by others.
         """
         self._require_explicit()
         await self._carry_out(self._unload_all(name, dependents=dependents))
@@ -229,18 +236,18 @@ class ModelControl:
         names = self._catalogue.qualified_names(name)
         steps = {
             step
-            for each in names
-            for served in self._catalogue.running(each)
+            for qualified in names
+            for served in self._catalogue.running(qualified)
             for step in step_models(served.draft)
         }
-        for each in names:
-            await self._fulfil(each, Why.UNLOADED)
+        for qualified in names:
+            await self._fulfil(qualified, Why.UNLOADED)
         for step in sorted(steps - self._desired.requested) if dependents else ():
             if not self._catalogue.is_step(step):
                 await self._fulfil(step, Why.UNLOADED)
 
     async def _carry_out(self, work: Coroutine[None, None, None]) -> None:
-        """It goes on if the client disconnects, until the scheduler stops."""
+        """Do work that goes on if the client disconnects, until the scheduler stops."""
         task = self._reconciler.spawn(work)
         await asyncio.wait([task])
         if task.cancelled():
@@ -248,7 +255,7 @@ class ModelControl:
         try:
             await task
         finally:
-            # As in _fulfil().
+            # Break the same reference cycle as in `_fulfil`.
             del task, work
 
     async def _fulfil(self, name: str, why: Why, **rest: Any) -> None:
@@ -257,11 +264,11 @@ class ModelControl:
             try:
                 raise error
             finally:
-                # Its traceback has this frame: a cycle with the files that a load may bring.
+                # The traceback has this frame: a cycle with the files that a load may bring.
                 del error, rest
 
     async def index(self, *, ready_only: bool) -> kserve_pb2.RepositoryIndexResponse:
-        """The models of the repositories and those in service."""
+        """Return the models of the repositories and those in service."""
         try:
             names = await asyncio.to_thread(self._repositories.names)
         except OSError as error:
@@ -280,7 +287,7 @@ class ModelControl:
             try:
                 found = await asyncio.to_thread(self._repositories.scan)
             except OSError as error:
-                # No model is unloaded because a disk cannot be read.
+                # A disk that cannot be read must not unload models.
                 _log.error("a model repository cannot be read: %s", error)
                 continue
             self._ask_for_changes(found)
@@ -288,18 +295,19 @@ class ModelControl:
     def _ask_for_changes(self, found: list[FoundModel]) -> None:
         """Load models that are new or have changed; unload those that were deleted."""
         desired = self._desired
-        for each in self._select(found):
-            if desired.is_busy(each.name) or not desired.has_changed(each):
+        for model in self._select(found):
+            if desired.is_busy(model.name) or not desired.has_changed(model):
                 continue
-            if isinstance(each.error, NotUnique) and self._catalogue.is_served(each.name):
-                # As on Triton, neither of the two is served; the next poll refuses it.
-                self._desired.add(each.name, Why.UNLOADED)
+            if isinstance(model.error, NotUnique) and self._catalogue.is_served(model.name):
+                # As in Triton, neither of the two is served; the next poll refuses the model.
+                self._desired.add(model.name, Why.UNLOADED)
                 continue
-            if not self._defers(each):
-                self._desired.add(each.name, Why.POLLED, each)
-        present = {each.name for each in found}
+            if not self._defers(model):
+                self._desired.add(model.name, Why.POLLED, model)
+        present = {model.name for model in found}
         if self._on_demand is not None:
             self._on_demand.retain(present)
-        for model in self._catalogue.models():
-            if model.name not in present and not desired.is_busy(model.name) and model.in_service:
-                self._desired.add(model.name, Why.UNLOADED)
+        for served in self._catalogue.models():
+            name = served.name
+            if name not in present and not desired.is_busy(name) and served.in_service:
+                self._desired.add(name, Why.UNLOADED)

@@ -1,5 +1,6 @@
-"""Whether a principal may use the models that a load request makes steps of its model: whoever may
-use an ensemble uses them through it.
+"""Checks that a principal may use the models that a load request makes steps of its model.
+
+The check is needed because a principal that may use an ensemble uses its steps' models through it.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ if TYPE_CHECKING:
 
 
 class StepRights:
-    """Checks the configurations of load requests against those that there are."""
+    """Check the configurations of load requests against existing models."""
 
     def __init__(self, repositories: Repositories, catalogue: Catalogue) -> None:
         self._repositories = repositories
         self._catalogue = catalogue
 
     async def check(self, name: str, override: Override | None, permitted: PermittedModels) -> None:
-        """Raises PermissionDenied if a step of the model of this plain name, or a step of a step,
-        is none of the permitted models. What cannot be read has no steps: its load fails.
+        """Check the steps of the model of this plain name, and the steps of these steps.
+
+        A model that cannot be read has no steps here; its load fails.
+
+        Raises:
+            PermissionDenied: a step is not one of the permitted models.
         """
         drafts = await asyncio.to_thread(self._read_drafts, name, override)
         pending = [(name, step) for draft in drafts for step in step_models(draft)]
@@ -40,7 +45,7 @@ class StepRights:
             model = self._repositories.plain_name(step)
             if not permitted.models.match(model):
                 patterns = (
-                    ", ".join(f"'{each}'" for each in permitted.models.patterns) or "no model"
+                    ", ".join(f"'{pattern}'" for pattern in permitted.models.patterns) or "no model"
                 )
                 raise PermissionDenied(
                     f"'{permitted.principal}' has no right to use model '{model}', a step of"
@@ -49,7 +54,7 @@ class StepRights:
             drafts = [served.draft for served in self._catalogue.running(step)]
             if not drafts:
                 drafts = [(await asyncio.to_thread(self._repositories.require, step)).draft]
-            pending += [(model, each) for draft in drafts for each in step_models(draft)]
+            pending += [(model, inner) for draft in drafts for inner in step_models(draft)]
 
     def _read_drafts(self, name: str, override: Override | None) -> list[config_pb.ModelConfig]:
         repositories = self._repositories
@@ -57,6 +62,6 @@ class StepRights:
             if override is not None and override.files:
                 return [repositories.outline(name, override.config).draft]
             names = repositories.qualified_names(name, override)
-            return [repositories.require(each, override).draft for each in names]
+            return [repositories.require(qualified, override).draft for qualified in names]
         except (NereidError, OSError):
             return []

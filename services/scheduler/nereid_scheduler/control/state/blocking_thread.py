@@ -1,7 +1,7 @@
-"""A thread that runs blocking calls one after another, and is not waited for when it hangs.
+"""Runs blocking calls one after another in a thread that nobody waits for when it hangs.
 
-Executors of the standard library are joined when the interpreter ends: a disk that hangs would keep
-the process from ending.
+The standard library's executors are joined when the interpreter ends, so that a disk that hangs
+would keep the process from ending. It knows nothing of the calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class BlockingThread:
-    """Starts with the first call."""
+    """Thread that starts with the first call."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -27,7 +27,7 @@ class BlockingThread:
         self._thread: threading.Thread | None = None
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Its result, or its exception. The call goes on if this is cancelled."""
+        """Return the result of a call, or raise its exception; the call outlives a cancellation."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Result] = loop.create_future()
 
@@ -45,7 +45,7 @@ class BlockingThread:
                 result = function(*arguments)
             except BaseException as raised:
                 error = raised
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            with contextlib.suppress(RuntimeError):  # The loop has ended meanwhile.
                 loop.call_soon_threadsafe(complete, result, error)
 
         if self._thread is None:
@@ -55,7 +55,7 @@ class BlockingThread:
         return await done
 
     def close(self) -> None:
-        """The thread ends after the calls that it has."""
+        """Let the thread end after the calls that it has."""
         self._calls.put(None)
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""The store in Redis, through the cache: that has the connection, and its password."""
+"""Stores records in Redis through the cache service, which has the connection and its password."""
 
 from __future__ import annotations
 
@@ -15,43 +15,49 @@ if TYPE_CHECKING:
 
     from nereid.rpc import Channel
 
-# Redis serves nobody else while it copies them.
+# Limit for the files of a record: Redis serves nobody else while it copies them.
 _MAX_FILES_BYTES: Final = 32 << 20
 
 
 class CacheStore:
-    """Fulfils StateStore. The channel is another's to close."""
+    """StateStore in Redis. It does not close the channel, which its creator owns."""
 
     max_files_bytes: int | None = _MAX_FILES_BYTES
 
     def __init__(self, channel: Channel, mesh: str, limit_s: float = DEFAULT_TIMES.state_s) -> None:
-        """mesh: the name that the records of this mesh have in Redis. limit_s: of each call."""
+        """Keep records under the name `mesh` in Redis; each call may take `limit_s` seconds."""
         self._channel = channel
         self._mesh = mesh
         self._limit_s = limit_s
 
     async def read_all(self) -> dict[str, bytes]:
+        """Return all records by their names."""
         return dict((await self._read()).records)
 
     async def read(self, name: str) -> bytes:
+        """Return one record, empty if there is none."""
         return (await self._read(record=name)).records[name]
 
     async def read_files(self, name: str, digests: Collection[str]) -> dict[str, bytes]:
+        """Return files of a record by their digests, without those that are missing."""
         return dict((await self._read(record=name, files=digests)).files)
 
     async def write(
         self, name: str, record: bytes, expected: bytes, files: Mapping[str, bytes]
     ) -> None:
+        """Replace a record and all its files, if the record has the head `expected`."""
         await self._write(record=name, content=record, expected=expected, files=files)
 
     async def delete(self, name: str, expected: bytes) -> None:
+        """Delete a record and its files, if the record has the head `expected`."""
         await self._write(record=name, expected=expected)
 
     async def set_aside(self, name: str) -> str:
+        """Rename a damaged record; return its new place, for the log."""
         return (await self._write(record=name, damaged=True)).aside
 
     async def close(self) -> None:
-        pass
+        """Do nothing: the channel stays open for its owner."""
 
     async def _read(self, **fields: Any) -> pb.ReadStateResponse:
         request = pb.ReadStateRequest(mesh=self._mesh, **fields)

@@ -1,4 +1,4 @@
-"""The store in a directory: StateFiles in a thread of its own, so that a disk may hang."""
+"""Stores records in a directory: StateFiles in a thread of its own, so that a disk may hang."""
 
 from __future__ import annotations
 
@@ -16,45 +16,52 @@ Result = TypeVar("Result")
 
 
 class CallQueue(Protocol):
-    """Runs blocking calls one after another; BlockingThread is one."""
+    """Queue that runs blocking calls one after another; BlockingThread is one."""
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Its result, or its exception."""
+        """Return the result of a call, or raise its exception."""
         ...
 
     def close(self) -> None:
-        """There are no further calls."""
+        """End the queue: there are no further calls."""
 
 
 class FileStore:
-    """Fulfils StateStore."""
+    """StateStore in a directory."""
 
     max_files_bytes: int | None = None
 
     def __init__(self, files: StateFiles, calls: CallQueue | None = None) -> None:
-        """calls: where the files are read and written; by default a thread."""
+        """Read and write the files in `calls`, which is a thread by default."""
         self._files = files
         self._calls: CallQueue = BlockingThread("state files") if calls is None else calls
 
     async def read_all(self) -> dict[str, bytes]:
+        """Return all records by their names."""
         return await self._calls.run(self._files.read_all)
 
     async def read(self, name: str) -> bytes:
+        """Return one record, empty if there is none."""
         return await self._calls.run(self._files.read, name)
 
     async def read_files(self, name: str, digests: Collection[str]) -> dict[str, bytes]:
+        """Return files of a record by their digests, without those that are missing."""
         return await self._calls.run(self._files.read_files, name, digests)
 
     async def write(
         self, name: str, record: bytes, expected: bytes, files: Mapping[str, bytes]
     ) -> None:
+        """Replace a record and all its files, if the record has the head `expected`."""
         await self._calls.run(self._files.write, name, record, expected, files)
 
     async def delete(self, name: str, expected: bytes) -> None:
+        """Delete a record and its files, if the record has the head `expected`."""
         await self._calls.run(self._files.delete, name, expected)
 
     async def set_aside(self, name: str) -> str:
+        """Rename a damaged record; return its new place, for the log."""
         return await self._calls.run(self._files.set_aside, name)
 
     async def close(self) -> None:
+        """End the thread after pending calls, which are not waited for."""
         self._calls.close()

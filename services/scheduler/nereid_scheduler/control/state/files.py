@@ -1,12 +1,13 @@
-"""Records in a directory that only this user may enter.
+"""Keeps records in a directory that only this user may enter.
 
-    lock                    locked exclusively by whoever writes
+    lock                    locked exclusively by the process that writes
     records/NAME            a record; NAME.new while it is written, NAME.damaged if it was set aside
-    files/NAME/DIGEST       the files that it names
+    files/NAME/DIGEST       the files that the record names
 
-A file is written under another name, synchronised and renamed; files before the record that names
-them, those that no record names deleted after it. So whatever ends in between, a record and its
-files are the old ones or the new ones. Everything here blocks: FileStore has a thread.
+A file is written under another name, synchronised and renamed. Files are written before the record
+that names them; files that no record names are deleted after it. If the process or the machine ends
+in between, a record and its files are therefore the old ones or the new ones. Everything here
+blocks: FileStore has a thread. The module knows names and bytes, not what records say.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _DAMAGED: Final = ".damaged"
 
 
 def directory_error(path: str) -> str:
-    """Why a directory must not be used for state; empty: it may, or there is none yet."""
+    """Return why a directory must not be used for state; empty if it may, or does not exist."""
     try:
         status = Path(path).stat()
     except FileNotFoundError:
@@ -49,20 +50,21 @@ def directory_error(path: str) -> str:
 
 
 class StateFiles:
-    """One directory. Each call raises StateError."""
+    """One directory of records. Each call may raise StateError."""
 
     def __init__(self, path: str, on_step: Callable[[str], None] = lambda _: None) -> None:
-        """on_step: called before each step of a write, with the step's name, for tests."""
+        """Keep records in `path`. Tests pass `on_step`, which is called before each step."""
         self._path = Path(path)
         self._records = self._path / "records"
         self._files = self._path / "files"
         self._on_step = on_step
 
     def read_all(self) -> dict[str, bytes]:
+        """Return all records by their names."""
         with _os_errors("read"):
             self._require_private()
             try:
-                names = [each.name for each in self._records.iterdir()]
+                names = [place.name for place in self._records.iterdir()]
             except FileNotFoundError:
                 return {}
             return {
@@ -72,20 +74,23 @@ class StateFiles:
             }
 
     def read(self, name: str) -> bytes:
+        """Return one record, empty if there is none."""
         with _os_errors("read"):
             self._require_private()
             return _read(self._records / name)
 
     def read_files(self, name: str, digests: Collection[str]) -> dict[str, bytes]:
-        found = {}
+        """Return files of a record by their digests, without those that are missing."""
+        contents = {}
         with _os_errors("read"):
             self._require_private()
             for digest in digests:
                 with contextlib.suppress(FileNotFoundError):
-                    found[digest] = (self._files / name / digest).read_bytes()
-        return found
+                    contents[digest] = (self._files / name / digest).read_bytes()
+        return contents
 
     def write(self, name: str, record: bytes, expected: bytes, files: Mapping[str, bytes]) -> None:
+        """Replace a record and all its files, if the record has the head `expected`."""
         with _os_errors("written"), self._locked():
             self._require(name, expected)
             folder = self._files / name
@@ -100,6 +105,7 @@ class StateFiles:
             self._drop_files(name, files)
 
     def delete(self, name: str, expected: bytes) -> None:
+        """Delete a record and its files, if the record has the head `expected`."""
         with _os_errors("written"), self._locked():
             self._require(name, expected)
             self._on_step("unlink record")
@@ -108,6 +114,7 @@ class StateFiles:
             self._drop_files(name, ())
 
     def set_aside(self, name: str) -> str:
+        """Rename a damaged record; return its new path."""
         with _os_errors("written"), self._locked():
             aside = self._records / f"{name}{_DAMAGED}"
             (self._records / name).rename(aside)
@@ -115,8 +122,8 @@ class StateFiles:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        for each in (self._path, self._records, self._files):
-            each.mkdir(mode=_PRIVATE, exist_ok=True)
+        for directory in (self._path, self._records, self._files):
+            directory.mkdir(mode=_PRIVATE, exist_ok=True)
         self._require_private()
         lock = os.open(self._path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -126,7 +133,7 @@ class StateFiles:
             os.close(lock)
 
     def _require_private(self) -> None:
-        """Whoever made it since the start may have been faster than this scheduler."""
+        """Raise StateError if another user made the directory since the start, or can enter it."""
         error = directory_error(str(self._path))
         if error:
             raise StateError(error)
@@ -150,7 +157,7 @@ class StateFiles:
         new.rename(path)
 
     def _sync(self, folder: Path) -> None:
-        """What was renamed or deleted in a folder is so after a power failure as well."""
+        """Make renames and deletions in a folder survive a power failure."""
         self._on_step("fsync folder")
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -165,13 +172,13 @@ class StateFiles:
         if not kept:
             shutil.rmtree(folder, ignore_errors=True)
             return
-        for each in list(folder.iterdir()):
-            if each.name not in kept:
-                each.unlink()
+        for path in list(folder.iterdir()):
+            if path.name not in kept:
+                path.unlink()
 
 
 def _read(path: Path) -> bytes:
-    """A record; empty: there is none. One that is too long comes truncated, and so damaged."""
+    """Return a record, empty if there is none; one that is too long is truncated, so damaged."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,5 +1,7 @@
-"""What clients have loaded and unloaded, as records: one for each model, so that whoever owns a
-model reads and writes its record alone.
+"""Records of what clients have loaded and unloaded: one for each model.
+
+A scheduler that owns a model therefore reads and writes only the record of that model. The module
+knows what records say, not where they are kept.
 """
 
 from __future__ import annotations
@@ -28,27 +30,29 @@ _PREFIX: Final = "model/"
 
 @dataclass(frozen=True, slots=True)
 class ModelRecord:
-    """How a model was last loaded or unloaded.
+    """Record of how a model was last loaded or unloaded."""
 
-    name: with --model-namespacing its qualified name. by_name: not only as a step of an ensemble.
-    config: the override's, if there was one. files: the override's digests, by their paths.
-    lost: why the override's files were not kept; it cannot be loaded again then. directory: where
-    the scheduler had written them for executors.
-    """
-
+    # Qualified name with --model-namespacing.
     name: str
     loaded: bool
+    # Loaded by name, not only as a step of an ensemble.
     by_name: bool = True
+    # Configuration of the override, if there was one.
     config: str | None = None
+    # Digests of the override's files, by their paths.
     files: Mapping[str, str] = field(default_factory=dict)
+    # Reason why the override's files were not kept; the model cannot be loaded again then.
     lost: str = ""
+    # Directory to which the scheduler had written the files for executors.
     directory: str = ""
 
     @property
     def key(self) -> str:
+        """Key of the record."""
         return model_key(self.name)
 
     def document(self) -> dict[str, Any]:
+        """Return the JSON document of the record."""
         return {
             "loaded": self.loaded,
             "by_name": self.by_name,
@@ -59,17 +63,21 @@ class ModelRecord:
         }
 
     def loss(self) -> Internal:
-        """The error of a model whose files are lost."""
+        """Return the error of a model whose files are lost."""
         return Internal(f"it was loaded with files that were not kept: {self.lost}")
 
 
 def model_key(name: str) -> str:
-    """The key of a model's record."""
+    """Return the key of a model's record."""
     return _PREFIX + name
 
 
 def parse_model_record(key: str, document: Mapping[str, Any]) -> ModelRecord | None:
-    """None: it is about something else. Raises DamagedRecord: it makes no sense."""
+    """Return a model's record, or `None` if the record is about something else.
+
+    Raises:
+        DamagedRecord: a value of the document is of another type.
+    """
     if not key.startswith(_PREFIX):
         return None
     record = ModelRecord(
@@ -86,7 +94,7 @@ def parse_model_record(key: str, document: Mapping[str, Any]) -> ModelRecord | N
         and type(record.by_name) is bool
         and (record.config is None or type(record.config) is str)
         and type(record.files) is dict
-        and all(type(each) is str for each in record.files.values())
+        and all(type(digest) is str for digest in record.files.values())
         and type(record.lost) is str
         and type(record.directory) is str
     )
@@ -96,18 +104,19 @@ def parse_model_record(key: str, document: Mapping[str, Any]) -> ModelRecord | N
 
 
 class ModelRecords:
-    """Reads and writes them; used in one event loop."""
+    """Read and write models' records. Use it in one event loop."""
 
     def __init__(self, recorder: StateRecorder, *, retry_s: float = 1.0) -> None:
-        """retry_s: the pause after the store could not be read."""
+        """Pause for `retry_s` seconds after the store could not be read."""
         self._recorder = recorder
         self._retry_s = retry_s
-        # As they will be once all is written.
+        # Records as they will be when all pending changes have been written.
         self._known: dict[str, ModelRecord] = {}
 
     def parse(self, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, ModelRecord]:
-        """The models' records of what the recorder has read, by the models' names; without those
-        that have changed since.
+        """Return the models' records among these documents, by the models' names.
+
+        Records that have changed since the recorder read the documents are left out.
         """
         records = {}
         for key, document in documents.items():
@@ -119,28 +128,33 @@ class ModelRecords:
             if record is not None and not self._recorder.is_pending(key):
                 records[record.name] = record
         pending = {
-            name: each for name, each in self._known.items() if self._recorder.is_pending(each.key)
+            name: known
+            for name, known in self._known.items()
+            if self._recorder.is_pending(known.key)
         }
         self._known = pending | records
         return records
 
     async def read_again(self) -> dict[str, ModelRecord]:
-        """All records as they are now: other schedulers write them too. Waits for as long as the
-        store cannot be read.
+        """Return all records as they are now, since other schedulers write them too.
+
+        Waits for as long as the store cannot be read.
         """
         waiting = "models that are taken over wait for the state"
         return self.parse(await self._read_patiently(self._recorder.read, waiting))
 
     def last_files(self, name: str) -> bool:
-        """Whether a model was last loaded with files of its own."""
+        """Return whether a model was last loaded with files of its own."""
         known = self._known.get(name)
         return known is not None and bool(known.files or known.lost)
 
     async def read_override(self, record: ModelRecord) -> Override | None:
-        """What its last load brought; None: nothing. Waits for as long as the store cannot be read.
+        """Return the override of a model's last load, or `None` if it had none.
+
+        Waits for as long as the store cannot be read.
 
         Raises:
-            Internal: its files are not all there.
+            Internal: some of the files are missing or damaged.
         """
         if record.lost:
             raise record.loss()
@@ -158,7 +172,7 @@ class ModelRecords:
         return Override(record.config or "", files, record.directory)
 
     async def record_load(self, name: str, override: Override | None, *, by_name: bool) -> None:
-        """A model has been loaded. Waits for the record, for a limited time; it may fail."""
+        """Record a load. Waits for the record, for a limited time; the write may fail."""
         if override is not None and override.files:
             self._put_with_files(name, override)
         else:
@@ -167,13 +181,13 @@ class ModelRecords:
         await self._recorder.written(model_key(name))
 
     async def record_request(self, name: str) -> None:
-        """A model that is in service has been loaded by its name, as it is."""
+        """Record that a client has loaded a model by name that is in service as it is."""
         known = self._known.get(name)
         if known is None or not (known.loaded and known.by_name):
             await self.record_load(name, None, by_name=True)
 
     async def record_unload(self, name: str, *, kept: bool) -> None:
-        """A model has been unloaded. kept: what is loaded at a start would bring it back."""
+        """Record an unload. `kept`: without a record the next start would load the model."""
         key = model_key(name)
         if kept:
             self._put(ModelRecord(name, loaded=False))
@@ -183,7 +197,7 @@ class ModelRecords:
         await self._recorder.written(key)
 
     async def _read_patiently(self, read: Callable[[], Awaitable[_T]], waiting: str) -> _T:
-        """waiting: for what, for the log."""
+        """Read until the store responds; `waiting` tells the log what waits."""
         logged = False
         while True:
             try:

@@ -1,8 +1,18 @@
-"""Writes what changes to the store, one record after another, beside the requests.
+"""Writes changes of the state to the store, one record after another, beside the requests.
 
-Of several changes of one record only the last is written. A store that fails is tried again; one
-that hangs holds up nobody but its own task: who waits for a record does so for a limited time, and
-not at all while the one before still hangs. What the records say is not known here.
+    state of a change   event                                         next state
+    (new)               `put` or `delete`; an earlier change of the   pending
+                        same record is dropped
+    pending             it is written                                 done
+    pending             another scheduler has written the record      dropped, unless it is to be
+                                                                      written over others' records
+    pending             the store fails                               pending: tried again after
+                                                                      `retry_s`, with its fallback
+                                                                      document if it has one
+
+A store that hangs holds up only the recorder's own task: a caller waits for its record for a
+limited time, and not at all while an earlier write still hangs. The module does not know what the
+records say.
 """
 
 from __future__ import annotations
@@ -32,28 +42,29 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# How often a record that others write as well is written over theirs, before this counts as failed.
+# Number of times that a record is written over those of other schedulers before this fails.
 _ATTEMPTS: Final = 3
 
 
 @dataclass(slots=True, eq=False)
 class _Change:
-    """A record to write. document None: to delete."""
+    """Record to write, or to delete if `document` is `None`."""
 
     key: str
     document: Mapping[str, Any] | None
     files: Mapping[str, bytes]
-    # What to write instead if that fails: without the files, which must not wait in memory.
+    # Document to write if that fails: it has no files, which must not wait in memory.
     fallback: Mapping[str, Any] | None
     over_others: bool
-    # Set when it has been written, or has failed to be, once.
+    # Set when the change has been written, or has failed once.
     tried: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class StateRecorder:
-    """The records of one scheduler. read() comes first: until it has succeeded, nothing is written.
+    """Read and write the records of one scheduler.
 
-    failures: writes and reads that did not succeed, for the metrics.
+    Call `read` first: until it has succeeded, nothing is written. `failures` counts the reads and
+    writes that did not succeed, for the metrics.
     """
 
     def __init__(
@@ -65,35 +76,42 @@ class StateRecorder:
         retry_s: float = 5.0,
         max_record_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
-        """secret: as in records.encode_record. wait_s: how long a caller waits for its record at
-        most. retry_s: the pause after a failure.
+        """Keep records in `store`.
+
+        Args:
+            store: Keeps records by name.
+            secret: Secret of `records.encode_record`.
+            wait_s: Time that a caller waits for its record at most.
+            retry_s: Pause after a failure.
+            max_record_bytes: Limit for one record without its files.
         """
         self._store = store
         self._secret = secret
         self._wait_s = wait_s
         self._retry_s = retry_s
         self._max_record_bytes = max_record_bytes
-        # What a write has to find, by the records' names; None: to be read first.
+        # Heads that a write has to find, by the records' names; `None` if it must be read first.
         self._heads: dict[str, bytes | None] = {}
         self._pending: dict[str, _Change] = {}
         self._changed = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._disabled = False
-        # Somebody has waited in vain: others need not, until a write returns.
+        # A caller has waited in vain, so others do not wait until a write returns.
         self._stalled = False
         self._failing = False
         self.failures = 0
 
     @property
     def max_files_bytes(self) -> int | None:
-        """Of the files of one record; None: no limit."""
+        """Limit for the files of one record; `None` means no limit."""
         return self._store.max_files_bytes
 
     async def read(self) -> dict[str, Mapping[str, Any]]:
-        """All documents by their keys. Damaged records are set aside; if a newer scheduler has
-        written any, there are none, and none will be written.
+        """Return all documents by their keys.
 
-        To be called again when others may have written records that are this scheduler's now.
+        Damaged records are set aside. If a newer scheduler has written a record, there are no
+        documents, and none will be written. Call it again when others may have written records that
+        are this scheduler's now.
 
         Raises:
             StateError: the store cannot be read; nothing has changed.
@@ -105,7 +123,7 @@ class StateRecorder:
             self.failures += 1
             raise
         documents = {}
-        # What has been written since may be newer than what was read.
+        # Records that were written meanwhile may be newer than what was read.
         known = {name for name, head in self._heads.items() if before.get(name, b"") is not head}
         for name in self._heads.keys() - stored.keys() - known:
             del self._heads[name]
@@ -116,8 +134,8 @@ class StateRecorder:
                 await self._set_aside(name, error)
             except NewerRecord as error:
                 _log.error(
-                    "the state is of a newer scheduler (%s); this one begins without, and records"
-                    " nothing: upgrade it, or give it a --state-directory of its own",
+                    "a newer scheduler has written the state (%s); this scheduler starts without it"
+                    " and records nothing: upgrade it, or give it its own --state-directory",
                     error,
                 )
                 self._disable()
@@ -131,7 +149,7 @@ class StateRecorder:
         return documents
 
     async def read_files(self, key: str, digests: Collection[str]) -> dict[str, bytes]:
-        """Files of a record by their digests, unchecked; raises StateError."""
+        """Return files of a record by their digests, unchecked; may raise StateError."""
         try:
             return await self._store.read_files(record_name(key), digests)
         except StateError:
@@ -139,7 +157,7 @@ class StateRecorder:
             raise
 
     def is_pending(self, key: str) -> bool:
-        """Whether a change of this record is not yet written."""
+        """Return whether a change of this record is not yet written."""
         return key in self._pending
 
     def put(
@@ -151,9 +169,14 @@ class StateRecorder:
         *,
         over_others: bool = False,
     ) -> None:
-        """Have a record written. files: by their digests, all that the document names. fallback:
-        the document to write if these cannot be. over_others: also if another scheduler has written
-        it since it was read.
+        """Have a record written.
+
+        Args:
+            key: Key of the record.
+            document: What the record says.
+            files: All files that the document names, by their digests.
+            fallback: Document to write if the files cannot be written.
+            over_others: Write even if another scheduler has written the record since it was read.
         """
         self._add(_Change(key, document, files or {}, fallback, over_others))
 
@@ -176,7 +199,7 @@ class StateRecorder:
             self._on_failure(f"no response for {self._wait_s:g} s")
 
     async def close(self) -> None:
-        """Give what is pending a last chance; the store is not used after that."""
+        """Give pending changes a last chance, then close the store."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0 if self._stalled else self._wait_s):
                 for change in list(self._pending.values()):
@@ -191,7 +214,7 @@ class StateRecorder:
             return
         earlier = self._pending.pop(change.key, None)
         if earlier is not None:
-            # Who waits for that one waits for nothing: this is what counts now.
+            # The earlier change will not be written, so nobody needs to wait for it any more.
             earlier.tried.set()
         self._pending[change.key] = change
         self._changed.set()
@@ -209,7 +232,7 @@ class StateRecorder:
                 await self._changed.wait()
 
     async def _try_change(self, change: _Change) -> bool:
-        """Write a change; False: it failed, and is pending still."""
+        """Write a change; return False if it failed and is still pending."""
         try:
             await self._write(change)
         except StateConflict as error:
@@ -234,7 +257,7 @@ class StateRecorder:
         name = record_name(change.key)
         for attempt in range(1, _ATTEMPTS + 1):
             expected = self._heads.get(name, b"")
-            # A failed write may have been done, or not.
+            # A write that fails may have been done, or not.
             self._heads[name] = None
             if expected is None:
                 expected = head_of(await self._store.read(name))
@@ -257,8 +280,9 @@ class StateRecorder:
         return head_of(data)
 
     async def _fall_back(self, change: _Change) -> None:
-        """What the store has of it now is wrong. If it cannot have the new record, it should have
-        none: a full disk allows that.
+        """Delete the store's record, which is wrong now, and drop the files of the change.
+
+        If the store cannot have the new record it should have none: a full disk allows that.
         """
         if change.fallback is not None:
             change.document, change.files, change.fallback = change.fallback, {}, None
@@ -268,7 +292,7 @@ class StateRecorder:
                 await self._store.delete(name, head_of(await self._store.read(name)))
 
     def _disable(self) -> None:
-        """Write nothing any more."""
+        """Stop writing for good."""
         self._disabled = True
         for change in self._pending.values():
             change.tried.set()

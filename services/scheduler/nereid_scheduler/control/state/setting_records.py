@@ -1,4 +1,4 @@
-"""The trace and log settings that clients have changed, as two records of the whole mesh.
+"""Records of the trace and log settings that clients have changed, for the whole mesh.
 
 Any scheduler writes them: the last change counts, as it does for clients.
 """
@@ -19,19 +19,19 @@ _log = logging.getLogger(__name__)
 
 TRACE: Final = "settings/trace"
 LOG: Final = "settings/log"
-# Of models' memory: a measurement, which the next scheduler need not repeat.
+# Measured memory of models, which the next scheduler need not measure again.
 SIZES: Final = "models/sizes"
 
 
 class SettingRecords:
-    """Writes them, and has them applied when they have been read."""
+    """Write settings, and have them applied when they have been read."""
 
     def __init__(self, recorder: StateRecorder | None) -> None:
-        """Without a recorder nothing is recorded."""
+        """Record nothing without a recorder."""
         self._recorder = recorder
 
     async def record(self, key: str, document: Mapping[str, Any]) -> None:
-        """Waits for the record, for a limited time; it may fail."""
+        """Record settings. Waits for the record, for a limited time; the write may fail."""
         if self._recorder is not None:
             self._recorder.put(key, document, over_others=True)
             await self._recorder.written(key)
@@ -42,11 +42,11 @@ class SettingRecords:
         key: str,
         restore: Callable[[Mapping[str, Any]], object],
     ) -> None:
-        """Have restore() apply what the recorder has read, unless it has changed since."""
+        """Have `restore` apply what the recorder has read, unless it has changed since."""
         if self._recorder is None or key not in documents or self._recorder.is_pending(key):
             return
         try:
             restore(documents[key])
         except (NereidError, ValueError, TypeError, KeyError, AttributeError) as error:
-            # Such as a trace of a server that is started without tracing now.
+            # An example is a trace setting of a server that is now started without tracing.
             _log.warning("%s as clients had changed them are not restored: %s", key, error)

@@ -1,4 +1,4 @@
-"""A scheduler's state: its records, and their reading at the start."""
+"""A scheduler's state: its records, and how they are read at the start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RETRY_S: Final = 1.0
 
 
 class SchedulerState:
-    """What a scheduler records, and what it finds recorded."""
+    """Records of a scheduler: what it writes, and what it has found."""
 
     def __init__(
         self,
@@ -35,8 +35,13 @@ class SchedulerState:
         start_s: float = DEFAULT_TIMES.state_s,
         retry_s: float = _RETRY_S,
     ) -> None:
-        """Without a store nothing outlives this scheduler. secret: as in records.encode_record.
-        start_s: how long a start waits for the store. retry_s: the pause after a failed read.
+        """Keep records in `store`; without a store nothing outlives this scheduler.
+
+        Args:
+            store: Keeps records by name.
+            secret: Secret of `records.encode_record`.
+            start_s: Time that a start waits for the store.
+            retry_s: Pause after a failed read.
         """
         self._recorder = None if store is None else StateRecorder(store, secret)
         self._start_s = start_s
@@ -49,12 +54,13 @@ class SchedulerState:
 
     @property
     def failures(self) -> int | None:
-        """Reads and writes that did not succeed; None: there is no store."""
+        """Number of reads and writes that did not succeed; `None` if there is no store."""
         return None if self._recorder is None else self._recorder.failures
 
     async def read(self, on_read_after: Callable[[Documents], Awaitable[None]]) -> Documents | None:
-        """All documents by their keys. None: the store cannot be read now; on_read_after is called
-        as soon as it can.
+        """Return all documents by their keys.
+
+        Returns `None` if the store cannot be read now; `on_read_after` is called as soon as it can.
         """
         recorder = self._recorder
         if recorder is None:
@@ -76,7 +82,7 @@ class SchedulerState:
         return None
 
     async def close(self) -> None:
-        """Write what is pending, in a limited time."""
+        """Write pending changes, in a limited time."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What keeps records. A store knows names and bytes, not what they say."""
+"""Interface of the stores that keep records. A store knows names and bytes, not what they say."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ if TYPE_CHECKING:
 
 
 class StateError(Exception):
-    """The store cannot be read or written; the text says why."""
+    """The store cannot be read or written; the text gives the reason."""
 
 
 class StateConflict(StateError):
-    """Somebody else has written this record since it was read."""
+    """Another scheduler has written this record since it was read."""
 
 
 class StateStore(Protocol):
-    """Each call raises StateError. A write is done wholly or not at all, also if the process or
-    the machine ends meanwhile, and only if the record still has the head `expected` (see head_of;
-    empty: there must be none).
+    """Store of records. Each call may raise StateError.
+
+    A write is done wholly or not at all, even if the process or the machine ends meanwhile, and
+    only if the record still has the head `expected` (see `head_of`; empty: there must be no
+    record).
     """
 
-    # Of the files of one record; None: no limit.
+    # Limit for the files of one record; `None` means no limit.
     max_files_bytes: int | None
 
     async def read_all(self) -> dict[str, bytes]:
-        """All records by their names."""
+        """Return all records by their names."""
         ...
 
     async def read(self, name: str) -> bytes:
-        """One record; empty: there is none."""
+        """Return one record, empty if there is none."""
         ...
 
     async def read_files(self, name: str, digests: Collection[str]) -> dict[str, bytes]:
-        """Files of a record, by their digests; those that are missing are left out."""
+        """Return files of a record by their digests, without those that are missing."""
         ...
 
     async def write(
@@ -48,9 +50,9 @@ class StateStore(Protocol):
         ...
 
     async def set_aside(self, name: str) -> str:
-        """Rename a damaged record, over an earlier one; where it is now, for the log."""
+        """Rename a damaged record, over an earlier one; return its new place, for the log."""
         ...
 
     async def close(self) -> None:
-        """Let go of what it has open; pending calls may never return."""
+        """Release what is open; pending calls may never return."""
         ...

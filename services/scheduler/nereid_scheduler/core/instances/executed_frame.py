@@ -1,8 +1,8 @@
-"""Responses in Executed messages that are like the one before, cut out without a parser.
+"""Reads responses that resemble the one before from Executed messages without a parser.
 
-A protobuf message is the concatenation of its parts: of responses with the same head and the same
-sizes, all but the payloads' bytes is equal. Reading the same from message objects takes several
-times as long for each response.
+A protobuf message is the concatenation of its parts: for responses with the same head and payload
+sizes, all bytes but those of the payloads are equal. Reading the same responses from message
+objects takes several times as long for each one.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from nereid.core.wire.response_prefixes import response_prefixes
 if TYPE_CHECKING:
     from nereid.core.wire.messages import Payload
 
-# Of a response without its payloads; a longer one is read by the parser.
+# Limit for a response without its payloads; a longer one is read by the parser.
 _MAX_HEAD_BYTES: Final = 8192
 
 
 class RepeatedResponses:
-    """The responses of one instance that are like the last one that was read by the parser."""
+    """Read responses of one instance that resemble the last one that the parser read."""
 
     __slots__ = ("_first", "_first_size", "_head", "_others")
 
     def __init__(self) -> None:
         self._head = b""
-        # What precedes the first payload, and its size. Empty: none is known.
+        # Bytes before the first payload, and that payload's size; empty until a response is known.
         self._first = b""
         self._first_size = 0
-        # Of further payloads, likewise.
+        # The same for further payloads.
         self._others: list[tuple[bytes, int]] = []
 
     def read(self, message: bytes) -> tuple[list[InferResponse], int]:
-        """The responses that an Executed message begins with, as far as they are known, and where
-        what follows them begins.
+        """Return the responses at the start of an Executed message and the position after them.
+
+        Reading stops at the first response that does not resemble the known one.
         """
         responses: list[InferResponse] = []
         first, others, head = self._first, self._others, self._head
@@ -59,13 +60,13 @@ class RepeatedResponses:
         return responses, position
 
     def learn(self, message: bytes, position: int, response: InferResponse) -> None:
-        """response: what the parser has read at this position of a message."""
+        """Remember a response that the parser has read at this position of a message."""
         head, payloads = response.head, response.payloads
         sizes = [len(payload) for payload in payloads if isinstance(payload, bytes)]
         if not sizes or len(sizes) < len(payloads) or len(head) > _MAX_HEAD_BYTES:
             return
         prefixes = response_prefixes(head, sizes)
-        # It may have more than head and payloads, which the lengths would say.
+        # The message may hold more than head and payloads, which the lengths would include.
         for prefix, size in zip(prefixes, sizes, strict=True):
             if not message.startswith(prefix, position):
                 return

@@ -1,25 +1,28 @@
-"""What one instance has been sent: the life of its batches, from dispatch to the last response.
+"""State machine of the batches that one instance was sent, from dispatch to the last response.
 
-The scheduler's side of the instance stream (docs/protocols.md). Pure, and the only writer of a sent
-batch's state. Batches are found by their numbers, which grow; an instance executes them in that
-order.
+This is the scheduler's side of the instance stream (docs/protocols.md). It is pure: it knows no
+stream, clock or queue, and it alone writes a sent batch's state. Batches have increasing numbers,
+and an instance executes them in that order. An instance has one first batch, at most one batch that
+waits behind it, and any number that have been executed and still owe responses.
 
-    state        event                                         next
-    -            sent, and the instance has nothing            EXECUTING
-    -            sent behind the batch that executes           WAITING
+    state        event                                         next state
+    (new)        sent to an instance without a batch           EXECUTING
+    (new)        sent behind the batch that executes           WAITING
     WAITING      the batch before it ends                      EXECUTING
-    WAITING      asked back                                    WITHDRAWING
-    WITHDRAWING  the batch before it ends                      WITHDRAWING, first in line
-    WITHDRAWING  given back                                    ENDED: it runs elsewhere
-    WITHDRAWING  first in line, and a reply: it had begun      as EXECUTING
-    EXECUTING    a reply of an instance that is still busy     EXECUTING
-    EXECUTING    a reply, members without a last response      RESPONDING: the instance is free
-    EXECUTING    a reply, no such members                      ENDED
+    WAITING      the scheduler asks for it back                WITHDRAWING
+    WITHDRAWING  the batch before it ends                      WITHDRAWING, now the first batch
+    WITHDRAWING  the instance gives it back                    ENDED; it runs elsewhere
+    WITHDRAWING  first batch, and a reply: it had begun        as for EXECUTING
+    EXECUTING    a reply, and the instance is still busy       EXECUTING
+    EXECUTING    the reply that ends its execution, and some   RESPONDING; the instance is free
+                 members lack their last response
+    EXECUTING    the reply that ends its execution, and no     ENDED
+                 member lacks a response
     RESPONDING   the last response of its last member          ENDED
     any          the instance is lost                          ENDED
 
-Everything else breaks the protocol, and the stream ends for it: the instance is lost, and what it
-had runs again by the ordinary crash recovery.
+Every other event breaks the protocol and ends the stream: the instance is lost, and ordinary crash
+recovery runs its batches again.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class BatchState(Enum):
-    """See the module's table."""
+    """State of a sent batch; the module's table has the transitions."""
 
     WAITING = 1
     WITHDRAWING = 2
@@ -48,7 +51,7 @@ class BatchState(Enum):
     ENDED = 5
 
 
-# An attribute of an Enum class costs as much as a small call.
+# Reading an attribute of an Enum class costs as much as a small call.
 WAITING: Final = BatchState.WAITING
 WITHDRAWING: Final = BatchState.WITHDRAWING
 EXECUTING: Final = BatchState.EXECUTING
@@ -57,8 +60,9 @@ ENDED: Final = BatchState.ENDED
 
 
 class Member:
-    """A request of a sent batch, where its responses may come one by one. Its entry may end before
-    it, if its client cancels.
+    """Request of a sent batch whose responses may come one by one.
+
+    Its entry may end before the member does, if the client cancels.
     """
 
     __slots__ = ("ended_ns", "entry", "failed", "index", "rescheduled", "responded_ns", "responses")
@@ -68,15 +72,15 @@ class Member:
         self.index = index
         self.responses = 0
         self.responded_ns = now_ns
-        # 0: its last response has not come.
+        # 0 until the last response has come.
         self.ended_ns = 0
         self.failed = False
-        # Its instance wants the request again.
+        # The instance wants to execute the request again.
         self.rescheduled = False
 
 
 class SentBatch:
-    """A batch that an instance was sent."""
+    """Batch that was sent to an instance, with its state and times."""
 
     __slots__ = (
         "batch",
@@ -105,24 +109,24 @@ class SentBatch:
         self.id = number
         self.batch = batch
         self.state: BatchState = EXECUTING
-        # When the instance was sent it; or began it, if it has waited.
+        # Time at which the instance was sent the batch, or began it if the batch has waited.
         self.started_ns = started_ns
-        # When it was sent, if it has waited; 0: the instance was free.
+        # Time at which it was sent, if it has waited; 0 if the instance was free.
         self.waited_since_ns = 0
-        # The instance's, and its name.
+        # Revision, GPU and name of the instance.
         self.revision = revision
         self.gpu_uuid = gpu_uuid
         self.instance = instance
-        # Since when the instance had had no batch; as started_ns: it had one until then.
+        # The instance had no batch from this time on; equals `started_ns` if it had one until then.
         self.idle_since_ns = started_ns
-        # None: the instance is still executing it.
+        # `None` until the instance has executed the batch.
         self.execution: Execution | None = None
-        # None: it has one reply, with a response to each of its entries.
+        # `None` if the batch gets one reply, with a response to each of its entries.
         self.members: list[Member] | None = None
         self.open_members = 0
 
     def track_members(self, now_ns: int) -> list[Member]:
-        """Expect its responses one by one."""
+        """Expect the responses of the batch one by one."""
         self.members = [
             Member(entry, index, now_ns) for index, entry in enumerate(self.batch.entries)
         ]
@@ -130,13 +134,13 @@ class SentBatch:
         return self.members
 
     def open_entries(self) -> list[Entry]:
-        """Those without their last response from the instance."""
+        """Return the entries that lack their last response from the instance."""
         if self.members is None:
             return self.batch.entries
         return [member.entry for member in self.members if not member.ended_ns]
 
     def end_member(self, member: Member, now_ns: int) -> None:
-        """It has had its last response."""
+        """Record that a member has had its last response."""
         member.ended_ns = now_ns
         self.open_members -= 1
 
@@ -149,7 +153,7 @@ class SentBatch:
             )
 
     def open_member(self, index: int) -> Member:
-        """The member that a response is to. Raises ProtocolError if it waits for none."""
+        """Return the member that a response is for; raise ProtocolError if it expects none."""
         members = self.members
         if members is None or index >= len(members) or members[index].ended_ns:
             raise ProtocolError(
@@ -158,7 +162,7 @@ class SentBatch:
         return members[index]
 
     def end_execution(self, reply: Executed, finished_ns: int) -> Execution:
-        """It was executed: the times that the instance reports, and the scheduler's own."""
+        """Record the execution with the instance's reported times and the scheduler's own."""
         self.execution = execution = Execution(
             self.started_ns,
             finished_ns,
@@ -173,14 +177,14 @@ class SentBatch:
             self.idle_since_ns,
         )
         if self.waited_since_ns:
-            # The response before it may have been read long after the instance had sent it.
+            # The reply of the batch before may have been read long after the instance sent it.
             began_ns = min(self.started_ns, finished_ns - execution.compute_ns)
             self.started_ns = execution.started_ns = max(self.waited_since_ns, began_ns)
         return execution
 
 
 class InstanceBatches:
-    """One instance's batches. first: the one that it executes, as far as is known here."""
+    """Batches of one instance; `first` is the one that it executes, as far as is known here."""
 
     __slots__ = (
         "_exported_slots",
@@ -194,24 +198,24 @@ class InstanceBatches:
     )
 
     def __init__(self) -> None:
-        # Of the last message that expects a reply.
+        # Number of the last message that expects a reply.
         self.last_id = 0
         self.first: SentBatch | None = None
-        # When it had no batch any more, or was ready for its first.
+        # Time at which the instance ran out of batches, or was ready for its first one.
         self.idle_since_ns = 0
-        # Sent behind the first.
+        # Batch that was sent behind the first.
         self.waiting: SentBatch | None = None
-        # Executed, with members without their last response; by number.
+        # Executed batches with members that lack their last response, by number.
         self.responding: dict[int, SentBatch] = {}
-        # The number of the request for sequences' states that has no reply; 0: there is none.
+        # Number of the pending request for sequences' states; 0 if there is none.
         self.exporting = 0
-        # Those whose states it is for.
+        # Slots whose states that request asks for.
         self._exported_slots: frozenset[int] = frozenset()
         # Batches up to this number were lost with an earlier stream.
         self._lost_through = 0
 
     def add_batch(self, sent: SentBatch) -> None:
-        """The instance is sent a batch; it may have one that executes, and none that waits."""
+        """Add a batch that is sent: the first one, or one that waits behind an executing batch."""
         self.last_id = sent.id
         if self.first is None:
             self.first = sent
@@ -224,16 +228,19 @@ class InstanceBatches:
         self.waiting = sent
 
     def begin_export(self, slots: Iterable[int]) -> int:
-        """The instance is asked for the states of slots' sequences: the number of that message."""
+        """Ask for the states of these slots' sequences; return the number of that message."""
         self.last_id += 1
         self.exporting = self.last_id
         self._exported_slots = frozenset(slots)
         return self.exporting
 
     def end_export(self, number: int, slots: Sequence[int]) -> bool:
-        """The instance gives states of these slots away; False: its reply is to a batch.
+        """End the request for states if a reply has its number; return whether it has.
 
-        Raises ProtocolError: it was not asked for one of them, or gives one twice.
+        A reply with another number is to a batch.
+
+        Raises:
+            ProtocolError: the reply has a slot that was not asked for, or has one twice.
         """
         if number != self.exporting or not number:
             return False
@@ -245,7 +252,7 @@ class InstanceBatches:
         return True
 
     def withdraw_waiting(self) -> SentBatch | None:
-        """The waiting batch, if it is to be asked back now."""
+        """Return the waiting batch if it is to be asked back now, and mark it as WITHDRAWING."""
         waiting = self.waiting
         if waiting is None or waiting.state is not WAITING:
             return None
@@ -253,9 +260,12 @@ class InstanceBatches:
         return waiting
 
     def end_withdrawal(self, number: int) -> SentBatch | None:
-        """The instance gives a batch back, which it never executes.
+        """Remove and return a batch that the instance gives back and will never execute.
 
-        None: the batch was lost with an earlier stream. Raises ProtocolError.
+        Returns `None` if the batch was lost with an earlier stream.
+
+        Raises:
+            ProtocolError: the instance does not have the batch, or was not asked for it.
         """
         if number <= self._lost_through:
             return None
@@ -275,7 +285,7 @@ class InstanceBatches:
         return sent
 
     def replying(self, number: int) -> SentBatch:
-        """The batch that a reply is about. Raises ProtocolError if it can have none now."""
+        """Return the batch that a reply is about; raise ProtocolError if it can have none now."""
         first = self.first
         if first is not None and first.id == number:
             return first
@@ -286,7 +296,7 @@ class InstanceBatches:
         return sent
 
     def end_first(self, now_ns: int) -> None:
-        """The first batch was executed: the one that waits is next."""
+        """End the execution of the first batch; the waiting batch becomes the first."""
         ended, waiting = self.first, self.waiting
         assert ended is not None, "no batch that could have been executed"
         self.first, self.waiting = waiting, None
@@ -302,14 +312,16 @@ class InstanceBatches:
             ended.state = ENDED
 
     def end_responding(self, sent: SentBatch) -> None:
-        """Forget a batch that was executed, if no member waits for a response."""
+        """Forget an executed batch if no member waits for a response."""
         if not sent.open_members and sent.state is RESPONDING:
             sent.state = ENDED
             del self.responding[sent.id]
 
     def lose_begun(self, begun: int) -> list[SentBatch]:
-        """The instance is about to be lost: the batches up to this number, which are not run again;
-        the oldest first.
+        """Remove and return the batches that must not run again, oldest first.
+
+        Called before an instance is lost. These are all batches that are responding, and the others
+        up to number `begun`.
         """
         lost = [*self.responding.values()]
         self.responding.clear()
@@ -322,8 +334,10 @@ class InstanceBatches:
         return _ended(lost)
 
     def lose_all(self) -> tuple[list[SentBatch], SentBatch | None]:
-        """The stream is lost: the batches that may have begun, the oldest first; and the one that
-        has not, since it waited behind another.
+        """Remove all batches, since the stream is lost.
+
+        Returns the batches that may have begun, oldest first, and the one that has not begun, since
+        it waited behind another one.
         """
         lost = [*self.responding.values()]
         waiting, self.waiting = self.waiting, None
@@ -339,18 +353,18 @@ class InstanceBatches:
 
     @property
     def at_work(self) -> bool:
-        """Whether it still has to respond to anything."""
+        """Return whether the instance still has to respond to anything."""
         return self.first is not None or bool(self.responding)
 
     def entries(self) -> list[Entry]:
-        """Those without their last response, but for a waiting batch's."""
+        """Return the entries that lack their last response, without those of a waiting batch."""
         batches = [*self.responding.values()]
         if self.first is not None:
             batches.append(self.first)
         return [entry for sent in batches for entry in sent.open_entries()]
 
     def place_of(self, entry: Entry) -> tuple[int, int] | None:
-        """The batch's number, and the member's in it, of an entry that it has begun."""
+        """Return the numbers of the batch and of the member in it, for an entry that has begun."""
         for sent in self.responding.values():
             if entry in sent.batch.entries:
                 return sent.id, sent.batch.entries.index(entry)

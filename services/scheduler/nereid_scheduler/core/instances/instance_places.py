@@ -1,6 +1,7 @@
-"""Which instances of a model version an executor shall host, by the version's instance groups.
+"""Decides which instances of a model version an executor shall host, by its instance groups.
 
-Pure: a configuration and an executor's hello in; instances to load out.
+It is pure: a configuration and an executor's hello in; instances to load out. It knows no session
+and sends no command.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One instance to load: its name, its device, and when it may execute."""
+    """Instance to load: its name, its device, and when it may execute."""
 
     name: str
     kind: pb.Device.Kind
     device_id: int
     rate_limit: RateLimit = UNLIMITED
-    # It is loaded, but gets no requests.
+    # A passive instance is loaded, but gets no requests.
     passive: bool = False
 
 
 def require_backend(backend: str, hello: pb.Hello) -> None:
-    """Raise, in Triton's words, if the executor lacks this backend."""
+    """Raise InvalidArgument, in Triton's words, if the executor lacks this backend."""
     if backend not in hello.backends:
         raise InvalidArgument(
             f"unable to find backend library for backend '{backend}', try specifying runtime on"
@@ -40,8 +41,9 @@ def require_backend(backend: str, hello: pb.Hello) -> None:
 
 
 def require_agents(config: config_pb.ModelConfig, hello: pb.Hello) -> None:
-    """Raise if the executor lacks one of the model's repository agents, which may be there to check
-    its files.
+    """Raise InvalidArgument if the executor lacks one of the model's repository agents.
+
+    The model must not load without the agent, which may be there to check its files.
     """
     for agent in config.model_repository_agents.agents:
         if agent.name not in hello.repository_agents:
@@ -51,12 +53,12 @@ def require_agents(config: config_pb.ModelConfig, hello: pb.Hello) -> None:
 
 
 def gpu_ids(hello: pb.Hello) -> list[int]:
-    """The GPUs that an executor can use."""
+    """Return the ids of the GPUs that an executor can use."""
     return [device.id for device in hello.devices if device.kind == pb.Device.GPU]
 
 
 def uuid_of(slot: Slot, hello: pb.Hello) -> str:
-    """The GPU of an instance; empty for one on the CPU."""
+    """Return the UUID of an instance's GPU, or an empty string for an instance on the CPU."""
     if slot.kind != pb.Device.GPU:
         return ""
     gpus = (device for device in hello.devices if device.kind == pb.Device.GPU)
@@ -64,15 +66,15 @@ def uuid_of(slot: Slot, hello: pb.Hello) -> str:
 
 
 def device_of(slot: Slot, hello: pb.Hello) -> Device:
-    """The device whose resources an instance shares with others, also of other executors."""
+    """Return the device whose resources an instance shares with others, also on other executors."""
     return Device(hello.host, slot.device_id)
 
 
 def place(config: ModelConfig, hello: pb.Hello) -> list[Slot]:
-    """The instances for an executor. Counts are per executor.
+    """Return the instances that an executor shall load; counts are per executor.
 
     Raises:
-        NereidError: this executor cannot host the model; the text says why.
+        NereidError: this executor cannot host the model; the text gives the reason.
     """
     require_backend(config.backend, hello)
     require_agents(config.proto, hello)

@@ -1,6 +1,7 @@
-"""How long one instance executes a batch, and how long it is idle between two.
+"""Measures how long one instance executes a batch, and how long it is idle between two batches.
 
-Pure: times are arguments. Decides whether a second batch may be sent to an instance that executes.
+From that it decides whether a second batch may be sent to an instance that is executing. It is
+pure: times are arguments.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from typing import Final
 
 # The weight of the newest measurement in a moving average.
 _WEIGHT: Final = 0.125
-# Executions that take longer than so many round trips gain little from a waiting batch, and would
-# bind its requests for long.
+# With executions longer than so many round trips a waiting batch gains little, and would bind its
+# requests for long.
 _MOST_ROUND_TRIPS: Final = 4
-# A waiting batch is withdrawn once the batch before it takes this many times as long as expected,
-# but not before an event loop's ordinary hiccups are over.
+# A waiting batch is withdrawn when the batch before it takes this many times as long as expected,
+# but not before the ordinary hiccups of an event loop are over.
 _PATIENCE: Final = 4
 _LEAST_PATIENCE_NS: Final = 10_000_000
 
@@ -24,16 +25,19 @@ class Pace:
     __slots__ = ("execution_ns", "patience_ns", "round_trip_ns")
 
     def __init__(self) -> None:
-        # 0: not yet measured.
+        # 0 until it has been measured.
         self.execution_ns = 0.0
-        # From a batch's dispatch to its response, without the execution: what the instance idles
-        # when its next batch is sent after the response.
+        # Time from a batch's dispatch to its response without the execution. The instance is idle
+        # for this long if its next batch is sent after the response.
         self.round_trip_ns = 0.0
-        # A batch that has been executing for longer is not about to end.
+        # A batch that has been executing for longer than this is not about to end.
         self.patience_ns = _LEAST_PATIENCE_NS
 
     def record_batch(self, execution_ns: int, total_ns: int | None) -> None:
-        """A batch was executed. total_ns: from its dispatch to its response; None: it waited."""
+        """Add the times of an executed batch to the averages.
+
+        `total_ns` is the time from its dispatch to its response, or `None` if the batch has waited.
+        """
         if not self.execution_ns:
             self.execution_ns = float(execution_ns)
         else:
@@ -48,9 +52,9 @@ class Pace:
         self.patience_ns = max(int(_PATIENCE * expected_ns), _LEAST_PATIENCE_NS)
 
     def may_send(self, elapsed_ns: int) -> bool:
-        """Whether a batch that is sent now would arrive about when the instance needs it.
+        """Return whether a batch that is sent now would arrive about when the instance needs it.
 
-        elapsed_ns: since it has been executing its current batch.
+        `elapsed_ns` is the time for which the instance has been executing its current batch.
         """
         execution_ns, round_trip_ns = self.execution_ns, self.round_trip_ns
         return (

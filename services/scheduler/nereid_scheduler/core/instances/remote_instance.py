@@ -1,6 +1,7 @@
-"""One model instance as the scheduler sees it: a stream that runs one batch at a time, in order.
+"""Model instance as the scheduler sees it: a stream that executes one batch at a time, in order.
 
-Writes batches and reads their outcome; decides nothing about either. Knows no queue.
+Writes batches to the stream and reads the replies. It does not decide which batch is sent, nor what
+becomes of a reply, and it knows no queue.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ if TYPE_CHECKING:
 
 
 class BatchStream(Protocol):
-    """The scheduler's end of an Execute stream; nereid.rpc.Call is one."""
+    """Scheduler's end of an Execute stream; nereid.rpc.Call is one."""
 
     def send(self, message: bytes) -> None:
         """Write a message; nothing happens once the stream is broken."""
 
     def send_now(self, message: bytes) -> None:
-        """Likewise, and before anything else is done."""
+        """Write a message before anything else is done."""
 
     def finish(self) -> None:
         """End the stream."""
@@ -54,84 +55,88 @@ class BatchStream(Protocol):
 
 @dataclass(slots=True, eq=False)
 class ReadinessQuestion:
-    """A query to an instance. A new stream needs a new one: the model's process may be another."""
+    """Query to an instance. A new stream needs a new one: the model's process may be another."""
 
     number: int
     stream: BatchStream
     response: asyncio.Future[bool]
-    # The model is being asked.
+    # Set while the model is being asked.
     asked: bool = False
 
 
 def _nothing() -> None:
-    """The instance goes on as before."""
+    """Let the instance go on as before."""
 
 
 def _cannot_withdraw(batch: int) -> None:
-    """Its executor takes no such request."""
+    """Ignore the request: the executor does not support withdrawals."""
 
 
 class CrashReport(NamedTuple):
-    """What an executor reports about a lost instance."""
+    """Report of an executor about a lost instance."""
 
-    # The last batch that its model had begun to execute.
+    # Number of the last batch that the model had begun to execute.
     begun: int
     error_status: ErrorStatus
-    # The stream that ended with the process; 0: the one that is open.
+    # Number of the stream that ended with the process; 0 stands for the one that is open.
     stream: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class RemoteInstance:
-    """Loading: no stream. Ready: a stream. Only its model's version touches `batches`."""
+    """Instance on an executor: loading without a stream, ready with one.
+
+    Only the model version of the instance touches `batches`.
+    """
 
     id: int
     name: str
     executor: str
     stream: BatchStream | None = None
     batches: InstanceBatches = field(default_factory=InstanceBatches)
-    # The state of the model's files that it loads; empty without a response cache.
+    # State of the model files that the instance loads; empty without a response cache.
     revision: bytes = b""
-    # Of the GPU that it is on, if any.
+    # UUID of the GPU that the instance is on; empty on the CPU.
     gpu_uuid: str = ""
-    # Called when it has no work left; unloads an instance that is to go.
+    # Called when the instance has no work left; unloads an instance that is to go.
     on_idle: Callable[[], None] = _nothing
-    # Its model reads MemberControl messages: cancellations and flow control.
+    # The model reads MemberControl messages: cancellations and flow control.
     accepts_controls: bool = False
-    # Its stream's number among those whose crashes its executor reports; 0: it is none of those.
+    # Number of the stream among those whose crashes the executor reports; 0 if it reports none.
     crash_stream: int = 0
-    # By the stream's number; they came before the stream's end was seen.
+    # Reports that arrived before the end of their stream was seen, by the stream's number.
     crash_reports: dict[int, CrashReport] = field(default_factory=dict)
-    # Its executor can open the memory that requests lie in, and may respond in its own.
+    # The executor can open the memory that requests lie in, and may respond in its own.
     shares: bool = True
-    # Its model can be asked whether it is ready, and the last such query.
+    # The model can be asked whether it is ready; `question` is the last such query.
     reports_readiness: bool = False
     question: ReadinessQuestion | None = None
-    # It can be asked for its sequences' states, and is being asked for them before it is unloaded.
+    # The instance can be asked for its sequences' states. `handing_over`: it has been asked for
+    # them, and is unloaded afterwards.
     has_states: bool = False
     handing_over: bool = False
-    # It is unloaded when the sequences that it has are over.
+    # The instance is unloaded when the sequences that it has are over.
     keeps_sequences: bool = False
-    # A batch may wait there, and how long its batches take.
+    # A batch may wait at the instance; `pace` has how long its batches take.
     accepts_waiting: bool = False
     pace: Pace = field(default_factory=Pace)
-    # What is known of its responses.
+    # Responses that can be read without a parser.
     repeated_responses: RepeatedResponses = field(default_factory=RepeatedResponses)
-    # Asks its executor to give a batch back that has not begun; with the batch's number.
+    # Asks the executor to give a batch back that has not begun; the argument is its number.
     request_withdrawal: Callable[[int], None] = _cannot_withdraw
 
     @property
     def retiring(self) -> bool:
-        """Whether it is unloaded as soon as it is idle."""
+        """Return whether the instance is unloaded as soon as it is idle."""
         return self.on_idle is not _nothing
 
     @property
     def at_work(self) -> bool:
-        """Whether it still has to respond to anything."""
+        """Return whether the instance still has to respond to anything."""
         return self.batches.at_work or self.handing_over or self.keeps_sequences
 
     def send_batch(self, batch: Batch, now_ns: int) -> SentBatch:
-        """Send a batch, which it executes at once, or behind the one that it has.
+        """Send a batch, which is executed at once or behind the batch that the instance has.
 
         A serialisation error is raised before anything is sent.
         """
@@ -140,40 +145,42 @@ class RemoteInstance:
         message = plain_batch_frame(number, batch, now_ns)
         if message is None:
             message = batch_message(number, batch, now_ns, inline=not self.shares)
-        # What is left of this turn, mostly responses to other requests, is done meanwhile.
+        # Send now: the rest of this turn, mostly responses to other requests, is done meanwhile.
         self.stream.send_now(message)
         sent = SentBatch(number, batch, now_ns, self.revision, self.gpu_uuid, self.name)
         self.batches.add_batch(sent)
         return sent
 
     def withdraw_waiting(self) -> None:
-        """Ask for the waiting batch to be given back."""
+        """Ask the executor to give the waiting batch back."""
         waiting = self.batches.withdraw_waiting()
         if waiting is not None:
             self.request_withdrawal(waiting.id)
 
     def export_states(self, slot_numbers: Sequence[int]) -> None:
-        """Ask for the states of these slots' sequences; the reply may lack the last ones."""
+        """Ask for the states of these slots' sequences; the reply may omit the last of them."""
         assert self.stream is not None, "an instance without a stream"
         message = pb.Batch(id=self.batches.begin_export(slot_numbers), exported_slots=slot_numbers)
         self.stream.send(message.SerializeToString())
 
     def read_reply(self, message: bytes) -> pb.Executed:
-        """A message from it. Raises ProtocolError on a malformed one."""
+        """Parse a message of the instance; raise ProtocolError if it is malformed."""
         try:
             reply = pb.Executed.FromString(message)
         except DecodeError as error:
             raise ProtocolError("a message that cannot be read") from error
         if not self.shares:
-            payloads = chain.from_iterable(each.payloads for each in reply.responses)
-            if any(each.HasField("shared_memory") for each in payloads):
-                # Of some other process of this host: we would read it for the client.
+            payloads = chain.from_iterable(response.payloads for response in reply.responses)
+            if any(payload.HasField("shared_memory") for payload in payloads):
+                # The memory may be another process's, and we would read it for the client.
                 raise ProtocolError("a reference to memory that the executor does not share")
         return reply
 
     def read_responses(self, message: bytes) -> tuple[Executed, list[InferResponse]]:
-        """A message from it about a batch, and the responses in it; only if there are further ones
-        to come (partial) they are in the message alone. Raises ProtocolError on a malformed one.
+        """Return a message about a batch and its responses.
+
+        If further responses are to come (`partial`), the responses are in the message alone and the
+        list is empty. Raises ProtocolError if the message is malformed.
         """
         responses, position = self.repeated_responses.read(message)
         times = read_executed_times(message, position) if position else None
@@ -190,7 +197,7 @@ class RemoteInstance:
         return reply, responses
 
     def send_control(self, batch: int, member: int, kind: pb.MemberControl.Kind) -> None:
-        """Report what became of a request that it executes, if its model reads such messages."""
+        """Report what became of an executing request, if the model reads such messages."""
         if self.accepts_controls and self.stream is not None:
             message = pb.Batch()
             message.controls.add(batch=batch, member=member, kind=kind)
@@ -198,7 +205,7 @@ class RemoteInstance:
 
 
 def read_each_response(messages: Sequence[pb.InferResponse]) -> list[InferResponse]:
-    """Responses in a message of an instance. Raises ProtocolError on a malformed one."""
+    """Read the responses in a message; raise ProtocolError if one is malformed."""
     try:
         return list(map(read_response, messages))
     except Exception as error:
@@ -229,9 +236,9 @@ def _write_sequence(place: SequenceMember, member: pb.BatchMember) -> None:
 
 
 def batch_message(number: int, batch: Batch, now_ns: int, *, inline: bool = False) -> bytes:
-    """A batch on the wire: its members' heads and payloads as the clients sent them.
+    """Serialise a batch with its members' heads and payloads as the clients sent them.
 
-    inline: with the bytes of payloads in shared memory.
+    With `inline` the message holds the bytes of payloads that are in shared memory.
     """
     message = pb.Batch(id=number)
     add = message.members.add

@@ -1,6 +1,6 @@
-"""Which free instance of a model version runs the next batch: the one idle for longest.
+"""Picks the free instance of a model version that runs the next batch: the one idle for longest.
 
-Pure; an instance is any hashable object.
+It is pure and knows neither batches nor streams; an instance is any hashable object.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 class Router(Generic[T]):
-    """The instances of one model version, each free or busy.
+    """Instances of one model version, each free or busy.
 
-    free_instances, in the order in which they became free, is for callers that cannot afford a
-    call.
+    `free_instances` has the free ones in the order in which they became free, for callers that
+    cannot afford a call.
     """
 
     def __init__(self) -> None:
@@ -32,12 +32,12 @@ class Router(Generic[T]):
         return iter(self._all)
 
     def add_instance(self, instance: T) -> None:
-        """It is ready and free."""
+        """Add a ready instance, which is free."""
         self._all.add(instance)
         self.free_instances[instance] = None
 
     def remove_instance(self, instance: T) -> bool:
-        """It gets no more batches; False if it is not here."""
+        """Give an instance no more batches; return False if it is unknown."""
         if instance not in self._all:
             return False
         self._all.remove(instance)
@@ -45,7 +45,7 @@ class Router(Generic[T]):
         return True
 
     def acquire_instance(self) -> T | None:
-        """The instance that has been free for longest, now busy; None: all are busy."""
+        """Return the instance that was free for longest, now busy, or `None` if all are busy."""
         for instance in self.free_instances:
             del self.free_instances[instance]
             return instance
@@ -56,18 +56,20 @@ class Router(Generic[T]):
         del self.free_instances[instance]
 
     def is_free(self, instance: T) -> bool:
-        """Whether it may have a batch now."""
+        """Return whether an instance may have a batch now."""
         return instance in self.free_instances
 
     def release_instance(self, instance: T) -> None:
-        """It is free again; if it was removed meanwhile, it only ends what it executed."""
+        """Make an instance free again, unless it was removed while it executed its batch."""
         if instance in self._all:
             self.free_instances[instance] = None
 
     @property
     def free(self) -> int:
+        """Number of free instances."""
         return len(self.free_instances)
 
     @property
     def count(self) -> int:
+        """Number of instances, free or busy."""
         return len(self._all)

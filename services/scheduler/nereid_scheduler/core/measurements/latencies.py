@@ -1,6 +1,6 @@
 """Histograms and summaries of single requests' latencies, if --metrics-config asks for them.
 
-Pure: times are arguments.
+It is pure: times are arguments.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Entry
     from nereid_scheduler.core.requests.execution import Execution
 
-# Triton's.
+# These are Triton's defaults.
 DEFAULT_BOUNDS_MS: Final = (100.0, 500.0, 2000.0, 5000.0)
 _SETTINGS: Final = ("counter_latencies", "histogram_latencies", "summary_latencies")
 _EXPECTED: Final = (
@@ -30,7 +30,7 @@ _EXPECTED: Final = (
 
 @dataclass(frozen=True)
 class MetricsConfig:
-    """The settings of --metrics-config; the defaults are Triton's."""
+    """Settings of --metrics-config; the defaults are Triton's."""
 
     counter_latencies: bool = True
     histogram_latencies: bool = False
@@ -38,7 +38,7 @@ class MetricsConfig:
     summary_quantiles: Quantiles = (0.5, 0.9, 0.95, 0.99, 0.999)
 
     def latencies_of(self, config: ModelConfig) -> Latencies | None:
-        """The collector for a version of this model; None: no latencies are kept."""
+        """Return a collector for a version of this model, or `None` if no latencies are kept."""
         if not (self.histogram_latencies or self.summary_latencies):
             return None
         bounds = _bounds_ms(config) if self.histogram_latencies else None
@@ -46,19 +46,19 @@ class MetricsConfig:
 
 
 def setting(text: str) -> str:
-    """Check one --metrics-config; returns the text itself."""
+    """Check one --metrics-config, and return the text itself."""
     parse_setting(text)
     return text
 
 
 def parse_metrics_config(settings: Iterable[str]) -> MetricsConfig:
-    """The settings of all --metrics-config together; of one given twice the last counts."""
+    """Return the settings of all --metrics-config; the last one of each name counts."""
     fields: dict[str, Any] = dict(map(parse_setting, settings))
     return MetricsConfig(**fields)
 
 
 def parse_setting(text: str) -> tuple[str, bool | Quantiles]:
-    """One name=value of --metrics-config.
+    """Parse one name=value of --metrics-config.
 
     Raises:
         ValueError: the name or the value is unknown.
@@ -69,7 +69,7 @@ def parse_setting(text: str) -> tuple[str, bool | Quantiles]:
     if equals and name == "summary_quantiles":
         # The errors are ignored: quantiles are exact for the window that they are taken from.
         try:
-            quantiles = tuple(float(each.partition(":")[0]) for each in value.split(","))
+            quantiles = tuple(float(pair.partition(":")[0]) for pair in value.split(","))
         except ValueError:
             raise ValueError(_EXPECTED) from None
         if all(0 <= quantile <= 1 for quantile in quantiles):
@@ -78,7 +78,7 @@ def parse_setting(text: str) -> tuple[str, bool | Quantiles]:
 
 
 def _bounds_ms(config: ModelConfig) -> Sequence[float]:
-    """The model's own bounds (model_metrics), or Triton's."""
+    """Return the model's own bounds (model_metrics), or Triton's."""
     for control in config.proto.model_metrics.metric_control:
         if control.metric_identifier.family == FIRST_RESPONSE.name:
             return sorted(set(control.histogram_options.buckets)) or DEFAULT_BOUNDS_MS
@@ -86,7 +86,7 @@ def _bounds_ms(config: ModelConfig) -> Sequence[float]:
 
 
 class Latencies:
-    """One model version's latencies: in microseconds, the histogram's in milliseconds."""
+    """Latencies of one model version: in microseconds, the histogram's in milliseconds."""
 
     def __init__(self, bounds_ms: Sequence[float] | None, *, summaries: bool) -> None:
         self.first_response = None if bounds_ms is None else Histogram(bounds_ms)
@@ -96,17 +96,17 @@ class Latencies:
         self.cache_miss = Summary()
 
     def record_batch(self, entries: Collection[Entry], execution: Execution) -> None:
-        """These entries were executed together."""
+        """Record entries that were executed together."""
         ended_ns = execution.finished_ns
         took_ms = [(ended_ns - entry.received_ns) / 1e6 for entry in entries]
         if self.first_response is not None:
-            for each in took_ms:
-                self.first_response.observe(each)
+            for latency_ms in took_ms:
+                self.first_response.observe(latency_ms)
             self.first_response_ms += sum(took_ms)
         phases = self.phases
         if phases is not None:
             started_ns, count = execution.started_ns, len(took_ms)
-            phases["request"].observe_all([each * 1000 for each in took_ms])
+            phases["request"].observe_all([latency_ms * 1000 for latency_ms in took_ms])
             queued = [(started_ns - entry.enqueued_ns) / 1000 for entry in entries]
             phases["queue"].observe_all(queued)
             phases["compute_input"].observe(execution.compute_input_ns / 1000, count)
@@ -114,7 +114,7 @@ class Latencies:
             phases["compute_output"].observe(execution.compute_output_ns / 1000, count)
 
     def record_phases(self, entry: Entry, execution: Execution, ended_ns: int) -> None:
-        """An entry of a decoupled model has ended."""
+        """Record an entry of a decoupled model that has ended."""
         phases = self.phases
         if phases is not None:
             phases["request"].observe((ended_ns - entry.received_ns) / 1000)
@@ -124,16 +124,16 @@ class Latencies:
             phases["compute_output"].observe(execution.compute_output_ns / 1000)
 
     def record_cache_hit(self, entry: Entry, lookup_ns: int, now_ns: int) -> None:
-        """An entry's response was found in the cache."""
+        """Record an entry whose response was found in the cache."""
         self.record_first_response(entry, now_ns)
         self.cache_hit.observe(lookup_ns / 1000)
 
     def record_cache_miss(self, cost_ns: int) -> None:
-        """A miss: the time that the lookup and the insertion took."""
+        """Record a miss, with the time that the lookup and the insertion took."""
         self.cache_miss.observe(cost_ns / 1000)
 
     def record_first_response(self, entry: Entry, now_ns: int) -> None:
-        """The first response to a request came, and nothing else is recorded for it."""
+        """Record the first response to a request for which nothing else is recorded."""
         if self.first_response is not None:
             took_ms = (now_ns - entry.received_ns) / 1e6
             self.first_response.observe(took_ms)
@@ -142,7 +142,7 @@ class Latencies:
                 self.record_exemplar(entry, now_ns)
 
     def record_exemplar(self, entry: Entry, now_ns: int) -> None:
-        """The first response to a request that may be traced came, and has been recorded."""
+        """Add an exemplar for a first response, already recorded, if its request is traced."""
         if self.first_response is not None and entry.trace is not None:
             trace_id = entry.trace.context[TRACE_ID]
             took_ms = (now_ns - entry.received_ns) / 1e6

@@ -1,7 +1,7 @@
-"""A model version's counters, for Triton's statistics extension and the metrics page.
+"""Counters of a model version, for Triton's statistics extension and the metrics page.
 
-Pure: times are arguments. Requests that were never queued (refused by validation or by a full
-queue) do not count, as on Triton.
+It is pure: times are arguments. Requests that were never queued (refused by validation or by a full
+queue) do not count, as in Triton.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ MAX_RESPONSES: Final = 1024
 
 @dataclass(slots=True)
 class Duration:
-    """A count of events, and the sum of their durations."""
+    """Count of events, and the sum of their durations."""
 
     count: int = 0
     ns: int = 0
 
     def record(self, count: int, ns: int) -> None:
+        """Add `count` events that took `ns` nanoseconds together."""
         self.count += count
         self.ns += ns
 
     def write(self, message: kserve_pb2.StatisticDuration) -> None:
+        """Write the count and the sum to a message."""
         # Readers expect the message even if it is all zeros.
         message.SetInParent()
         message.count = self.count
@@ -46,7 +48,7 @@ class Duration:
 
 @dataclass(slots=True)
 class Compute:
-    """A count of executions, and the sums of their durations."""
+    """Count of executions, and the sums of their durations."""
 
     count: int = 0
     input_ns: int = 0
@@ -54,13 +56,14 @@ class Compute:
     output_ns: int = 0
 
     def record_execution(self, count: int, execution: Execution) -> None:
-        """An execution that counts so many times, each time with its whole duration."""
+        """Add an execution that counts `count` times, each time with its whole duration."""
         self.count += count
         self.input_ns += count * execution.compute_input_ns
         self.infer_ns += count * execution.compute_infer_ns
         self.output_ns += count * execution.compute_output_ns
 
     def write(self, message: kserve_pb2.InferStatistics | kserve_pb2.InferBatchStatistics) -> None:
+        """Write the count and the sums to a message."""
         Duration(self.count, self.input_ns).write(message.compute_input)
         Duration(self.count, self.infer_ns).write(message.compute_infer)
         Duration(self.count, self.output_ns).write(message.compute_output)
@@ -68,13 +71,14 @@ class Compute:
 
 @dataclass(slots=True)
 class _Responses:
-    """The n-th responses of all requests."""
+    """Counters of the n-th responses of all requests."""
 
     success: Duration = field(default_factory=Duration)
     fail: Duration = field(default_factory=Duration)
     empty: Duration = field(default_factory=Duration)
 
     def record_response(self, response: InferResponse, took_ns: int) -> None:
+        """Count a response as a success, a failure or an empty one."""
         if response.error is not None:
             self.fail.record(1, took_ns)
         elif response.head:
@@ -83,6 +87,7 @@ class _Responses:
             self.empty.record(1, took_ns)
 
     def write(self, message: kserve_pb2.InferResponseStatistics) -> None:
+        """Write the counters to a message."""
         Duration(self.success.count, self.success.ns).write(message.compute_infer)
         Duration(self.success.count).write(message.compute_output)
         self.success.write(message.success)
@@ -93,7 +98,7 @@ class _Responses:
 
 @dataclass(slots=True)
 class GpuShare:
-    """The part of a version's counters that is due to its instances on one GPU."""
+    """Part of a version's counters that is due to its instances on one GPU."""
 
     success: int = 0
     inference_count: int = 0
@@ -107,7 +112,7 @@ class GpuShare:
     def record_success(
         self, execution: Execution, count: int, size: int, *, request_ns: int, queue_ns: int
     ) -> None:
-        """So many requests, of this total batch size, succeeded."""
+        """Add `count` successful requests with a total batch size of `size`."""
         self.success += count
         self.inference_count += size
         self.request_ns += request_ns
@@ -118,13 +123,13 @@ class GpuShare:
 
 
 class ModelStatistics:
-    """The counters of one model version. Compute times do not count cache hits."""
+    """Count for one model version. Compute times do not count cache hits."""
 
     def __init__(self, latencies: Latencies | None = None) -> None:
         self.inference_count = 0
         self.execution_count = 0
         self.last_inference_ms = 0
-        # Monotonic; 0: none. As on Triton, a hit is no inference, but it is a use of the model.
+        # Monotonic; 0 means none. As in Triton, a hit is no inference, but it uses the model.
         self.last_cache_hit_ns = 0
         self.success = Duration()
         self.fail = Duration()
@@ -133,45 +138,46 @@ class ModelStatistics:
         self.cache_miss = Duration()
         self.compute = Compute()
         self.compute_by_batch_size: dict[int, Compute] = {}
-        # For metrics alone.
+        # Counters that only the metrics page shows.
         self.failures = dict.fromkeys(FAILURE_REASONS, 0)
-        # By a full queue.
+        # Requests that a full queue has refused.
         self.refused = 0
         self._drain = DrainEstimate()
         self.batches_closed = dict.fromkeys(CLOSING_REASONS, 0)
         self.retries = 0
-        # Of a decoupled model, by their index among the responses to one request.
+        # Responses of a decoupled model, by their index among the responses to one request.
         self.responses: list[_Responses] = []
-        # By the GPUs' uuids; metrics have them as a label.
+        # Shares by the GPUs' UUIDs, which metrics have as a label.
         self.gpus: defaultdict[str, GpuShare] = defaultdict(GpuShare)
-        # None: --metrics-config asks for no histograms or summaries.
+        # `None` if --metrics-config asks for neither histograms nor summaries.
         self.latencies = latencies
 
     @property
     def progress(self) -> int:
-        """A number that grows with all that is counted."""
+        """Number that grows with everything that is counted."""
         counts = [self.inference_count, self.execution_count, self.refused, self.retries]
         durations = [self.success, self.fail, self.cache_hit, self.cache_miss]
-        for each in self.responses:
-            durations += each.success, each.fail, each.empty
-        counts += [each.count for each in durations]
+        for response in self.responses:
+            durations += response.success, response.fail, response.empty
+        counts += [duration.count for duration in durations]
         return sum(counts) + sum(self.batches_closed.values())
 
     def record_refusal(self, pending: int, now_ns: int) -> int:
-        """The queue is full, with so many pending requests. Returns the milliseconds until these
-        are completed.
+        """Count a refusal by a full queue that has so many pending requests.
+
+        Returns the milliseconds until these are completed.
         """
         self.refused += 1
         return self.foresee_drain(pending, now_ns)
 
     def foresee_drain(self, pending: int, now_ns: int) -> int:
-        """The milliseconds until so many requests are completed, as of a refusal."""
+        """Return the milliseconds until so many requests are completed, as a refusal does."""
         return self._drain.retry_after_ms(pending, self.success.count, now_ns)
 
     def record_batch(
         self, batch: Batch, execution: Execution, failed: Collection[Entry] = ()
     ) -> None:
-        """A batch was executed. failed: its members that got an error."""
+        """Count an executed batch; `failed` are its members that got an error."""
         self.record_execution(batch, execution)
         size = batch.size
         succeeded = batch.entries
@@ -206,12 +212,12 @@ class ModelStatistics:
                     self.latencies.record_exemplar(entry, execution.finished_ns)
 
     def record_execution(self, batch: Batch, execution: Execution) -> None:
-        """A batch was executed; its members are recorded one by one."""
+        """Count an executed batch whose members are recorded one by one."""
         self.execution_count += 1
         if execution.gpu_uuid:
             self.gpus[execution.gpu_uuid].execution_count += 1
         self.last_inference_ms = max(self.last_inference_ms, execution.epoch_ms)
-        # As on Triton, slots without a request are part of what was executed.
+        # As in Triton, slots without a request are part of what was executed.
         size = batch.size + batch.nulls
         by_size = self.compute_by_batch_size.get(size)
         if by_size is None:
@@ -219,7 +225,7 @@ class ModelStatistics:
         by_size.record_execution(1, execution)
 
     def record_end(self, entry: Entry, execution: Execution, ended_ns: int) -> None:
-        """A request of a decoupled model has had its last response."""
+        """Count a request of a decoupled model that has had its last response."""
         size, request_ns = entry.valid.batch_size, ended_ns - entry.received_ns
         queue_ns = execution.started_ns - entry.enqueued_ns
         self.inference_count += size
@@ -233,7 +239,7 @@ class ModelStatistics:
             self.latencies.record_phases(entry, execution, ended_ns)
 
     def record_response(self, index: int, response: InferResponse, took_ns: int) -> None:
-        """The index-th response to a request came this long after the one before it."""
+        """Count a request's index-th response, which came this long after the one before it."""
         responses = self.responses
         if index >= len(responses):
             if index >= MAX_RESPONSES:
@@ -242,12 +248,12 @@ class ModelStatistics:
         responses[index].record_response(response, took_ns)
 
     def record_failure(self, entry: Entry, now_ns: int, reason: str = OTHER) -> None:
-        """A queued request failed: expired, cancelled, lost, or in its execution."""
+        """Count a queued request that failed: expired, cancelled, lost, or in its execution."""
         self.fail.record(1, now_ns - entry.received_ns)
         self.failures[reason] += 1
 
     def record_cache_hit(self, entry: Entry, lookup_ns: int, now_ns: int) -> None:
-        """A request's response was found in the cache; it was never queued."""
+        """Count a request whose response was found in the cache; it was never queued."""
         self.success.record(1, now_ns - entry.received_ns)
         self.cache_hit.record(1, lookup_ns)
         self.last_cache_hit_ns = now_ns
@@ -255,7 +261,7 @@ class ModelStatistics:
             self.latencies.record_cache_hit(entry, lookup_ns, now_ns)
 
     def record_cache_miss(self, lookup_ns: int, insertion_ns: int) -> None:
-        """In addition to record_batch, whose request time covers the lookup, not the insertion."""
+        """Count a miss beside `record_batch`, which covers the lookup, but not the insertion."""
         cost_ns = lookup_ns + insertion_ns
         self.success.ns += insertion_ns
         self.cache_miss.record(1, cost_ns)
@@ -263,6 +269,7 @@ class ModelStatistics:
             self.latencies.record_cache_miss(cost_ns)
 
     def to_proto(self, name: str, version: str) -> kserve_pb2.ModelStatistics:
+        """Return the counters as a message of the statistics extension."""
         message = kserve_pb2.ModelStatistics(
             name=name,
             version=version,

@@ -1,6 +1,7 @@
-"""What a scheduler records for timelines: batches, requests without one, and waits.
+"""Records timelines of a scheduler: batches, requests without a batch, and waits.
 
-A batch is recorded once its responses are sent. Events are recorded where they happen.
+A batch is recorded once its responses are sent. Events are recorded where they happen. The module
+knows how records are packed, not who reads them.
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.instances.remote_instance import RemoteInstance
     from nereid_scheduler.core.requests.entry import Entry
 
-# When a batch finished; its model's version; its number; since when the instance had been idle;
-# when it was sent there to wait, and begun; how long inputs, model and outputs took; its size, its
-# members, and whether it has an error. Members come behind: number, times, retries.
+# Fields of a batch: time at which it finished; version of its model; its number; time from which
+# the instance had been idle; times at which the batch was sent there to wait and was begun; times
+# that inputs, model and outputs took; size, number of members, and whether it has an error. The
+# members follow: number, times, retries.
 _BATCH: Final = Struct("<10q2i")
 _MEMBER: Final = Struct("<Q2qi")
-# Of an error, as it is recorded.
+# Limit for the text of an error.
 _MAX_TEXT: Final = 512
-# What compiled code keeps in a register.
+# Largest number that compiled code keeps in a register.
 _MAX_SHORT: Final = (1 << 62) - 1
 
 
 class SchedulerTimeline:
-    """The rings of one scheduler."""
+    """Hold the rings of one scheduler."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -52,7 +54,7 @@ class SchedulerTimeline:
         execution: Execution,
         error: str = "",
     ) -> None:
-        """A batch of a model and version was executed. error: why it failed."""
+        """Record an executed batch of a model and version; `error` is the reason of a failure."""
         ring, entries = self._batches, sent.batch.entries
         piece, objects = ring.piece, ring.objects
         try:
@@ -70,16 +72,16 @@ class SchedulerTimeline:
             write_i32_le(piece, 1 if error else 0)
             for entry in entries:
                 number = entry.request.id
-                # Those of ensembles' steps may have the highest bit.
+                # Numbers of ensembles' steps may have the highest bit.
                 write_i64_le(piece, number if number <= _MAX_SHORT else as_signed(number))
                 write_i64_le(piece, entry.received_ns)
                 write_i64_le(piece, entry.enqueued_ns)
                 write_i32_le(piece, entry.retries)
         except ValueError:
-            # An executor says how long it took, which may be any number.
+            # An executor reports how long it took, which may be any number.
             ring.drop()
             return
-        # Not the tuple, which compiled code makes anew here.
+        # The tuple is not stored, since compiled code would make it anew here.
         objects.append(model[0])
         objects.append(instance.executor)
         objects.append(execution.instance)
@@ -95,7 +97,7 @@ class SchedulerTimeline:
         now_ns: int,
         cause: str,
     ) -> None:
-        """An instance was lost with a batch."""
+        """Record a batch that was lost with its instance."""
         size, idle_since_ns = sent.batch.size, sent.idle_since_ns
         times = sent.started_ns, now_ns, 0, 0, 0, 0
         execution = Execution(*times, b"", "", instance.name, size, idle_since_ns)
@@ -104,20 +106,20 @@ class SchedulerTimeline:
     def record_ended(
         self, model: tuple[str, int], entry: Entry, now_ns: int, outcome: str, status: int
     ) -> None:
-        """A request has ended without an execution."""
+        """Record a request that has ended without an execution."""
         times = entry.received_ns, entry.enqueued_ns
         self._ended.append((now_ns, model, entry.request.id, *times, outcome[:_MAX_TEXT], status))
 
     def record_wait(self, wait: Wait) -> None:
-        """A wait is over."""
+        """Record a wait that is over."""
         self._waits.append((wait.to_ns, wait))
 
 
 def executing(model: tuple[str, int], executor: str, sent: SentBatch) -> BatchRecord:
-    """The record of a batch that an instance of this executor executes."""
+    """Return the record of a batch that an instance of this executor executes."""
     members = (
-        Member(each.request.id, each.received_ns, each.enqueued_ns, each.retries)
-        for each in sent.batch.entries
+        Member(entry.request.id, entry.received_ns, entry.enqueued_ns, entry.retries)
+        for entry in sent.batch.entries
     )
     return BatchRecord(
         model[0],

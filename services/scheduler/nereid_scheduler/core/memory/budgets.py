@@ -1,6 +1,6 @@
-"""Budgets of memory, as flags have them.
+"""Budgets of memory, as flags give them.
 
-Pure, and imported by the settings: nothing that a start does not need is imported here.
+It is pure, and imported by the settings: nothing that a start does not need is imported here.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _SIZE: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>[KMGT]?)(?P<bina
 
 
 class Budget(NamedTuple):
-    """Of a device: "cpu", "gpu" (each), "gpu 1" or "" (every device)."""
+    """Budget of a device: "cpu", "gpu" (each one), "gpu 1" or "" (every device)."""
 
     device: str
     size_bytes: int
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """From 4GiB, cpu=4GiB, gpu=20GiB or gpu:1=8GiB. Raises ValueError."""
+        """Parse 4GiB, cpu=4GiB, gpu=20GiB or gpu:1=8GiB; raise ValueError for anything else."""
         device, equals, size = text.rpartition("=")
         kind, colon, number = device.partition(":")
         numbered = bool(colon) and number.isdecimal() and kind == GPU
@@ -38,7 +38,7 @@ class Budget(NamedTuple):
 
 
 def parse_size(text: str) -> int:
-    """Bytes from 4GiB, 4GB, 512MiB or a plain number. Raises ValueError."""
+    """Return the bytes of 4GiB, 4GB, 512MiB or a plain number; raise ValueError otherwise."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError("expected a number of bytes, such as 4GiB or 512MB")
@@ -50,7 +50,7 @@ def parse_size(text: str) -> int:
 
 
 def budgets_of(given: Iterable[Budget]) -> dict[str, int]:
-    """Budgets by device: those for all devices become those of each kind that has none."""
+    """Return budgets by device; a budget for all devices applies to each kind without its own."""
     budgets = dict(given)
     for_all = budgets.pop("", None)
     if for_all is not None:

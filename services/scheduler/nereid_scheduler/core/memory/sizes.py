@@ -1,6 +1,6 @@
-"""How much memory models take: measured at their loads, and before the first one, guessed.
+"""Measures how much memory models take at their loads, and guesses it before the first load.
 
-Pure. Knows no device: sizes are of one instance, by the kind of device.
+It is pure and knows no device: sizes are those of one instance, by the kind of device.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ if TYPE_CHECKING:
 
     from nereid.pb import model_config_pb2
 
-# A session is larger than its file: buffers, and copies of weights in another layout.
+# A session is larger than its file: it has buffers, and copies of weights in another layout.
 _GUESS_FACTOR: Final = 1.5
 _LEAST_GUESS: Final = 16 << 20
 
 
 def device_name(gpu: int | None) -> str:
-    """As budgets name devices; None: the CPU."""
+    """Return the name that budgets use for a device; `None` stands for the CPU."""
     return CPU if gpu is None else f"{GPU} {gpu}"
 
 
 def read_sizes(text: object) -> dict[str, int]:
-    """Bytes by device from "cpu=10,gpu 0=5" (core.methods.MEMORY_KEY); what is malformed is left
-    out.
+    """Return bytes by device from "cpu=10,gpu 0=5" (core.methods.MEMORY_KEY).
+
+    Malformed parts are left out.
     """
     sizes = {}
     for part in text.split(",") if isinstance(text, str) else ():
@@ -38,10 +39,10 @@ def read_sizes(text: object) -> dict[str, int]:
 
 
 class ModelSizes:
-    """The measured bytes of an instance of each model, by the kind of device."""
+    """Measured bytes of one instance of each model, by the kind of device."""
 
     def __init__(self, saved: Mapping[str, Any] | None = None) -> None:
-        """saved: what saved() returned once; what is malformed in it is left out."""
+        """Start with what `saved` once returned; malformed parts of it are left out."""
         self._sizes: dict[str, dict[str, int]] = {}
         for model, sizes in (saved or {}).items():
             if isinstance(sizes, dict):
@@ -50,16 +51,16 @@ class ModelSizes:
                 }
 
     def saved(self) -> dict[str, dict[str, int]]:
-        """For a scheduler's state."""
+        """Return the sizes for a scheduler's state."""
         return {model: dict(sizes) for model, sizes in self._sizes.items()}
 
     def measured(self, model: str, taken: Mapping[str, Sequence[int]]) -> bool:
-        """The bytes of each instance, by device; whether that is news."""
+        """Store the bytes of each instance by device; return whether a size has changed."""
         by_kind: dict[str, list[int]] = {}
         for device, sizes in taken.items():
             by_kind.setdefault(device.partition(" ")[0], []).extend(sizes)
         known = self._sizes.get(model)
-        # The mean: instances may share memory, which the first one of them is charged with.
+        # The mean counts: instances may share memory, which the first one of them is charged with.
         now = {kind: -(-sum(sizes) // len(sizes)) for kind, sizes in by_kind.items() if sizes}
         if not now or now == known:
             return False
@@ -67,19 +68,22 @@ class ModelSizes:
         return True
 
     def knows(self, model: str) -> bool:
-        """Whether it has been measured."""
+        """Return whether a model has been measured."""
         return model in self._sizes
 
     def needs(
         self, model: str, config: model_config_pb2.ModelConfig, gpus: Sequence[int], file_bytes: int
     ) -> dict[str, int]:
-        """The bytes by device on an executor with these GPUs.
+        """Return the bytes by device that a model needs on an executor with these GPUs.
 
-        config: as written. file_bytes: of the version's files, from which a size is guessed that is
-        not known.
+        Args:
+            model: Name of the model.
+            config: Its configuration as written.
+            gpus: Ids of the executor's GPUs.
+            file_bytes: Size of the version's files, from which an unknown size is guessed.
 
         Raises:
-            InvalidArgument: it cannot be there.
+            InvalidArgument: the model cannot be on such an executor.
         """
         known = self._sizes.get(model, {})
         guess = max(_LEAST_GUESS, int(file_bytes * _GUESS_FACTOR))
@@ -88,8 +92,8 @@ class ModelSizes:
             devices = [device_name(gpu) for gpu in group.gpus] or [CPU]
             for device in devices:
                 # On a GPU a model takes memory of its host as well, once that is known.
-                for each in {device, CPU}:
-                    kind = each.partition(" ")[0]
-                    size = known.get(kind, guess if each == device else 0)
-                    needs[each] = needs.get(each, 0) + size * group.count
+                for used in {device, CPU}:
+                    kind = used.partition(" ")[0]
+                    size = known.get(kind, guess if used == device else 0)
+                    needs[used] = needs.get(used, 0) + size * group.count
         return needs

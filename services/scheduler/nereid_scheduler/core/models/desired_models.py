@@ -1,8 +1,21 @@
-"""The models that flags, records, repositories, clients, other schedulers and requests ask for.
+"""State machine of the models that shall be served, without clock or event loop.
 
-A state machine without clock or event loop. Each change of what is desired of a model is a
-generation of it; those of one model take effect one after another. next_action.py says how, the
-reconciler does it and reports it here.
+Flags, records, repositories, clients, other schedulers and requests ask for models. Each change of
+what is desired of a model is a generation; the generations of one model form a queue and take
+effect one after another:
+
+    state      event                                             next state
+    queued     all earlier generations of the model have ended   due
+    due        an action begins that only finds or reads         busy, searching
+    due        an action begins that changes something           busy, acted on
+    searching  it has found the model, its steps or its record   due
+    searching  the model is not to be loaded any more            superseded, and due
+    acted on   the action has ended                              ended, with an error or without
+
+A generation that moves a model to another scheduler does not queue: it takes effect at once, beside
+what is being done with the model. next_action.py decides on the action for a generation that is
+due; the reconciler carries it out and reports it here. This module knows neither repositories nor
+executors.
 """
 
 from __future__ import annotations
@@ -29,7 +42,7 @@ _NOT_IN_MEMORY: Final = "not in memory; the next request loads it"
 
 
 class Why(Enum):
-    """Why a model is to be served, or not to be served any more."""
+    """Reason why a model is to be served, or not to be served any more."""
 
     INITIAL = "it is in a repository, or a flag names it"
     RECORDED = "a client had loaded it before the start"
@@ -43,110 +56,114 @@ class Why(Enum):
     MOVED = "another scheduler has it now"
 
 
-# Those that wait for executors without limit.
+# Reasons for loads that wait for executors without limit.
 PATIENT: Final = frozenset({Why.INITIAL, Why.RECORDED, Why.TAKEN_OVER})
-# Those whose counters go on: nobody loads the model anew. What was on demand may have been served
-# by a scheduler that is gone.
+# Reasons for loads that continue the model's counters, since nobody loads the model anew. A model
+# on demand may have been served by a scheduler that has ended.
 CONTINUING: Final = PATIENT | {Why.ON_DEMAND}
 
 
 @dataclass(slots=True, eq=False)
 class DesiredModel:
-    """One generation of a model: as it is desired until the next one.
-
-    found: what to load; None: it has yet to be found. hosts: the only executors to load it; None:
-    all. record: how a client had loaded it. needs: what is loaded before an ensemble.
-    """
+    """One generation of a model: what is desired of it until the next generation."""
 
     name: str
     why: Why
+    # Model to load; `None` until it has been found.
     found: FoundModel | None = None
     override: Override | None = None
+    # Only these executors load it; `None` means all.
     hosts: frozenset[str] | None = None
+    # Record of how a client had loaded it.
     record: ModelRecord | None = None
-    # The files that its record names have yet to be read.
+    # Set until the files that the record names have been read.
     files_pending: bool = False
-    # The models of an ensemble's steps that are not served, ensembles' steps included.
+    # Models of an ensemble's steps that are not served, including steps of inner ensembles.
     steps: dict[str, FoundModel] = field(default_factory=dict)
+    # Generations that must end before an ensemble is loaded.
     needs: tuple[DesiredModel, ...] | None = None
     busy: bool = False
-    # One that changes something has been begun.
+    # Set when an action has begun that changes something.
     acted_on: bool = False
-    # Something else is desired by now.
+    # Set when something else is desired by now.
     superseded: bool = False
     ended: bool = False
-    # Called with the error, or with None.
+    # Called with the error, or with `None` if the model is as desired.
     on_end: Callable[[NereidError | None], None] | None = None
 
     @property
     def searching(self) -> bool:
-        """Whether it waits for a record, which may take for ever."""
+        """Return whether the generation waits for a record, which may take forever."""
         unknown = self.files_pending or (self.why is Why.TAKEN_OVER and self.found is None)
         return unknown and not self.acted_on
 
 
 @dataclass(slots=True)
 class OnDemandModel:
-    """A model that its first request loads, whether or not it is loaded now.
-
-    wanted: its load is pending. error: why the last one failed; until a request has it tried again.
-    failed_s: when that was (monotonic); since_ms: when it was loaded, on the clock of statistics.
-    """
+    """Model that its first request loads, whether or not it is loaded now."""
 
     found: FoundModel
+    # Set while a load is pending.
     wanted: bool = False
+    # Error of the last load, until a request has it tried again.
     error: NereidError | None = None
+    # Time of that error, on the monotonic clock.
     failed_s: float = 0.0
+    # Time of the load, on the clock of the statistics.
     since_ms: float = 0.0
 
     @property
     def name(self) -> str:
+        """Qualified name of the model."""
         return self.found.name
 
     @property
     def reason(self) -> str:
-        """As the index shows it while it is not loaded."""
+        """Reason that the index gives while the model is not loaded."""
         if self.error is not None:
             return reason_of(self.error.code, self.error.message)
         return _NOT_IN_MEMORY
 
     def has(self, number: int) -> bool:
-        """Whether a load brings this version; -1: any."""
+        """Return whether a load would bring this version; -1 stands for any version."""
         return number == _LATEST or number in self.found.versions
 
 
 class DesiredModels:
-    """All models of one scheduler by their qualified names."""
+    """Keep what is desired of all models of one scheduler, by their qualified names."""
 
     def __init__(
         self, requested: Iterable[str] = (), on_due: Callable[[], None] = lambda: None
     ) -> None:
-        """requested: models that the flags name. on_due: called when something is to be done."""
+        """Start with the models that the flags name, `requested`.
+
+        `on_due` is called when an action may be due.
+        """
         self._on_due = on_due
-        # Loaded by name: they are not unloaded with an ensemble.
+        # Models that are loaded by name, which are not unloaded with an ensemble.
         self.requested: set[str] = set(requested)
         # Models that are to be loaded and have yet to be found: plain names by qualified ones.
         self.awaited: dict[str, str] = {}
-        # Why models could not be loaded when that was last tried, as the index shows it.
+        # Reasons why models could not be loaded at the last attempt, as the index shows them.
         self.refusals: dict[str, str] = {}
         # Models that were in service when the scheduler ended, and cannot even be found now.
         self.unrestored: set[str] = set()
-        # Which models were in service when the scheduler ended is not yet known.
+        # Set until it is known which models were in service when the scheduler ended.
         self.restoring = False
-        # Models that pass from one live scheduler to another: their requests wait for a moment, so
-        # that they do not make the server unready.
+        # Models that pass from one live scheduler to another. Their requests wait for a moment, so
+        # these models do not make the server unready.
         self.moving: set[str] = set()
-        # Servers are ready without these.
+        # Models that are loaded on demand; servers are ready without them.
         self.on_demand: dict[str, OnDemandModel] = {}
         self._queues: dict[str, deque[DesiredModel]] = {}
-        # The names of models whose next action may have changed.
+        # Names of models whose next action may have changed.
         self._due: dict[str, None] = {}
         self._moved: list[DesiredModel] = []
-        # Ensembles that wait for the models of their steps.
+        # Ensembles, and models of their steps, that wait for the models of their steps.
         self._composing: dict[DesiredModel, None] = {}
-        # FoundModel.digest of each model when it was last loaded or refused.
+        # `FoundModel.digest` of each model when it was last loaded or refused.
         self._digests: dict[str, bytes] = {}
-        # Models whose last load failed: loading them again is worthwhile without a change.
+        # Models whose last load failed; loading them again is worthwhile without a change.
         self._failed: set[str] = set()
         self._awaited_changed = False
 
@@ -164,12 +181,14 @@ class DesiredModels:
         awaited_as: str = "",
         on_end: Callable[[NereidError | None], None] | None = None,
     ) -> DesiredModel:
-        """After all that was desired of a model before. awaited_as: the plain name by which
-        requests wait for it from now on.
+        """Add a generation after all earlier ones of the model, and return it.
+
+        Generations that still wait for a record are overtaken by an unload or an overridden load.
+        `awaited_as` is the plain name by which requests wait for the model from now on.
         """
         model = DesiredModel(name, why, found, override, hosts, on_end=on_end)
         if why is Why.MOVED:
-            # Beside whatever is being done with it.
+            # It takes effect beside whatever is being done with the model.
             self._moved.append(model)
             self._forget(name)
             self.requested.discard(name)
@@ -183,19 +202,22 @@ class DesiredModels:
         place = len(queue)
         if why is Why.UNLOADED or override is not None:
             # How the model was loaded before does not matter.
-            place = next((at for at, each in enumerate(queue) if each.searching), place)
+            place = next((at for at, queued in enumerate(queue) if queued.searching), place)
         queue.insert(place, model)
         self._set_due(name)
         return model
 
     def add_steps(self, model: DesiredModel, steps: Iterable[FoundModel]) -> list[DesiredModel]:
-        """The models of an ensemble's steps, in the order of their loads, are to be loaded before
-        it, those that are ensembles after their own.
+        """Add loads of the models of an ensemble's steps, which it waits for, and return them.
+
+        `steps` is in the order of the loads; steps that are ensembles come after their own steps.
         """
         added: dict[str, DesiredModel] = {}
         for found in steps:
             step = added[found.name] = self.add(found.name, Why.STEP, found)
-            step.needs = tuple(added[each] for each in step_models(found.draft) if each in added)
+            step.needs = tuple(
+                added[needed] for needed in step_models(found.draft) if needed in added
+            )
             self._composing[step] = None
         model.needs = tuple(added.values())
         self._composing[model] = None
@@ -203,68 +225,68 @@ class DesiredModels:
         return list(added.values())
 
     def stop_awaiting(self, is_chosen: Callable[[str], bool]) -> None:
-        """Those of the models that are awaited are not to be loaded any more."""
-        for name in [each for each in self.awaited if is_chosen(each)]:
+        """Give up awaited models that `is_chosen` selects: they are not loaded any more."""
+        for name in [awaited for awaited in self.awaited if is_chosen(awaited)]:
             self._end_awaiting(name)
 
     def require(self, names: Iterable[str]) -> None:
-        """Models that the flags name, as they were found."""
+        """Add models that the flags name, by the names under which they were found."""
         self.requested.update(names)
 
     def defer(self, found: FoundModel) -> None:
-        """The first request is to load this model, which was found for the first time, or again."""
+        """Let the first request load this model, which was found for the first time or again."""
         known = self.on_demand.setdefault(found.name, OnDemandModel(found))
         if known.found.digest != found.digest or found.url:
-            # Other files, or a store that may have them by now.
+            # The files differ, or are in a store that may have them by now.
             known.error = None
         known.found = found
 
     def end_deferring(self, name: str) -> None:
-        """The model is loaded for good, or gone."""
+        """Stop loading a model on demand: it is loaded for good, or it no longer exists."""
         self.on_demand.pop(name, None)
 
     def await_records(self, *, awaited: bool) -> None:
-        """Whether the models that were in service when the scheduler ended become known later."""
+        """Set whether the models that were in service at the scheduler's end become known later."""
         self.restoring = awaited
 
     def begin_moves(self, names: Iterable[str]) -> set[str]:
-        """Live schedulers pass these models to one another. Returns those of which this is news."""
+        """Add models that live schedulers pass to one another; return those that are new."""
         new = set(names) - self.moving
         self.moving |= new
         return new
 
     def end_moves(self, names: Iterable[str]) -> None:
-        """These have been passed on, or should have been by now."""
+        """Remove models that have been passed on, or should have been by now."""
         self.moving.difference_update(names)
 
     # ---- what was done about it
 
     def unwanted_loads(self) -> list[DesiredModel]:
-        """What is being done, of models that are due, though they are to be unloaded after it."""
+        """Return the loads in progress of due models that are to be unloaded afterwards."""
         queues = [self._queues[name] for name in self._due if name in self._queues]
         return [
             queue[0]
             for queue in queues
             if queue[0].busy
             and queue[0].acted_on
-            and any(each.why is Why.UNLOADED for each in queue if each is not queue[0])
+            and any(queued.why is Why.UNLOADED for queued in queue if queued is not queue[0])
         ]
 
     def take_due(self) -> list[DesiredModel]:
-        """What to look at now: the first of each model whose next action may have changed."""
+        """Return the first generation of each model whose next action may have changed."""
         heads = [self._queues[name][0] for name in self._due if name in self._queues]
-        due = self._moved + [each for each in heads if not each.busy]
+        due = self._moved + [head for head in heads if not head.busy]
         self._due.clear()
         self._moved = []
         return due
 
     def begin(self, model: DesiredModel, *, finds: bool) -> None:
-        """An action for it is being carried out. finds: it only finds or reads something."""
+        """Note that an action has begun. `finds`: it only finds or reads something."""
         model.busy = True
         model.acted_on = not finds
 
     def on_found(self, model: DesiredModel, models: Iterable[FoundModel]) -> None:
-        """Models that it was searched for: itself, or those of its steps."""
+        """Store the models that were searched for: the model itself, or those of its steps."""
         if model.superseded:
             return
         for found in models:
@@ -282,7 +304,10 @@ class DesiredModels:
     def on_record(
         self, model: DesiredModel, found: FoundModel | None, record: ModelRecord | None
     ) -> None:
-        """How a model was loaded that is taken over. found None: it is not to be loaded here."""
+        """Store how a model that is taken over was loaded.
+
+        If `found` is `None` the model is not to be loaded here.
+        """
         if model.superseded:
             return
         model.busy = False
@@ -294,24 +319,25 @@ class DesiredModels:
         self._set_due(model.name)
 
     def on_load_begun(self, model: DesiredModel) -> None:
+        """Note that a load has begun: the model is not awaited any more."""
         assert model.found is not None, "loaded before it was found"
         self._note_load(model.found)
         self._end_awaiting(model.name)
 
     def on_load_ended(self, model: DesiredModel, *, failed: bool, retried: bool) -> None:
-        """retried: by the next poll, without a change."""
+        """Note the end of a load. `retried`: the next poll tries it again without a change."""
         if retried:
             self._digests.pop(model.name, None)
         if not failed:
             self._failed.discard(model.name)
 
     def on_load_wrote(self, found: FoundModel, after: FoundModel) -> None:
-        """A model's load has changed its files, which are these now, and nobody else has."""
+        """Count files that a model's load has changed as loaded; nobody else has changed them."""
         if self._digests.get(found.name) == found.digest:
             self._digests[found.name] = after.digest
 
     def on_refused(self, model: DesiredModel) -> None:
-        """A model cannot be loaded as it was found."""
+        """Note that a model cannot be loaded as it was found."""
         found = model.found
         assert found is not None, "refused before it was found"
         if found.error is None or model.why is Why.BY_NAME:
@@ -319,7 +345,7 @@ class DesiredModels:
         if model.why not in PATIENT:
             self._note_load(found)
         elif model.record is not None and not found.exists:
-            # Else nobody would see that it is missing.
+            # Otherwise nobody would see that the model is missing.
             self.unrestored.add(model.name)
             self.refusals[model.name] = reason_of(found.error.code, found.error.message)
         elif found.exists and not isinstance(found.error, NotUnique):
@@ -327,14 +353,14 @@ class DesiredModels:
             self._failed.add(model.name)
 
     def on_unload(self, model: DesiredModel) -> None:
-        """The unload has begun."""
+        """Note that an unload has begun."""
         self._forget(model.name)
         if model.why is Why.UNLOADED:
             self.requested.discard(model.name)
             self._end_awaiting(model.name)
 
     def end(self, model: DesiredModel, error: NereidError | None = None) -> None:
-        """Nothing more is to be done for it. error: why it could not be as desired."""
+        """End a generation. `error` is the reason why the model could not be as desired."""
         if model.ended:
             return
         model.ended = True
@@ -346,35 +372,35 @@ class DesiredModels:
             if model.why in PATIENT:
                 self._end_awaiting(model.name)
             self._composing.pop(model, None)
-            self._set_due(model.name, *(each.name for each in self._composing))
+            self._set_due(model.name, *(waiting.name for waiting in self._composing))
         if model.on_end is not None:
             model.on_end(error)
 
     # ---- views
 
     def is_busy(self, name: str) -> bool:
-        """Whether something is being done with a model, or is to be done."""
+        """Return whether something is being done with a model, or is to be done."""
         return name in self._queues
 
     def has_changed(self, found: FoundModel) -> bool:
-        """Whether a model is not as it was when it was last loaded or refused."""
+        """Return whether a model has changed since it was last loaded or refused."""
         return self._digests.get(found.name) != found.digest
 
     def has_failed(self, name: str) -> bool:
-        """Whether a model's last load failed."""
+        """Return whether a model's last load failed."""
         return name in self._failed
 
     def pending_steps(self, name: str) -> list[str]:
-        """The models that are loaded for an ensemble's steps, which a client loads."""
+        """Return the models that are loaded for the steps of an ensemble that a client loads."""
         return [
             step.name
-            for each in self._composing
-            if each.name == name and each.why is Why.BY_NAME
-            for step in each.needs or ()
+            for ensemble in self._composing
+            if ensemble.name == name and ensemble.why is Why.BY_NAME
+            for step in ensemble.needs or ()
         ]
 
     def take_awaited_changed(self) -> bool:
-        """Whether models are not awaited any more since the last call."""
+        """Return whether models have stopped being awaited since the last call."""
         changed, self._awaited_changed = self._awaited_changed, False
         return changed
 
@@ -398,16 +424,16 @@ class DesiredModels:
         self._note_refusal(found)
 
     def _note_refusal(self, found: FoundModel) -> None:
-        """Have the index give the reason why a model without versions cannot be loaded, if so."""
+        """Give the index the reason why a model cannot be loaded, or remove an old reason."""
         self.refusals.pop(found.name, None)
         if found.error is None:
             self.unrestored.discard(found.name)
         elif found.digest:
-            # Names that are in no repository come from clients.
+            # Names that are in no repository come from clients, so they are not kept.
             self.refusals[found.name] = reason_of(found.error.code, found.error.message)
 
     def _forget(self, name: str) -> None:
-        """How a model was loaded last."""
+        """Forget how a model was loaded last."""
         self._digests.pop(name, None)
         self._failed.discard(name)
         self.refusals.pop(name, None)
@@ -417,8 +443,8 @@ class DesiredModels:
         if self.awaited.pop(name, None) is not None:
             self._awaited_changed = True
             self._on_due()
-        for each in self._queues.get(name, ()):
-            if each.searching:
+        for generation in self._queues.get(name, ()):
+            if generation.searching:
                 # The search goes on, but its result is ignored.
-                each.superseded, each.busy = True, False
+                generation.superseded, generation.busy = True, False
                 self._set_due(name)

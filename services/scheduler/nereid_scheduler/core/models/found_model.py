@@ -1,4 +1,7 @@
-"""A model as it was found in a repository."""
+"""A model as it was found in a repository, with what is needed to load it.
+
+It does not say whether the model is served or shall be.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ class NoVersion(InvalidArgument):
 
     @property
     def described_folder(self) -> str:
-        """In its folder, for the log."""
+        """Content of the model's folder, for the log."""
         if not self.available:
             return "has no folder with a version's number"
         return f"has versions {', '.join(map(str, self.available))}"
@@ -39,47 +42,46 @@ class NotUnique(InvalidArgument):
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """A model directory. One with an error cannot be loaded, whether or not it has versions.
+    """Model directory. One with an error cannot be loaded, whether or not it has versions."""
 
-    name: with --model-namespacing its qualified name; namespace: that of its repository.
-    draft: the configuration as written, with name and backend filled in.
-    versions: those that the version policy selects; file_digests: of each one's files.
-    digest: of the whole model, to notice changes; empty for one that is not in a repository.
-    """
-
+    # Qualified name with --model-namespacing.
     name: str
     path: Path = field(default_factory=Path)
+    # Configuration as written, with name and backend filled in.
     draft: config_pb.ModelConfig = field(default_factory=config_pb.ModelConfig)
+    # Versions that the version policy selects, and a digest of each one's files.
     versions: tuple[int, ...] = ()
     file_digests: dict[int, bytes] = field(default_factory=dict)
+    # Digest of the whole model, to notice changes; empty if it is not in a repository.
     digest: bytes = b""
     error: NereidError | None = None
     # Keeps a directory that was made for one load from being deleted.
     override_directory: OverrideDirectory | None = None
+    # Namespace of the model's repository.
     namespace: str = ""
-    # The only executors to load it, by their names; None: all.
+    # Names of the only executors that load the model; `None` means all.
     hosts: frozenset[str] | None = None
-    # Of the model's directory in an object store; empty: it is at path.
+    # URL of the model's directory in an object store; empty if it is at `path`.
     url: str = ""
-    # Where its only version is in the directory, if that is an export; empty: in numbered folders.
+    # Place of the only version in the directory if that is an export; empty with numbered folders.
     export: str = ""
-    # Of an ensemble there; executors read those of other models.
+    # Labels of an ensemble in an object store; executors read those of other models.
     labels: Mapping[str, tuple[str, ...]] | None = None
-    # What file_digests were made of; none in an object store.
+    # Files of which `file_digests` were made; empty for an object store.
     files: frozenset[FileState] = frozenset()
 
     @property
     def plain_name(self) -> str:
-        """By which clients know it."""
+        """Name by which clients know the model."""
         return plain_name(self.name, self.namespace)
 
     @property
     def exists(self) -> bool:
-        """Whether there is a directory of this name."""
+        """Return whether there is a directory of this name."""
         return bool(self.path.name)
 
     def version_path(self, version: int) -> str:
-        """The directory of one version, or its URL."""
+        """Return the directory of one version, or its URL."""
         if self.url:
             return f"{self.url}/{version}"
         return str(self.path.absolute() / (self.export or str(version)))

@@ -1,9 +1,11 @@
-"""The JSON of a configuration override, read as leniently as Triton does (by protobuf's parser).
+"""Parses the JSON of a configuration override as leniently as Triton does (by protobuf's parser).
 
-Beyond JSON: keys without quotes, single quotes, a comma behind the last element, control characters
-in strings, escapes of characters that need none, numbers such as 3. with nothing behind the point.
-Values: one where a list is expected, null in lists, "true", names of enums in any case and with
-dashes. No comments. Measured on the real server. Pure; takes time linear in the text.
+It accepts, beyond JSON: keys without quotes, single quotes, a comma behind the last element,
+control characters in strings, escapes of characters that need none, numbers such as `3.` without
+digits behind the point. For values it accepts: one value where a list is expected, null in lists,
+"true", names of enums in any case and with dashes. Comments are not accepted. All this was measured
+on the real server. It is pure, knows no field of a configuration, and takes time linear in the
+text.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-# Of what is no plain JSON: it is read by Python's own code.
+# Limit for text that is not plain JSON, since Python code reads it.
 _MAX_LENIENT: Final = 256 << 10
-# Each alternative takes all that it looked at, so that nothing is looked at twice.
+# Each alternative consumes all that it has looked at, so that nothing is looked at twice.
 _TOKEN: Final = re.compile(
     r"""
     "(?P<double>(?:[^"\\]|\\.|\\\Z)*+)(?P<double_end>"|\Z)
@@ -38,11 +40,12 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """The object that the text holds.
+    """Return the object that the text holds.
 
     Raises:
-        ValueError: it is none, or too large for what is no plain JSON; says where.
-        RecursionError: it is nested too deeply.
+        ValueError: the text holds no object, or is too long for text that is not plain JSON; the
+            message gives the place.
+        RecursionError: the object is nested too deeply.
     """
     try:
         document = json.loads(text)
@@ -58,7 +61,7 @@ def parse_object(text: str) -> dict[str, Any]:
 
 
 def as_declared(document: dict[str, Any], message: Descriptor) -> dict[str, Any]:
-    """The object with its values in the form in which json_format expects the message's fields."""
+    """Return the object with values in the form that json_format expects of the fields."""
     fields = {**message.fields_by_camelcase_name, **message.fields_by_name}
     return {
         name: value if (field := fields.get(name)) is None else _value(value, field)
@@ -72,11 +75,11 @@ def _value(value: Any, field: FieldDescriptor) -> Any:
         of_value = kind.fields_by_name["value"]
         if type(value) is not dict:
             return value
-        return {name: _element(each, of_value) for name, each in value.items()}
+        return {name: _element(element, of_value) for name, element in value.items()}
     if not field.is_repeated or value is None:
         return _element(value, field)
     elements = value if type(value) is list else [value]
-    return [_element(each, field) for each in elements if each is not None]
+    return [_element(element, field) for element in elements if element is not None]
 
 
 def _element(value: Any, field: FieldDescriptor) -> Any:
@@ -92,7 +95,7 @@ def _element(value: Any, field: FieldDescriptor) -> Any:
 
 def _parse_lenient(text: str) -> Any:
     parts: list[str] = []
-    # Where parts begin in what is made of them, and in the text.
+    # Positions at which parts begin, in the text that is made of them and in the original text.
     made, read = [0], [0]
     size = end = 0
     for token in _TOKEN.finditer(text):
@@ -112,7 +115,7 @@ def _parse_lenient(text: str) -> Any:
 
 
 def _strict(token: re.Match[str]) -> str:
-    """What JSON has for the token; as it is if it means the same there, or nothing."""
+    """Return plain JSON for a token: the token itself if it is valid there, or nothing."""
     kind = token.lastgroup
     if kind in ("double_end", "single_end"):
         if not token[kind]:

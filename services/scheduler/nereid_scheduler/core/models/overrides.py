@@ -1,9 +1,9 @@
-"""Overrides of a load request: a configuration, and files, in place of those in the repository.
+"""Overrides of a load request: a configuration and files in place of those in the repository.
 
-Files are written to a directory that only this user may enter. It is deleted with the last
-reference to its OverrideDirectory, and once no executor on this machine, which finds it by its
-path, has a model loaded from it. A scheduler that was killed leaves it to the next one as long as
-an executor has. The texts are Triton's.
+Files are written to a directory that only this user may enter. It is deleted when there is no
+reference to its OverrideDirectory any more and no executor on this machine, which finds it by its
+path, has a model loaded from it. A scheduler that was killed leaves it to the next one, for as
+long as an executor has such a model. The texts of errors are Triton's.
 """
 
 from __future__ import annotations
@@ -32,26 +32,24 @@ if TYPE_CHECKING:
 
 _CONFIG: Final = "config"
 _FILE: Final = "file:"
-# Limits on an override's files and on the folders in their paths: each takes a few bytes of a
-# request, but disk time that all models share.
+# Limits on an override's files and on the folders in their paths. Each one takes only a few bytes
+# of a request, but takes disk time, which all models share.
 _MAX_FILES: Final = 1024
 _MAX_DEPTH: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """A configuration as JSON, and files by their paths in the model's directory.
-
-    directory: where a former scheduler had written the files; empty: nowhere.
-    """
+    """Configuration as JSON, and files by their paths in the model's directory."""
 
     config: str
     files: Mapping[str, bytes] = field(default_factory=dict)
+    # Directory to which a former scheduler had written the files; empty if there is none.
     directory: str = ""
 
 
 class OverrideDirectory:
-    """A temporary directory that exists for as long as this object does."""
+    """Temporary directory that exists for as long as this object does."""
 
     def __init__(self, directory: TemporaryDirectory) -> None:
         self.path = directory.path
@@ -59,19 +57,21 @@ class OverrideDirectory:
 
 
 def _begin_removal(directory: TemporaryDirectory) -> None:
-    """The last reference may go in the event loop, which does not wait for the disk."""
+    """Delete in a thread: the last reference may go in the event loop, which must not wait."""
     removal = Thread(target=directory.release, name="removal")
     try:
         removal.start()
     except RuntimeError:
-        # The interpreter ends.
+        # The interpreter is shutting down.
         directory.release()
 
 
 def read_override(
     parameters: Mapping[str, kserve_pb2.ModelRepositoryParameter],
 ) -> Override | None:
-    """The override in a load request's parameters; None: load the model from its repository.
+    """Return the override in a load request's parameters.
+
+    Returns `None` if the model is to be loaded from its repository.
 
     Raises:
         InvalidArgument: a parameter is unknown, or of the wrong kind.
@@ -101,7 +101,7 @@ def _expect(name: str, kind: str | None, expected: str) -> None:
 
 
 def parse_override(text: str) -> model_config_pb2.ModelConfig:
-    """The configuration of an override, which replaces the whole config.pbtxt."""
+    """Return the configuration of an override, which replaces the whole config.pbtxt."""
     if not text:
         raise InvalidArgument("Load parameter 'config' must be specified for model file override")
     try:
@@ -109,17 +109,19 @@ def parse_override(text: str) -> model_config_pb2.ModelConfig:
         document = as_declared(parse_object(text), cast("Descriptor", config.DESCRIPTOR))
         return json_format.ParseDict(document, config)
     except (json_format.ParseError, ValueError, RecursionError) as error:
-        # Without the names of all fields.
+        # Only the first line: the rest has the names of all fields.
         text = str(error).partition("\n")[0]
         raise InvalidArgument(f"Invalid config override: {text}") from error
 
 
 def write_files(files: Mapping[str, bytes], former: str = "") -> OverrideDirectory:
-    """Write the files of an override. former: where they may be already, of a scheduler that was
-    killed: executors that still have the model loaded from there need not load it again.
+    """Write the files of an override to a directory of their own, or reuse `former`.
+
+    `former` is a directory to which a killed scheduler may have written the files. Executors that
+    still have the model loaded from it need not load the model again.
 
     Raises:
-        InvalidArgument: a path leads out of the model's directory; nothing is left behind then.
+        InvalidArgument: a path leads out of the model's directory; no files are left behind.
         OSError: the disk is full, or a path is both a file and a directory.
     """
     if len(files) > _MAX_FILES:
@@ -146,12 +148,12 @@ def write_files(files: Mapping[str, bytes], former: str = "") -> OverrideDirecto
 
 
 def _former_directory(former: str, files: Mapping[str, bytes]) -> OverrideDirectory | None:
-    """A directory with just these contents; None: write the files anew."""
+    """Return the directory if it has just these contents; `None` if files must be written."""
     path = Path(former)
     if not is_temporary(path, OVERRIDE):
         return None
     try:
-        # If it turns out to be another, it is deleted: nobody else would.
+        # A directory with other contents is deleted here, since nobody else would delete it.
         directory = OverrideDirectory(TemporaryDirectory(path))
         same = all(_has_content(path / name, content) for name, content in files.items())
         return directory if same else None

@@ -1,7 +1,9 @@
-"""Frames of batches whose members have nothing special, put together from bytes.
+"""Serialises batches of plain requests by joining bytes, without protobuf message objects.
 
-A protobuf message is the concatenation of its parts: what precedes a payload is the same for all
-requests with one head. Building the same from message objects takes twice the time per member.
+A protobuf message is the concatenation of its parts, and the bytes before each payload are the
+same for all requests with one head. Building the same frame from message objects takes twice the
+time per member. Requests that need more than a plain member are left to `batch_message` in
+remote_instance.py.
 """
 
 from __future__ import annotations
@@ -21,20 +23,23 @@ if TYPE_CHECKING:
 
 _VARINT: Final = 0
 _LENGTH_DELIMITED: Final = 2
-# Protobuf's limit, less than which it leaves for its own errors.
+# Longer frames are left to protobuf, which reports its own errors at its limit of 2 GiB.
 _MAX_BYTES: Final = 1 << 30
 
 
 class MemberLayout(NamedTuple):
-    """What precedes each payload of a member with one head, and the size of all that."""
+    """Bytes before each payload of a member with one head, and the size of the whole member."""
 
     prefixes: tuple[bytes, ...]
-    # With the payloads.
+    # Size of the prefixes and the payloads together.
     size_bytes: int
 
 
 def member_layout(head: bytes, sizes: Sequence[int | None]) -> MemberLayout | None:
-    """For payloads of these sizes; None: some are not known, or there are none."""
+    """Return the layout of a member whose payloads have these sizes.
+
+    Returns `None` if there are no payloads or if some size is not known.
+    """
     known = [size for size in sizes if size is not None]
     if not known or len(known) < len(sizes):
         return None
@@ -61,12 +66,12 @@ _REMAINING_US: Final = _tag(pb.BatchMember.REMAINING_US_FIELD_NUMBER, _VARINT)
 _TIMEOUT_US: Final = _tag(pb.BatchMember.TIMEOUT_US_FIELD_NUMBER, _VARINT)
 
 _ids = VarintSequence()
-# What precedes a member, by its size.
+# Bytes before a member (tag and length), by the member's size.
 _starts = BoundedCache[int, bytes](1024)
 
 
 def plain_batch_frame(number: int, batch: Batch, now_ns: int) -> bytes | None:
-    """A serialised Batch; None: a member has more than a message object is needed for."""
+    """Return a serialised Batch, or `None` if a member needs a message object."""
     pieces: list[bytes | memoryview] = [_NUMBER + encode_varint(number)]
     for entry in batch.entries:
         request, layout = entry.request, entry.valid.layout

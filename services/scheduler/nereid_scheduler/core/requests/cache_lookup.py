@@ -13,11 +13,18 @@ if TYPE_CHECKING:
 
 
 class CacheLookup:
-    """An entry's lookup and its flight.
+    """Lookup of an entry, with its flight.
 
-    waiting -> queued -> ended, or waiting -> ended; the leader of a flight waits for the lookup,
-    a follower for its leader. Until its digest is computed, an entry is in a flight of its own,
-    which is not in the table.
+        state     event                                                      next state
+        (new)     the entry is looked up, digested, or follows another one   waiting
+        waiting   the lookup misses or cannot be made: the leader runs       queued
+        waiting   the leader fails for itself, so that this follower runs    queued
+        waiting   the lookup hits, or the leader's response comes            ended
+        waiting   the entry is cancelled, or its deadline has passed         ended
+        queued    the entry has its response, or is cancelled                ended
+
+    The leader of a flight waits for the lookup, a follower for its leader. Until its digest is
+    computed, an entry is in a flight of its own, which is not in the table.
     """
 
     __slots__ = (
@@ -36,9 +43,9 @@ class CacheLookup:
         self.revision = revision
         self.flight = flight
         self.waiting = True
-        # Whether the response is to be stored, once it is there.
+        # The response is to be stored, once it is there.
         self.admitted = True
-        # From its arrival until it was queued: the cost of the lookup.
+        # Time from its arrival until it was queued, in nanoseconds: the cost of the lookup.
         self.waited_ns = 0
         self.timer: asyncio.TimerHandle | None = None
         # Called when the flight's leader is queued; raises NereidError if this entry shall not wait

@@ -1,4 +1,4 @@
-"""What the scheduler records of sampled requests, whichever form it is exported in."""
+"""Interface to what the scheduler records of sampled requests, in whichever form it is exported."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ class EntryTrace(Protocol):
 
     @property
     def context(self) -> bytes:
-        """Of the request as a whole."""
+        """Trace context of the request as a whole."""
 
     @property
     def attempt(self) -> bytes:
-        """Of the current attempt to execute it."""
+        """Trace context of the current attempt to execute the request."""
 
     @property
     def lookup(self) -> bytes:
-        """Of the cache lookup, once there is one."""
+        """Trace context of the cache lookup; empty until there is one."""
 
     def begin_attempt(self, now_ns: int) -> bytes:
-        """It is sent to an instance; returns the context to send along."""
+        """Begin an attempt at an instance; return the context to send along."""
 
     def begin_steps(self) -> bytes:
-        """An ensemble submits its first steps; returns the context to send along."""
+        """Begin an ensemble's first steps; return the context to send along."""
 
     def end_attempt(self, entry: Entry, attempt: Span, started_ns: int, *, lost: bool) -> None:
-        """The attempt is over. attempt: the span of its whole batch, which began at started_ns."""
+        """End an attempt; `attempt` is its whole batch's span, which began at `started_ns`."""
 
     def undo_attempt(self) -> None:
-        """It was sent to an instance that has not begun it, and is queued again."""
+        """Undo an attempt that the instance has not begun; the request is queued again."""
 
     def responded(self, response: InferResponse, now_ns: int) -> None:
-        """A decoupled model has made one of its responses."""
+        """Record one of the responses of a decoupled model."""
 
     def begin_lookup(self) -> bytes:
-        """The cache is queried; returns the context to send along."""
+        """Begin a cache lookup; return the context to send along."""
 
     def end_lookup(self, started_ns: int, ended_ns: int, *, hit: bool) -> None:
-        """The cache has replied, or its time is over, which is a miss."""
+        """End a cache lookup by a reply, or by its time limit, which counts as a miss."""
 
     def end(
         self, entry: Entry, model: tuple[str, int], response: InferResponse | None, now_ns: int
     ) -> None:
-        """The request has ended with this response; None: it was cancelled."""
+        """End the request with this response; `None` means that it was cancelled."""
 
     def record_batch(self, span: Span) -> None:
-        """The span of a batch whose first sampled member this is."""
+        """Record the span of a batch whose first sampled member this is."""
 
 
 class RefusedRequest(NamedTuple):
-    """A request that no model has accepted, since when it was waiting for one, and the error."""
+    """Request that no model has accepted, with the time from which it waited, and its error."""
 
     request: InferRequest
     name: str
@@ -66,13 +66,13 @@ class RefusedRequest(NamedTuple):
 
 
 class Traces(Protocol):
-    """Makes the traces of one scheduler, in one form."""
+    """Make the traces of one scheduler, in one form."""
 
     def begin(self, request: InferRequest, now_ns: int) -> EntryTrace | None:
-        """The trace of a request that has arrived; None: it is not sampled."""
+        """Return the trace of a request that has arrived, or `None` if it is not sampled."""
 
     def refused(self, refusal: RefusedRequest) -> None:
-        """A sampled request was refused."""
+        """Handle the refusal of a sampled request."""
 
     def close(self) -> None:
         """Export what is left, within a bounded time; blocks, so call it in a thread."""

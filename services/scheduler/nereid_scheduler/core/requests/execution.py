@@ -1,10 +1,10 @@
-"""How one batch was executed: what statistics, metrics and traces are made from."""
+"""Record of how one batch was executed, from which statistics, metrics and traces are made."""
 
 from __future__ import annotations
 
 
 class Execution:
-    """One batch's execution. Times are monotonic; epoch_ms is the wall clock at its end."""
+    """Execution of one batch. Times are monotonic; `epoch_ms` is the wall clock at its end."""
 
     __slots__ = (
         "batch_size",
@@ -34,10 +34,20 @@ class Execution:
         batch_size: int = 0,
         idle_since_ns: int = 0,
     ) -> None:
-        """started_ns: when an instance was given the batch; finished_ns: when its responses
-        arrived. revision: of the model as the instance had loaded it; empty where there is no
-        response cache. gpu_uuid: of the instance's GPU; empty: it is on none. instance: its name;
-        empty: there was none. idle_since_ns: since when the instance had had no batch.
+        """Keep the facts of an execution.
+
+        Args:
+            started_ns: Time at which an instance was given the batch.
+            finished_ns: Time at which its responses arrived.
+            epoch_ms: Wall clock at its end.
+            compute_input_ns: Time that the inputs took, as the instance reports it.
+            compute_infer_ns: Time that the model took, likewise.
+            compute_output_ns: Time that the outputs took, likewise.
+            revision: Revision of the model that the instance had loaded; empty without a cache.
+            gpu_uuid: UUID of the instance's GPU; empty if it is on none.
+            instance: Name of the instance; empty if there was none.
+            batch_size: Size of the batch.
+            idle_since_ns: Time from which the instance had had no batch.
         """
         self.started_ns = started_ns
         self.finished_ns = finished_ns
@@ -53,5 +63,5 @@ class Execution:
 
     @property
     def compute_ns(self) -> int:
-        """All that the instance reports."""
+        """Time in nanoseconds that the instance reports in all."""
         return self.compute_input_ns + self.compute_infer_ns + self.compute_output_ns

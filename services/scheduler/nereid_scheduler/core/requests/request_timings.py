@@ -1,7 +1,7 @@
-"""What a response says of its request's time, for clients that ask for it.
+"""Makes the timings that a response has of its request, for clients that ask for them.
 
-Made from times that the request's way through its model has taken anyway. Pure, and knows no
-gateway.
+They are made from times that are taken on the request's way through its model anyway. The module is
+pure, and knows no gateway.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nereid.model_config import ModelConfig
     from nereid_scheduler.core.requests.entry import Entry
 
-# Names of phases: entries of Server-Timing, and operators read them there.
+# Names of phases. They become entries of Server-Timing, where operators read them.
 CACHE: Final = "cache"
 QUEUE: Final = "queue"
 BATCH_WAIT: Final = "batch-wait"
@@ -27,7 +27,7 @@ OUTPUT: Final = "output"
 
 
 def queue_delay_ns(config: ModelConfig) -> int:
-    """How long a model's batches may wait to be filled while an instance is free."""
+    """Return how long a model's batches may wait to be filled while an instance is free."""
     if config.sequences is None:
         return 0 if config.batching is None else config.batching.max_queue_delay_us * 1000
     oldest = config.sequences.oldest
@@ -35,13 +35,14 @@ def queue_delay_ns(config: ModelConfig) -> int:
 
 
 def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> RequestTimings:
-    """Of an entry that is about to end. delay_ns: see queue_delay_ns().
+    """Return the timings of an entry that is about to end.
 
-    What a lost attempt took counts as queued, as it does in statistics.
+    `delay_ns` is the result of `queue_delay_ns`. The time of a lost attempt counts as queued, as it
+    does in statistics.
     """
     execution, state = entry.execution, entry.state
     if state is RequestState.CACHE_LOOKUP:
-        # It found a response; or it failed before its lookup was over.
+        # The entry found a response, or it failed before its lookup was over.
         return RequestTimings(((CACHE, now_ns - entry.received_ns),), cached=not failed)
     phases: list[tuple[str, int]] = []
     if entry.cache_lookup is not None:
@@ -49,7 +50,7 @@ def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> Req
     attempts = entry.retries
     if execution is None:
         if state is EXECUTING:
-            # Not known since when: its instance was lost, or responded before it had executed.
+            # The begin is unknown: the instance was lost, or responded before it had executed.
             attempts += 1
         else:
             phases.append((QUEUE, now_ns - entry.enqueued_ns))
@@ -65,7 +66,7 @@ def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> Req
         (OUTPUT, execution.compute_output_ns),
     )
     return RequestTimings(
-        # Of a sequence's request the execution is one of several, which may be over.
+        # For a sequence's request the execution is one of several, and may be over.
         tuple((name, max(0, ns)) for name, ns in phases),
         execution.batch_size,
         execution.instance,
@@ -74,8 +75,9 @@ def timings_of(entry: Entry, delay_ns: int, now_ns: int, *, failed: bool) -> Req
 
 
 def combined(own: RequestTimings | None, step: RequestTimings) -> RequestTimings:
-    """Of what happened one after the other: phases are added up. What a batch is of one step is not
-    the whole's.
+    """Return the timings of events one after the other, with their phases added up.
+
+    Facts about the batch of one step are left out, since they do not hold for the whole.
     """
     if own is None:
         own = RequestTimings()

@@ -1,8 +1,15 @@
-"""Single flight: of identical requests that are pending at once one leads, the others follow it and
-get its response.
+"""Single flight: of identical pending requests one leads, and the others get its response.
 
-Pure. A flight is in the table from its first member until it lands. A member that leaves affects no
-other: when the leader leaves, the follower that has waited longest leads.
+It is pure. A flight is in the table from its first member until it lands. A member that leaves
+affects no other: when the leader leaves, the follower that has waited longest becomes the leader.
+
+    event                                             the flight
+    a first member joins                              begins, led by the member
+    another member joins                              has one more follower
+    a follower leaves                                 has one follower less
+    the leader leaves, and there are followers        is led by the oldest follower
+    the leader leaves, and there are none             ends
+    it lands: the leader has its response             ends; its followers are returned
 """
 
 # layout: not compiled, generic
@@ -28,7 +35,7 @@ class Flight(Generic[M]):
 
 
 class SingleFlight(Generic[M]):
-    """All flights of one model version."""
+    """Keep all flights of one model version."""
 
     def __init__(self) -> None:
         self._flights: dict[Hashable, Flight[M]] = {}
@@ -37,7 +44,7 @@ class SingleFlight(Generic[M]):
         return len(self._flights)
 
     def join(self, identity: Hashable, member: M) -> Flight[M]:
-        """The flight of this identity, led by member if there was none."""
+        """Return the flight of this identity, which `member` leads if there was none."""
         flight = self._flights.get(identity)
         if flight is None:
             flight = self._flights[identity] = Flight(identity, member)
@@ -46,7 +53,7 @@ class SingleFlight(Generic[M]):
         return flight
 
     def leave(self, flight: Flight[M], member: M) -> M | None:
-        """A member leaves; the new leader, if it led and there are followers."""
+        """Remove a member; return the new leader if it led and there are followers."""
         if member is not flight.leader:
             flight.followers.pop(member, None)
             return None
@@ -58,7 +65,7 @@ class SingleFlight(Generic[M]):
         return flight.leader
 
     def land(self, flight: Flight[M]) -> list[M]:
-        """The flight is over: its followers, in order of arrival."""
+        """End a flight and return its followers, in order of arrival."""
         self._forget(flight)
         followers = list(flight.followers)
         flight.followers.clear()

@@ -1,9 +1,20 @@
-"""Fails or retries the batch of an instance whose stream broke.
+"""Decides whether the batch of an instance whose stream broke fails or is retried.
 
 A worker process that serves its model's stream itself may crash with a batch in hand. Its executor
-survives it and reports whether the model had begun to execute that batch: then the batch fails,
-since models have side effects; else it runs elsewhere. The report and the stream's end come over
-different connections, in either order. Knows no queue.
+survives the crash and reports whether the model had begun to execute that batch. If it had, the
+batch fails, since models have side effects; otherwise the batch runs on another instance. The
+report and the end of the stream arrive over different connections, in either order:
+
+    state       event                                               next state
+    open        report about this stream, or about a later one      open; the report is stored
+    open        the stream breaks; a report is stored, or none      recovered
+                is expected, or the instance has no work
+    open        the stream breaks at work before its report         unreported
+    unreported  the report about that stream                        recovered
+    unreported  the instance reconnects or is unloaded, or its      recovered, without a report
+                executor leaves: no report will come
+
+It knows no queue: the model version fails and requeues entries.
 """
 
 from __future__ import annotations
@@ -20,16 +31,16 @@ if TYPE_CHECKING:
 
 
 class CrashRecovery:
-    """Handles each lost instance once. placed: all instances there are."""
+    """Handle each lost instance once; `placed` has all instances by number."""
 
     def __init__(self, placed: Mapping[int, PlacedInstance]) -> None:
         self._placed = placed
-        # Instances whose stream broke before their executor's report, and the cause to give if
-        # their batches run again.
+        # Instances whose stream broke before their executor's report, each with the cause to give
+        # if its batches run again.
         self._unreported: dict[int, tuple[PlacedInstance, str]] = {}
 
     def on_stream_closed(self, placed: PlacedInstance, cause: str) -> None:
-        """An instance's stream broke."""
+        """Recover the batches of an instance whose stream broke, or wait for the crash report."""
         instance = placed.instance
         report = instance.crash_reports.pop(instance.crash_stream, None)
         expected = instance.crash_stream > 0 and report is None and not placed.session.gone
@@ -41,7 +52,7 @@ class CrashRecovery:
             _recover(placed, cause, report)
 
     def on_report(self, session: Session, number: int, report: CrashReport) -> None:
-        """An executor reports about an instance."""
+        """Recover the instance that an executor's crash report is about, or store the report."""
         unreported = self._unreported.get(number)
         placed = self._placed.get(number) if unreported is None else unreported[0]
         if placed is None or placed.session is not session:
@@ -54,28 +65,31 @@ class CrashRecovery:
         elif stream > instance.crash_stream or (
             stream == instance.crash_stream and instance.stream is not None
         ):
-            # Its last responses, or the stream itself, may still be on their way.
+            # The last responses, or the stream itself, may still be on their way.
             instance.crash_reports[stream] = report
-        # Else the instance has had another stream since: what was lost with that one is over.
+        # Otherwise the instance has had another stream since, and the batches that were lost with
+        # the old one have been recovered.
 
     def on_reconnected(self, placed: PlacedInstance, stream: int) -> None:
-        """An instance has another stream, with this number: it begins no batch that was sent
-        before. No report, or a late one, says what it had begun.
+        """Stop waiting for a report, since the instance has another stream with this number.
+
+        The instance begins no batch that was sent before. If a report comes at all, it is too late
+        to say which batches had begun.
         """
         self.on_no_report(placed.session, placed.instance.id)
         reports = placed.instance.crash_reports
-        for number in [each for each in reports if each < stream]:
-            del reports[number]
+        for earlier in [number for number in reports if number < stream]:
+            del reports[earlier]
 
     def on_no_report(self, session: Session, number: int) -> None:
-        """An executor begins no batch that an instance was sent before, and reports no crash."""
+        """Recover without a report: the instance begins no old batch, and no crash is reported."""
         unreported = self._unreported.get(number)
         if unreported is not None and unreported[0].session is session:
             del self._unreported[number]
             _recover(*unreported, None)
 
     def on_executor_left(self, session: Session) -> None:
-        """An executor's session ended: it reports nothing more."""
+        """Recover all instances of an executor whose session ended; it reports nothing more."""
         for number, (placed, _) in list(self._unreported.items()):
             if placed.session is session:
                 self.on_no_report(session, number)
@@ -90,5 +104,5 @@ def _recover(placed: PlacedInstance, cause: str, report: CrashReport | None) -> 
             report.error_status.code, report.error_status.message, accepted=True
         )
         model.fail_begun(placed.instance, report.begun, error)
-    # What the report does not name had not begun.
+    # Batches that the report does not cover had not begun.
     model.lose_instance(placed.instance, cause, begun=report is None)

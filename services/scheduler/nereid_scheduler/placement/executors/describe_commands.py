@@ -1,4 +1,8 @@
-"""Describe commands that executors have not replied to: which version's file each one reads."""
+"""Tracks Describe commands without a reply: which executor reads which version's model file.
+
+An executor reads a version's model file to complete its configuration. What is done with the
+description is the caller's decision.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +21,16 @@ _log = logging.getLogger(__name__)
 
 
 class DescribeCommands:
-    """A version's model file is read by one executor at a time."""
+    """Keep the pending commands; only one executor at a time reads a version's model file."""
 
     def __init__(self, numbers: Iterator[int]) -> None:
-        """numbers: for the commands."""
+        """Take command numbers from `numbers`, which other commands may share."""
         self._numbers = numbers
-        # None: the version is not to be loaded any more.
+        # `None` in place of the version means that it is not to be loaded any more.
         self._pending: dict[int, tuple[ServedVersion | None, Session]] = {}
 
     def begin(self, served: ServedVersion, session: Session) -> pb.ExecutorCommand:
-        """The command for an executor, to be sent now."""
+        """Return the command to send to an executor now, and wait for its reply."""
         command = next(self._numbers)
         self._pending[command] = (served, session)
         describe = pb.Describe(
@@ -38,11 +42,14 @@ class DescribeCommands:
         return pb.ExecutorCommand(describe=describe)
 
     def is_pending(self, served: ServedVersion) -> bool:
-        """Whether some executor reads a version's model file."""
+        """Return whether an executor is reading the model file of a version."""
         return any(waiting is served for waiting, _ in self._pending.values())
 
     def end(self, session: Session, command: int) -> ServedVersion | None:
-        """An executor has replied; None: nobody waits for that."""
+        """Return the version that an executor's reply describes.
+
+        Returns `None` if the command is unknown or the version is not to be loaded any more.
+        """
         served, describer = self._pending.get(command, (None, None))
         if describer is not session:
             _log.warning(
@@ -54,13 +61,13 @@ class DescribeCommands:
         return served
 
     def drop_version(self, served: ServedVersion) -> None:
-        """A version is not to be loaded any more."""
+        """Ignore the reply for a version that is not to be loaded any more."""
         for command, (described, describer) in self._pending.items():
             if described is served:
                 self._pending[command] = None, describer
 
     def drop_executor(self, session: Session) -> Iterator[ServedVersion]:
-        """An executor was lost: the versions whose files it was to read."""
+        """Forget the commands of a lost executor; yield the versions that it was to describe."""
         for command, (served, describer) in list(self._pending.items()):
             if describer is session:
                 del self._pending[command]

@@ -1,8 +1,11 @@
-"""Has executors leave, and waits until they have announced it. What follows is as on their SIGTERM.
+"""Asks executors to leave the mesh, and waits until they have announced that they leave.
 
-Of several schedulers one is enough: an executor leaves them all. The first by name that it has
-joined decides, so only executors that have joined the same one count as others: the rest may be
-asked to leave elsewhere at this moment, or have left and not said so there.
+An executor that is drained does what it does on SIGTERM.
+
+In a mesh with several schedulers it is enough to ask one of them: an executor leaves all. The
+scheduler that decides is the first by name that the executor has joined. Only executors that have
+joined the same scheduler count as others that could serve: the rest may be asked to leave by
+another scheduler at this moment, or may have left without having announced it here.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.placement.executors.sessions import Session
 
-# It announces that it leaves before it finishes its batches.
+# An executor announces that it leaves before it finishes its batches.
 _CONFIRM_LIMIT_S: Final = 5.0
 _NOT_ALLOWED: Final = (
     "executors may be drained with --model-control-mode=explicit, as models may be loaded and"
@@ -34,7 +37,7 @@ _MAX_NAMED: Final = 5
 
 
 class Drains:
-    """Of the executors that have joined one scheduler."""
+    """Drain executors that have joined one scheduler."""
 
     def __init__(
         self,
@@ -44,31 +47,38 @@ class Drains:
         for_all: bool,
         confirm_limit_s: float = _CONFIRM_LIMIT_S,
     ) -> None:
-        """facts: of the whole mesh. for_all: whether any client may drain, as it may load and
-        unload models. confirm_limit_s: how long an executor may take to announce that it leaves.
+        """Set how executors are found and who may drain them.
+
+        Args:
+            sessions: Returns the sessions of all executors that have joined.
+            facts: Returns the facts of the whole mesh.
+            for_all: Any client may drain executors, as any client may load and unload models.
+            confirm_limit_s: Time that an executor has to announce that it leaves.
         """
         self._sessions = sessions
         self._facts = facts
         self._for_all = for_all
         self._confirm_limit_s = confirm_limit_s
-        # Whether it has announced it, or its stream has ended; callers share it.
+        # Set once the executor has announced that it leaves, or its stream has ended. Concurrent
+        # calls for one executor share the event.
         self._ends: dict[Session, asyncio.Event] = {}
 
     async def drain(self, request: pb.DrainExecutorRequest) -> pb.DrainExecutorResponse:
-        """Have one leave.
+        """Ask an executor to leave, and wait until it has announced that it does.
 
         Raises:
             PermissionDenied: the client may not change the mesh.
-            InvalidArgument: it is the last one, and the call does not say that it may be.
-            NotFound: there is none of this name.
-            Unimplemented: it does not know the command.
-            Unavailable: it has not announced that it leaves, or a scheduler does not say which
-                models have others.
+            InvalidArgument: the executor is the last one of a model or of the mesh, and the call
+                does not allow that.
+            NotFound: no executor has this name.
+            Unimplemented: the executor does not know the command.
+            Unavailable: the executor has not announced in time that it leaves, or was lost, or a
+                scheduler does not say which models have other executors.
         """
         if not (self._for_all or request.authorized):
             raise PermissionDenied(_NOT_ALLOWED)
         name = request.name
-        session = next((each for each in self._sessions() if each.name == name), None)
+        session = next((joined for joined in self._sessions() if joined.name == name), None)
         if session is None:
             raise NotFound(f"no executor '{name[:100]}' has joined the mesh, or it has left")
         if not session.hello.drains:
@@ -78,14 +88,14 @@ class Drains:
             )
         if not request.allow_last:
             facts = await self._facts()
-            silent = [each.name for each in facts.schedulers if not each.reachable]
+            silent = [scheduler.name for scheduler in facts.schedulers if not scheduler.reachable]
             if silent:
                 raise Unavailable(
                     f"scheduler '{silent[0]}' does not say which models executor '{name}' has"
                     " alone: try again, or say that it may be the last one, with ?allow_last=true"
                 )
-            going = {each.name for each in self._ends}
-            remaining = {each.name for each in self._sessions()} - going
+            leaving = {other.name for other in self._ends}
+            remaining = {other.name for other in self._sessions()} - leaving
             if reason := last_of(facts, name, remaining):
                 raise InvalidArgument(
                     f"executor '{name}' is the last one of {reason}: requests would wait for"
@@ -109,17 +119,25 @@ class Drains:
         return pb.DrainExecutorResponse()
 
     def on_left(self, session: Session) -> None:
-        """It has announced that it leaves, or its Join stream has ended."""
+        """End the waits for an executor that said that it leaves, or whose Join stream ended."""
         end = self._ends.pop(session, None)
         if end is not None:
             end.set()
 
 
 def last_of(facts: pb.FactsResponse, name: str, remaining: Collection[str]) -> str:
-    """What would be left without an executor if the one of this name left; empty: nothing.
-    remaining: the names of those that do not leave.
+    """Return what would have no executor if the one of this name left, or an empty string.
+
+    Args:
+        facts: Executors of the mesh and the models that they host.
+        name: Name of the executor that is to leave.
+        remaining: Names of the executors that do not leave.
     """
-    others = [each for each in facts.executors if each.name != name and each.name in remaining]
+    others = [
+        executor
+        for executor in facts.executors
+        if executor.name != name and executor.name in remaining
+    ]
     if not others:
         return "the mesh"
     elsewhere = {
@@ -140,4 +158,4 @@ def last_of(facts: pb.FactsResponse, name: str, remaining: Collection[str]) -> s
     if not lost:
         return ""
     more = f" and {len(lost) - _MAX_NAMED} others" if len(lost) > _MAX_NAMED else ""
-    return "model " + ", ".join(f"'{each}'" for each in lost[:_MAX_NAMED]) + more
+    return "model " + ", ".join(f"'{model}'" for model in lost[:_MAX_NAMED]) + more

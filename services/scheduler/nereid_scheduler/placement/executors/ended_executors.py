@@ -1,4 +1,4 @@
-"""What models' custom metrics counted on executors that are gone: counters do not fall."""
+"""Keeps what models' custom metrics counted on executors that have left: counters must not fall."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.placement.executors.sessions import Session
 
-# Of so many it is known which counted what: one that comes back counts once.
+# So many executors' counts are kept apart, so that one that comes back is not counted twice.
 _MAX_ENDED: Final = 64
 
 
 class EndedExecutors:
-    """Kept for the metrics page."""
+    """Custom counters of executors that have left, for the metrics page."""
 
     def __init__(self) -> None:
         # By executors' processes, which may join again with the same counters.
         self._counted: dict[str, list[pb.CustomSeries]] = {}
-        # Of those that ended before them, by model.
+        # Sums of executors that ended earlier, by model and series.
         self._total: dict[tuple[str, SeriesKey], pb.CustomSeries] = {}
 
     def add(self, session: Session) -> None:
-        """An executor has left."""
+        """Keep the counters of an executor that has left."""
         report = session.custom_metrics
         if report is None:
             return
-        # Executors of an older release do not say whose metrics they are.
-        counted = [each for each in report.series if each.kind != GAUGE and each.model]
+        # Executors of an older release do not report which model a metric belongs to.
+        counted = [series for series in report.series if series.kind != GAUGE and series.model]
         if counted:
             self._counted[session.process or session.name] = counted
         if len(self._counted) > _MAX_ENDED:
@@ -40,15 +40,17 @@ class EndedExecutors:
                 self._total[key] = sum_of(self._total.get(key), series)
 
     def read(self, models: Container[str], sessions: Collection[Session]) -> pb.CustomMetrics:
-        """What is kept of these models. A model's metrics end with its unload, and an executor of
-        these sessions reports by itself what it has counted.
+        """Return what is kept of these models.
+
+        A model's metrics end with its unload. An executor with a session in `sessions` reports by
+        itself what it has counted, so nothing is kept for it any more.
         """
         for session in sessions:
             if session.custom_metrics is not None:
                 self._counted.pop(session.process or session.name, None)
         for process, counted in list(self._counted.items()):
-            self._counted[process] = [each for each in counted if each.model in models]
-        self._total = {key: each for key, each in self._total.items() if key[0] in models}
+            self._counted[process] = [series for series in counted if series.model in models]
+        self._total = {key: series for key, series in self._total.items() if key[0] in models}
         kept = pb.CustomMetrics(series=self._total.values())
         for counted in self._counted.values():
             kept.series.extend(counted)

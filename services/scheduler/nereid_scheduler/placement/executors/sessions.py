@@ -1,6 +1,6 @@
-"""The executors that have joined, and the instances that each has of each version.
+"""Executors that have joined, and the instances that each one has of each version.
 
-Knows executors as streams that accept commands, not the transport. Decides nothing.
+It knows executors as streams that accept commands, not the transport, and decides nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CommandStream(Protocol):
-    """The scheduler's end of a Join stream; nereid.rpc.Call is one."""
+    """Scheduler's end of a Join stream; nereid.rpc.Call is one."""
 
     def send(self, message: bytes) -> None:
         """Write a message; nothing happens once the stream is broken."""
@@ -31,73 +31,76 @@ class CommandStream(Protocol):
 
 @dataclass(slots=True, eq=False)
 class HostedVersion:
-    """The instances of one version that one executor has, or is loading."""
+    """Instances of one version that one executor has or is loading."""
 
     instances: dict[int, RemoteInstance] = field(default_factory=dict)
-    # By instance: the memory that its load took, in bytes by device, as its executor says.
+    # Memory that each instance's load took, as its executor says, in bytes by device.
     memory: dict[int, dict[str, int]] = field(default_factory=dict)
-    # All of them have been ready at once.
+    # Set once all instances have been ready at the same time.
     completed: bool = False
-    # During a resize: the instances that are loading, and those to unload once these are ready.
+    # During a resize: instances that are loading, and those to unload when they are ready.
     awaited: set[int] = field(default_factory=set)
     surplus: set[int] = field(default_factory=set)
-    # Why an awaited instance failed to load.
+    # Reason why an awaited instance failed to load.
     error_status: str = ""
 
     @property
     def ready(self) -> int:
+        """Number of instances whose streams are open."""
         return sum(instance.stream is not None for instance in self.instances.values())
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """An executor, from its hello to the end of its stream."""
+    """One executor's session, from its hello to the end of its stream."""
 
     hello: pb.Hello
     stream: CommandStream
-    # Of the executor's process (core.methods.EXECUTOR_KEY); empty: it has said none.
+    # Key of the executor's process (core.methods.EXECUTOR_KEY); empty if it has sent none.
     process: str = ""
     hosted: dict[ServedVersion, HostedVersion] = field(default_factory=dict)
     leaving: bool = False
-    # Its stream has ended.
+    # Set when the stream has ended.
     gone: bool = False
-    # Its last report about its devices, and about its models' own metrics.
+    # Last reports of the executor about its devices and about its models' own metrics.
     usage: pb.DeviceUsage | None = None
     custom_metrics: pb.CustomMetrics | None = None
 
     @property
     def name(self) -> str:
+        """Name of the executor."""
         return self.hello.name
 
     def is_same_process(self, process: str) -> bool:
-        """Whether a stream with this EXECUTOR_KEY comes from this executor's process."""
+        """Return whether a stream with this EXECUTOR_KEY comes from this executor's process."""
         return bool(process) and hmac.compare_digest(process.encode(), self.process.encode())
 
     def executing(self) -> Iterator[tuple[ServedVersion, SentBatch]]:
-        """The batches that its instances execute."""
+        """Yield the batches that the executor's instances execute, with their versions."""
         for served, hosted in self.hosted.items():
             for instance in hosted.instances.values():
                 if instance.batches.first is not None:
                     yield served, instance.batches.first
 
     def send(self, command: pb.ExecutorCommand) -> None:
+        """Send a command to the executor; nothing happens once its stream is broken."""
         self.stream.send(command.SerializeToString())
 
 
 def memory_of(served: ServedVersion, sessions: Iterable[Session]) -> dict[str, int]:
-    """The bytes that the instances of a version take, by device, on all executors."""
-    taken: dict[str, int] = {}
+    """Return the bytes that a version's instances take on all executors, by device."""
+    bytes_by_device: dict[str, int] = {}
     for session in sessions:
         hosted = session.hosted.get(served)
         for sizes in () if hosted is None else hosted.memory.values():
             for device, size in sizes.items():
-                taken[device] = taken.get(device, 0) + size
-    return taken
+                bytes_by_device[device] = bytes_by_device.get(device, 0) + size
+    return bytes_by_device
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedInstance:
-    """An instance, its version, its executor, and which of the version's slots it fills there."""
+    """Instance with its version, its executor, and the version's slot that it fills there."""
 
     instance: RemoteInstance
     served: ServedVersion

@@ -1,8 +1,8 @@
-"""Timelines as a scheduler gathers them: its own records, and those of its executors, which come
-over their Join streams.
+"""Collects timelines: the scheduler's own records, and those of executors over their Join streams.
 
-Executors are asked at once, so that they speak of the same seconds. What they send is held, up to a
-limit, until the caller has read what comes before it.
+Executors are asked at once, so that they report the same seconds. Their frames are held, up to a
+limit, until the caller has read what comes before them. It knows how records are gathered, not what
+they mean.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.executors.sessions import Session
 
 _SILENCE_LIMIT_S: Final = 5.0
-# Of all executors' frames that wait for one caller.
+# Limit for frames of all executors that wait for their callers.
 _MAX_HELD_BYTES: Final = 256 << 20
 _NOT_RECORDED: Final = "it records nothing (--timeline-seconds=0), or is of an older release"
 _LOST: Final = "it was lost meanwhile"
@@ -38,12 +38,12 @@ _TOO_MUCH: Final = "executors have more records than are held for a timeline; as
 
 @dataclass(slots=True, eq=False)
 class _Report:
-    """What one executor replies to a query."""
+    """Reply of one executor to a query."""
 
     session: Session
     alignment: Alignment
     frames: deque[bytes] = field(default_factory=deque)
-    # Why it is not whole.
+    # Reason why the reply is incomplete; empty if it is whole.
     why: str = ""
     ended: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -54,7 +54,7 @@ class _Report:
 
 
 class Timelines:
-    """Of one scheduler."""
+    """Collect the timelines of one scheduler and its executors."""
 
     def __init__(
         self,
@@ -64,8 +64,13 @@ class Timelines:
         silence_limit_s: float = _SILENCE_LIMIT_S,
         max_held_bytes: int = _MAX_HELD_BYTES,
     ) -> None:
-        """timeline: None: none is recorded here. silence_limit_s: how long an executor may send
-        nothing.
+        """Collect from `timeline` and from the executors of `sessions`.
+
+        Args:
+            timeline: The scheduler's own records; `None` if it records nothing.
+            sessions: Returns the sessions of all executors.
+            silence_limit_s: Time for which an executor may send nothing.
+            max_held_bytes: Limit for executors' frames that wait to be read.
         """
         self._recorder = None if timeline is None else timeline.recorder
         self._own: OwnFrames | None = None
@@ -80,17 +85,17 @@ class Timelines:
         self._reports: dict[int, _Report] = {}
 
     async def collect(self, request: pb.TimelineRequest) -> AsyncGenerator[bytes]:
-        """The frames of this scheduler, and of the executors if these are asked for.
+        """Yield the frames of this scheduler, and of its executors if the request asks for them.
 
         Raises:
-            Unavailable: none are recorded here, or too many ask.
+            Unavailable: this scheduler records nothing, or too many calls collect at once.
         """
         if self._own is None:
             raise Unavailable(OFF)
         queries: list[int] = []
         try:
             if request.with_executors:
-                queries = [self._ask(each, request.last_ns) for each in self._sessions()]
+                queries = [self._ask(session, request.last_ns) for session in self._sessions()]
             async for frame in self._own.collect(request.last_ns):
                 yield frame
             for query in queries:
@@ -140,15 +145,15 @@ class Timelines:
     # ---- from executors
 
     def on_frames(self, session: Session, message: pb.ExecutorTimeline) -> None:
-        """A part of an executor's reply."""
+        """Add a part of an executor's reply to its report."""
         report = self._reports.get(message.query)
         if report is None or report.session is not session or report.ended:
-            return  # nobody waits for it any more
+            return  # The caller does not wait for it any more.
         if not message.frames:
             report.end()
             return
         try:
-            frames = [report.alignment.aligned(each) for each in message.frames]
+            frames = [report.alignment.aligned(frame) for frame in message.frames]
         except DecodeError:
             report.end("it has sent what cannot be read")
             return
@@ -161,7 +166,7 @@ class Timelines:
         report.changed.set()
 
     def executor_left(self, session: Session) -> None:
-        """Its Join stream has ended."""
+        """End the reports of an executor whose Join stream has ended."""
         for report in self._reports.values():
             if report.session is session and not report.ended:
                 report.end(_LOST)

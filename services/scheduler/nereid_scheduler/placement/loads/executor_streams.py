@@ -1,7 +1,7 @@
-"""The executors' streams: Join, one for each executor, and Execute, one for each ready instance.
+"""Accepts the executors' streams: Join for each executor, Execute for each ready instance.
 
-Translates between messages and the loader's events. A stream that ends means an executor, or an
-instance, that is lost; what follows is the loader's decision.
+Translates between messages and the loader's events, and checks that messages are well formed. A
+stream that ends means that an executor or an instance is lost; the loader decides what follows.
 """
 
 from __future__ import annotations
@@ -42,20 +42,24 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Of an executor's name, in characters.
+# Limit for an executor's name, in characters.
 _LONGEST_NAME: Final = 256
-# Of a number of 64 bits.
+# Decimal digits of a 64-bit number.
 _MOST_DIGITS: Final = 20
 
 
 class ExecutorStreams:
-    """Accepts the executors' streams for one loader."""
+    """Accept the executors' streams for one loader."""
 
     def __init__(
         self, loader: Loader, timelines: Timelines | None = None, drains: Drains | None = None
     ) -> None:
-        """timelines: those that are gathered; None: none is. drains: of executors that are asked to
-        leave; None: none is.
+        """Pass the streams' events to `loader`.
+
+        Args:
+            loader: Receives the events of executors and instances.
+            timelines: Receives executors' records; `None` if no timelines are collected.
+            drains: Is notified of executors that leave; `None` if executors cannot be drained.
         """
         self._loader = loader
         self._timelines = timelines
@@ -99,7 +103,7 @@ def _on_reply(
     loader: Loader, placed: PlacedInstance, model: ModelVersion, call: Call, message: bytes
 ) -> None:
     if placed.instance.stream is not call:
-        return  # An older stream's.
+        return  # The message came over an older stream.
     try:
         model.on_reply(placed.instance, message)
     except ProtocolError as error:
@@ -123,7 +127,7 @@ def _end_execute(loader: Loader, placed: PlacedInstance, call: Call) -> None:
 
 
 class _JoinStream:
-    """One Join stream: a hello first, then the events of a session."""
+    """One Join stream: first a hello, then the events of a session."""
 
     def __init__(
         self,
@@ -139,7 +143,7 @@ class _JoinStream:
         self._call = call
         self._refusals = refusals
         self._session: Session | None = None
-        # Whether it has sent an event that is not known here.
+        # Set when the executor has sent an event that this scheduler does not know.
         self._sent_unknown = False
         call.on_message = self._on_message
         call.on_cancel = self._end
@@ -163,15 +167,15 @@ class _JoinStream:
 
     def _join(self, hello: pb.Hello) -> None:
         if not self._call.peer_is_local:
-            # Memory is shared on one host, and its name is no secret.
+            # Shared memory is limited to one host, and the namespace is no secret.
             hello.shm_namespace = ""
         session = Session(hello, self._call, _process_of(self._call))
         if self._loader.executor_joined(session):
             self._session = session
-            # There may be nothing to send for long: no model is loaded before a request for it.
+            # Accept now: with models loaded on demand there may be no command to send for long.
             self._call.accept()
         else:
-            # A name in use by a process that died is free as soon as its streams have ended.
+            # A process that died may hold the name; it is free as soon as its streams have ended.
             text = f"another executor has joined as '{hello.name}': give this one another --name"
             self._refuse(text, Status.ALREADY_EXISTS)
 
@@ -192,12 +196,12 @@ class _JoinStream:
             and not self._on_instance_event(session, kind, event)
             and not self._sent_unknown
         ):
-            # Versions may be mixed during an upgrade: a newer executor's event is not needed here.
+            # During an upgrade a newer executor may send events that this scheduler does not need.
             self._sent_unknown = True
             _log.warning("executor '%s' sends unknown events; ignoring them", session.name)
 
     def _on_report(self, session: Session, kind: str | None, event: pb.ExecutorEvent) -> bool:
-        """What an executor says of itself; False: it is no such event."""
+        """Handle an executor's report about itself; return whether the event is one."""
         if kind == "usage":
             session.usage = event.usage
         elif kind == "custom_metrics":
@@ -211,7 +215,7 @@ class _JoinStream:
     def _on_instance_event(
         self, session: Session, kind: str | None, event: pb.ExecutorEvent
     ) -> bool:
-        """An event of one instance; False: it is none."""
+        """Handle an event of one instance; return whether the event is one."""
         if kind == "instance_failed":
             failed = event.instance_failed
             self._loader.streams.instance_failed(session, failed.instance, read_error(failed.error))

@@ -1,6 +1,7 @@
-"""The streams of all instances: one that opens makes its instance ready, one that breaks loses it.
+"""Makes an instance ready when its stream opens, and handles its loss when the stream breaks.
 
-Events of executors in; versions' lives, and batches that run elsewhere, out.
+Events of executors and streams come in; changes of versions' states, and batches that run on other
+instances, go out. It knows no queue and decides nothing about where instances are loaded.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class InstanceStreams:
-    """Of all versions on all executors."""
+    """Handle the streams of all versions' instances on all executors."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class InstanceStreams:
         updates: InstanceUpdates,
         record_event: RecordEvent,
     ) -> None:
-        """record_event: for timelines."""
+        """Record lost instances with `record_event`, for timelines."""
         self._record_event = record_event
         self._instances = instances
         self._lives = lives
@@ -47,10 +48,15 @@ class InstanceStreams:
     def instance_opened(
         self, number: int, stream: BatchStream, process: str = "", crash_stream: int = 0
     ) -> PlacedInstance | None:
-        """An instance's stream is open: it is ready for batches. None: no such instance.
+        """Make an instance ready for batches, since its stream is open.
 
-        process: its executor's EXECUTOR_KEY; no other process has the instance. crash_stream: see
-        RemoteInstance.
+        Returns `None` if there is no such instance, its executor leaves, or another process asks.
+
+        Args:
+            number: Number of the instance.
+            stream: The stream, which replaces an older one.
+            process: EXECUTOR_KEY of the executor; no other process may have the instance.
+            crash_stream: Number of the stream; see RemoteInstance.
         """
         placed = self._instances.placed.get(number)
         if placed is None or placed.session.leaving:
@@ -76,7 +82,7 @@ class InstanceStreams:
         return placed
 
     def instance_closed(self, placed: PlacedInstance, stream: BatchStream) -> None:
-        """An instance's stream broke. It may reconnect while its executor's session lasts."""
+        """Handle the loss of a stream. It may reconnect while its executor's session lasts."""
         instance, served, session = placed.instance, placed.served, placed.session
         if instance.stream is not stream:
             return
@@ -91,7 +97,7 @@ class InstanceStreams:
             self._lives.report(served, session, LoadStatus.LOADING)
 
     def batch_withdrawn(self, session: Session, report: pb.Withdrawn) -> None:
-        """An instance has given a batch back that it had not begun."""
+        """Requeue a batch that an instance has given back without having begun it."""
         placed = self._instances.placed.get(report.instance)
         if placed is None or placed.session is not session or placed.served.model_version is None:
             return
@@ -101,8 +107,9 @@ class InstanceStreams:
             self.end_stream(placed, error)
 
     def end_stream(self, placed: PlacedInstance, error: ProtocolError) -> None:
-        """An instance broke the protocol: its stream ends, and what it had runs elsewhere. Its
-        executor may connect it anew.
+        """End the stream of an instance that broke the protocol; its batches run elsewhere.
+
+        The executor may connect the instance again.
         """
         instance, stream = placed.instance, placed.instance.stream
         if stream is None:
@@ -118,12 +125,12 @@ class InstanceStreams:
         stream.fail(Status.INTERNAL, str(error))
 
     def instance_unloaded(self, session: Session, number: int) -> None:
-        """An executor has unloaded an instance: its model is finalized, its memory free."""
+        """Forget an unloaded instance: its model is finalized and its memory is free."""
         self._crash_recovery.on_no_report(session, number)
         self._instances.instance_ended(session, number)
 
     def instance_failed(self, session: Session, number: int, error_status: ErrorStatus) -> None:
-        """An instance could not be loaded, or has failed for good."""
+        """Handle an instance that could not be loaded, or has failed for good."""
         self._instances.instance_ended(session, number)
         placed = self._instances.placed.get(number)
         if placed is None or placed.session is not session:
@@ -138,7 +145,7 @@ class InstanceStreams:
                 reason,
             )
         else:
-            # The version's state will say why.
+            # The version's state gives the reason.
             _log.info(
                 "instance %s cannot be loaded by executor '%s'", placed.instance.name, session.name
             )
@@ -146,10 +153,10 @@ class InstanceStreams:
             hosted, placed.instance, f"instance '{placed.instance.name}' failed"
         )
         if session.leaving:
-            # It finished loading too late and was refused: that is no failure of the model.
+            # The instance finished loading too late and was refused; the model has not failed.
             return
         if not hosted.completed:
-            # As on Triton, one instance that cannot be loaded fails the load.
+            # As in Triton, one instance that cannot be loaded fails the load of its version.
             for instance_id in list(hosted.instances):
                 cause = f"the load on executor '{session.name}' failed"
                 self._instances.unload_instance(self._instances.placed[instance_id], cause)

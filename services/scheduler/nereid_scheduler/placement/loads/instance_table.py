@@ -1,7 +1,7 @@
-"""All instances that executors have, or are loading, by number.
+"""Table of all instances that executors have or are loading, by number.
 
-Sends executors the commands to load and to unload them. Which instances there shall be, and what
-that means for a version's state, is decided elsewhere.
+Sends executors the commands to load and unload them. It does not decide which instances there
+shall be, nor what that means for a version's state.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 
 class InstanceTable:
-    """The instances of all versions on all executors."""
+    """Keep the instances of all versions on all executors."""
 
     def __init__(self, rules: LoadRules, numbers: Iterator[int]) -> None:
         self._rules = rules
         self._numbers = numbers
         self.placed: dict[int, PlacedInstance] = {}
-        # Those that executors are unloading, finalizers included.
+        # Instances that executors are unloading, including their finalizers.
         self._ending: dict[int, tuple[ServedVersion, Session]] = {}
         self._ends: dict[ServedVersion, asyncio.Future[None]] = {}
 
     @property
     def open(self) -> int:
-        """How many instances' streams are open."""
+        """Number of instances whose streams are open."""
         return sum(placed.instance.stream is not None for placed in self.placed.values())
 
     def load_instances(
         self, served: ServedVersion, session: Session, slots: Iterable[Slot], revision: bytes = b""
     ) -> list[int]:
-        """Have an executor load instances; their numbers."""
+        """Have an executor load one instance for each slot; return their numbers."""
         added = []
         limiter = self._rules.rate_limiter
         for slot in slots:
@@ -52,7 +52,7 @@ class InstanceTable:
             )
             instance.gpu_uuid = uuid_of(slot, session.hello)
             if instance.gpu_uuid and served.runtime is not None:
-                # Creates the GPU's counters, so that metrics show them from now on.
+                # This creates the GPU's counters, so that metrics show them from now on.
                 served.runtime.statistics.gpus[instance.gpu_uuid]
             instance.request_withdrawal = partial(_request_withdrawal, session, instance.id)
             instance.shares = self._rules.segment_owners.shares_domain(session.hello.shm_namespace)
@@ -61,18 +61,18 @@ class InstanceTable:
             added.append(PlacedInstance(instance, served, session, slot))
             session.hosted[served].instances[instance.id] = instance
             self.placed[instance.id] = added[-1]
-        for each in added:
-            session.send(self._rules.load_command(each))
-        return [each.instance.id for each in added]
+        for placed in added:
+            session.send(self._rules.load_command(placed))
+        return [placed.instance.id for placed in added]
 
     def unload_instance(self, placed: PlacedInstance, cause: str, *, keep: bool = False) -> None:
         """Have an executor unload an instance. Its batch, if any, fails or runs elsewhere.
 
-        keep: leave the model loaded, for another scheduler.
+        With `keep` the executor leaves the model loaded, for another scheduler.
         """
         session, instance = placed.session, placed.instance
         if not session.gone:
-            # Otherwise nobody is left who could report its end.
+            # After the end of the session nobody could report the end of the unload.
             self._ending[instance.id] = placed.served, session
             unload = pb.UnloadInstance(instance=instance.id, keep=keep)
             session.send(pb.ExecutorCommand(unload=unload))
@@ -81,7 +81,7 @@ class InstanceTable:
             self.drop_instance(hosted, instance, cause)
 
     def unload_when_idle(self, placed: PlacedInstance, cause: str, *, keep: bool = False) -> None:
-        """Have an executor unload an instance that gets no more batches, after its last one."""
+        """Have an executor unload an instance after its last batch; it must get no more."""
         if placed.instance.at_work:
             placed.instance.on_idle = partial(self.unload_instance, placed, cause, keep=keep)
         else:
@@ -93,8 +93,8 @@ class InstanceTable:
             self.unload_instance(placed, cause, keep=keep)
 
     def instances_of(self, served: ServedVersion) -> list[PlacedInstance]:
-        """The instances of a version, on all executors."""
-        return [each for each in self.placed.values() if each.served is served]
+        """Return the instances of a version on all executors."""
+        return [placed for placed in self.placed.values() if placed.served is served]
 
     async def ended(self, served: ServedVersion) -> None:
         """Wait until no executor is still unloading instances of a version."""
@@ -103,30 +103,30 @@ class InstanceTable:
             await end
 
     def instance_ended(self, session: Session, number: int) -> None:
-        """An executor has unloaded an instance."""
+        """Note that an executor has unloaded an instance."""
         _, executor = self._ending.get(number, (None, None))
         if executor is session:
             del self._ending[number]
             self._notify_ends()
 
     def executor_left(self, session: Session) -> None:
-        """An executor has left, with all that it was unloading."""
+        """Forget what an executor that has left was unloading."""
         self._ending = {
             number: ending for number, ending in self._ending.items() if ending[1] is not session
         }
         self._notify_ends()
 
     def _is_ending(self, served: ServedVersion) -> bool:
-        return any(each is served for each, _ in self._ending.values())
+        return any(ending is served for ending, _ in self._ending.values())
 
     def _notify_ends(self) -> None:
-        for served in [each for each in self._ends if not self._is_ending(each)]:
+        for served in [waiting for waiting in self._ends if not self._is_ending(waiting)]:
             end = self._ends.pop(served)
             if not end.done():
                 end.set_result(None)
 
     def drop_instance(self, hosted: HostedVersion, instance: RemoteInstance, cause: str) -> None:
-        """Remove a lost instance. Its batch, if any, fails or runs elsewhere."""
+        """Remove a lost instance and end its stream. Its batch, if any, fails or runs elsewhere."""
         placed = self.remove_instance(hosted, instance)
         stream, instance.stream = instance.stream, None
         if stream is not None:
@@ -138,7 +138,7 @@ class InstanceTable:
     def remove_instance(
         self, hosted: HostedVersion, instance: RemoteInstance
     ) -> PlacedInstance | None:
-        """Remove an instance that has no work left."""
+        """Remove an instance without work; return its place, or `None` if it was unknown."""
         hosted.instances.pop(instance.id, None)
         hosted.surplus.discard(instance.id)
         hosted.memory.pop(instance.id, None)

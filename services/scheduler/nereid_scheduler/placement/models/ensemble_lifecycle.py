@@ -1,7 +1,14 @@
-"""The life cycle of ensembles: one is ready while the models of its steps are.
+"""Life cycle of ensembles: an ensemble is ready while the models of its steps are ready.
 
-Derives an ensemble's state anew whenever a model of its steps changes. Sends nothing, and waits for
-nothing but the last requests of ensembles.
+An ensemble's state is derived anew whenever a model of its steps changes:
+
+    models of its steps                                report on the ensemble's load
+    each has a ready version, with an executor         up
+    one has no ready version, and one is loading       loading
+    one waits for an executor                          no report, as if no executor had it
+    one is unloaded, has failed, or does not fit       failed, with the reason
+
+The module sends nothing, and waits for nothing but the last requests of ensembles.
 """
 
 from __future__ import annotations
@@ -28,7 +35,7 @@ if TYPE_CHECKING:
     # Applies an event to a version's life, and acts on the change of its state.
     ApplyEvent = Callable[[ServedVersion, Callable[[], None]], None]
 
-# Reports on an ensemble in the place of an executor.
+# Name under which the steps report on an ensemble, in place of an executor.
 _STEPS: Final = "steps"
 _PENDING: Final = frozenset({VersionState.UNKNOWN, VersionState.LOADING})
 
@@ -38,7 +45,7 @@ class _StepUnloaded(InvalidArgument):
 
 
 class Ensembles:
-    """The ensembles in service, by the models of their steps."""
+    """Keep the ensembles in service, by the models of their steps."""
 
     def __init__(self, catalogue: Catalogue, apply_event: ApplyEvent) -> None:
         self._catalogue = catalogue
@@ -46,13 +53,13 @@ class Ensembles:
         self._users: dict[str, dict[ServedVersion, None]] = {}
 
     def add_ensemble(self, served: ServedVersion) -> None:
-        """An ensemble is to be in service."""
+        """Add an ensemble that is to be in service."""
         for name in step_models(served.draft):
             self._users.setdefault(name, {})[served] = None
         self._update_ensemble(served)
 
     def remove_ensemble(self, served: ServedVersion) -> None:
-        """An ensemble was unloaded. Other models are ignored."""
+        """Remove an ensemble that was unloaded. Other models are ignored."""
         for name in step_models(served.draft):
             users = self._users.get(name, {})
             users.pop(served, None)
@@ -60,7 +67,7 @@ class Ensembles:
                 self._users.pop(name, None)
 
     def on_model_changed(self, name: str) -> None:
-        """A version of this model has changed its state."""
+        """Update the ensembles that use a model after a version of it has changed its state."""
         for served in list(self._users.get(name, ())):
             if isinstance(served.runtime, EnsembleVersion):
                 served.runtime.forget_models()
@@ -74,11 +81,11 @@ class Ensembles:
                 await served.runtime.idle()
 
     def find_model(self, step: Step) -> QueuedRequests:
-        """The version that runs a step now: a ready one, else one that is being unloaded."""
+        """Return the version that runs a step now: a ready one, or one that is being unloaded."""
         model = self._catalogue.model(step.model)
         versions = [] if model is None else _eligible_versions(model, step.version)
-        running = [each for each in versions if each.runtime is not None]
-        ready = [each for each in running if each.life.state is VersionState.READY]
+        running = [served for served in versions if served.runtime is not None]
+        ready = [served for served in running if served.life.state is VersionState.READY]
         if ready or running:
             latest = max(ready or running, key=lambda served: served.number)
             assert latest.runtime is not None, "chosen for its runtime"
@@ -111,27 +118,30 @@ class Ensembles:
             self.on_model_changed(served.name)
 
     def _standing(self, served: ServedVersion) -> LoadStatus | None:
-        """How far its load has come; None: models of its steps wait for executors.
+        """Return how far an ensemble's load has come; `None` if models of steps wait for executors.
 
         Raises:
-            NereidError: it cannot be served with its models as they are.
+            NereidError: the ensemble cannot be served with its models as they are.
         """
         needed = self._step_versions(served)
         waiting = [model for model, ready in needed if ready is None]
         if waiting:
-            lives = [each.life for model in waiting for each in model.versions.values()]
+            lives = [version.life for model in waiting for version in model.versions.values()]
             return LoadStatus.LOADING if any(life.loading for life in lives) else None
-        ready = [each for _, each in needed if each is not None]
+        ready = [version for _, version in needed if version is not None]
         configs = {
-            each.name: each.runtime.config.proto for each in ready if each.runtime is not None
+            version.name: version.runtime.config.proto
+            for version in ready
+            if version.runtime is not None
         }
         check_step_requests(served.name, self._step_requests(served, {}))
         _set_decoupled(served, decoupled=check_steps(served.draft, configs))
-        _set_revision(served, [each.runtime.revision for each in ready if each.runtime is not None])
-        return LoadStatus.UP if all(each.life.up for each in ready) else None
+        revisions = [version.runtime.revision for version in ready if version.runtime is not None]
+        _set_revision(served, revisions)
+        return LoadStatus.UP if all(version.life.up for version in ready) else None
 
     def _step_requests(self, served: ServedVersion, known: dict[ServedVersion, int]) -> int:
-        """Return how many requests one of an ensemble makes; those of models are no ensembles'."""
+        """Return how many step requests one request makes: none for a model that is no ensemble."""
         if not is_ensemble(served.draft):
             return 0
         if served not in known:
@@ -142,7 +152,7 @@ class Ensembles:
     def _step_versions(
         self, served: ServedVersion
     ) -> list[tuple[ServedModel, ServedVersion | None]]:
-        """The models of its steps, each with the version that would run it; None while it loads."""
+        """Return each step's model and the version that would run it, `None` while it loads."""
         name, steps = served.name, served.draft.ensemble_scheduling.step
         models = {name: self._catalogue.model(name) for name in step_models(served.draft)}
         missing = [step for step, model in models.items() if model is None or model.reason]
@@ -159,30 +169,32 @@ class Ensembles:
 
 
 def _eligible_versions(model: ServedModel, number: int) -> list[ServedVersion]:
-    """The versions that a step may run on."""
-    return [each for each in model.versions.values() if number <= 0 or each.number == number]
+    """Return the versions of a model on which a step may run."""
+    return [
+        version for version in model.versions.values() if number <= 0 or version.number == number
+    ]
 
 
 def _ready_version(ensemble: str, model: ServedModel, number: int) -> ServedVersion | None:
     eligible = _eligible_versions(model, number)
-    ready = [each for each in eligible if each.life.state is VersionState.READY]
+    ready = [version for version in eligible if version.life.state is VersionState.READY]
     if ready:
         return max(ready, key=lambda served: served.number)
-    if any(each.life.state in _PENDING for each in eligible):
+    if any(version.life.state in _PENDING for version in eligible):
         return None
     start = f"ensemble '{ensemble}' depends on '{model.name}'"
     versions = model.versions.values()
-    if any(each.life.state is VersionState.READY for each in versions):
+    if any(version.life.state is VersionState.READY for version in versions):
         raise InvalidArgument(f"{start} whose required version {number} is not loaded.")
-    if all(each.life.unload_begun or each.life.unloaded for each in versions):
+    if all(version.life.unload_begun or version.life.unloaded for version in versions):
         raise _StepUnloaded(f"{start}, which is unloaded")
     raise InvalidArgument(f"{start} which {_failure_text(model.name, versions)}")
 
 
 def _failure_text(name: str, versions: Iterable[ServedVersion]) -> str:
-    """Why no version of a model is loaded."""
-    lives = [(each.number, each.life) for each in versions]
-    if any(is_ensemble(each.draft) for each in versions):
+    """Return the reason why no version of a model is loaded."""
+    lives = [(version.number, version.life) for version in versions]
+    if any(is_ensemble(version.draft) for version in versions):
         reason = "; ".join(life.reason for _, life in lives)
         return f"is not valid. Model '{name}' failed with error: {reason}"
     errors = (
@@ -192,7 +204,7 @@ def _failure_text(name: str, versions: Iterable[ServedVersion]) -> str:
 
 
 def _set_decoupled(served: ServedVersion, *, decoupled: bool) -> None:
-    """An ensemble is decoupled if a model of its steps is; clients see that in its config."""
+    """Make an ensemble decoupled if a model of its steps is; clients see that in its config."""
     runtime = served.runtime
     assert runtime is not None, "an ensemble in service without a runtime"
     config = runtime.config.proto
@@ -205,7 +217,7 @@ def _set_decoupled(served: ServedVersion, *, decoupled: bool) -> None:
 
 
 def _set_revision(served: ServedVersion, step_revisions: Iterable[bytes]) -> None:
-    """An ensemble's revision covers its own files and the revisions of its steps' models."""
+    """Set a revision that covers an ensemble's own files and its steps' models."""
     runtime = served.runtime
     assert runtime is not None, "an ensemble in service without a runtime"
     digest = served.file_digest + b"".join(step_revisions)

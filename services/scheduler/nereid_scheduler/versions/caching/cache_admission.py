@@ -1,7 +1,8 @@
-"""Which responses may enter a cache of bounded size.
+"""Decides which responses may enter a cache of bounded size.
 
-While it has space, all. Once it is full, one whose key missed before, within the last so many
-misses: responses that are asked for once evict nothing, however many a client asks for. Pure.
+While the cache has space, all may enter. Once it is full, only a response may enter whose key has
+missed before, within a number of recent misses: responses that are requested once evict nothing,
+however many of them a client requests. It is pure and knows no link.
 """
 
 from __future__ import annotations
@@ -11,27 +12,27 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nereid.core.wire.cache_messages import CacheUsage
 
-# Of one generation of misses; two are kept, about 2 MB in all.
+# Limit for one generation of misses; two are kept, about 2 MB in all.
 _MAX_MISSES: Final = 16384
 
 
 class CacheAdmission:
-    """Remembers the misses that a full cache did not keep."""
+    """Remember the misses that a full cache did not keep."""
 
     def __init__(self, max_misses: int = _MAX_MISSES) -> None:
         self._max_misses = max_misses
-        # Hashes of keys: no client chooses these, so a collision admits one too early at worst.
+        # Hashes of keys. No client chooses them, so that a collision at worst admits one too early.
         self._misses: set[int] = set()
         self._earlier_misses: set[int] = set()
-        # The cache's last report, and what was admitted since.
+        # Last report of the cache, and the bytes that have been admitted since.
         self._usage: CacheUsage | None = None
         self._admitted_bytes = 0
 
     def admit(self, key: bytes, size_bytes: int, usage: CacheUsage) -> bool:
-        """Whether to store this response. usage: the cache's last report."""
+        """Return whether to store this response; `usage` is the cache's last report."""
         capacity_bytes = usage.capacity_bytes
         if not capacity_bytes:
-            # Not reported yet, or Redis, which has a policy of its own.
+            # The capacity is not reported yet, or the store is Redis with a policy of its own.
             return True
         if size_bytes > capacity_bytes:
             return False

@@ -1,8 +1,16 @@
-"""The scheduler's end of the link to the cache.
+"""Scheduler's end of the link to the cache.
 
-A lookup without a result in time is a miss, and so is every lookup while the link is down or too
-many are pending, and every value that this mesh did not store under its key. Nothing here raises or
-waits. Knows keys and bytes, no model.
+    state of a lookup   event                                          result
+    (new)               the link is down, or too many are pending      a miss at once, counted as a
+                                                                       failure
+    pending             the cache returns a value with a valid tag,    a hit
+                        or one from this process's memory
+    pending             the cache has no value                         a miss
+    pending             the value's tag is wrong: this mesh did not    a miss, counted as a failure
+                        store it under its key
+    pending             the time is over, or the link breaks           a miss, counted as a failure
+
+Nothing here raises or waits. It knows keys and bytes, no model.
 """
 
 from __future__ import annotations
@@ -36,7 +44,7 @@ if TYPE_CHECKING:
     from nereid.rpc import Channel
     from nereid_scheduler.versions.caching.cache_secrets import CacheSecrets
 
-    # None: a miss.
+    # A miss is reported as `None`.
     OnResult = Callable[[bytes | None], None]
 
 _log = logging.getLogger(__name__)
@@ -50,7 +58,7 @@ _LOG_INTERVAL_S: Final = 60.0
 
 
 class CacheLink(Protocol):
-    """A link (nereid.rpc.Link) to the cache."""
+    """Link (nereid.rpc.Link) to the cache."""
 
     up: bool
     on_items: Callable[[list[CacheReply]], None]
@@ -59,7 +67,7 @@ class CacheLink(Protocol):
 
     @property
     def pending(self) -> int:
-        """How many items are not yet written to the stream."""
+        """Number of items that are not yet written to the stream."""
 
     def send(self, item: CacheRequest) -> None:
         """Send an item, together with the others of this loop turn."""
@@ -69,7 +77,7 @@ class CacheLink(Protocol):
 
 
 class _Codec:
-    """The scheduler's end of the Exchange link: lookups and stores out, results in."""
+    """Codec of the scheduler's end of the Exchange link: lookups and stores out, results in."""
 
     def __init__(self) -> None:
         out = CacheRequestCodec()
@@ -78,14 +86,14 @@ class _Codec:
 
 
 def dial_cache(channel: Channel) -> CacheLink:
-    """A link over a channel; it reconnects for as long as it is open."""
+    """Return a link over a channel; it reconnects for as long as it is open."""
     return dial_link(
         channel, EXCHANGE_PATH, _Codec(), on_items=_ignore, on_up=_nothing, on_down=_nothing
     )
 
 
 class CacheClient:
-    """The owner of the link and of the pending lookups."""
+    """Own the link and the pending lookups."""
 
     def __init__(
         self,
@@ -96,37 +104,37 @@ class CacheClient:
         *,
         in_this_process: bool = False,
     ) -> None:
-        """in_this_process: the store is the memory of this process, and its values need no tags."""
+        """Use `link`. Values of a store in this process's own memory need no tags."""
         self._link = link
         self.secrets = secrets
         self._seal = None if in_this_process else ValueSeal(secrets.value_key)
         self._timeout_s = timeout_s
         self._max_unsent_bytes = max_unsent_bytes
         self._loop = asyncio.get_running_loop()
-        # By number, oldest first: when each times out, its key and its callback.
+        # Lookups by number, oldest first: time limit, key and callback of each.
         self._lookups: dict[int, tuple[float, bytes, OnResult]] = {}
         self._last_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._unsent_bytes = 0
-        # For large digests and tags. The loop's own threads may all be busy reading models.
+        # Threads for large digests and tags. The loop's own threads may all be busy reading models.
         self.threads = ThreadPoolExecutor(_THREADS, "digest")
-        # The cache's last report.
+        # Last report of the cache.
         self.usage = CacheUsage()
-        # What caches before it had counted: counters that were shown do not fall.
+        # Counts of earlier caches, so that counters that were shown do not fall.
         self._earlier = CacheUsage()
         self._admission = CacheAdmission()
         self.lookups = 0
         self.hits = 0
         # Lookups without a result or with a wrong tag, and stores that were not sent.
         self.failures = 0
-        # Values with a wrong tag, and when the next may be logged.
+        # Values with a wrong tag, and the time from which the next one may be logged.
         self._refused = 0
         self._log_due_s = 0.0
         link.on_items = self._on_items
         link.on_down = self._on_down
 
     def lookup(self, key: bytes, on_result: OnResult, trace_context: bytes = b"") -> bool:
-        """Look a value up; on_result is called once, later. False: a miss at once, and no call."""
+        """Look a value up; return False for a miss at once, else call `on_result` once, later."""
         self.lookups += 1
         if not self._link.up or len(self._lookups) >= _MAX_PENDING or not self._timeout_s:
             self.failures += 1
@@ -151,17 +159,17 @@ class CacheClient:
             self.failures += 1
 
     def can_send(self, size_bytes: int) -> bool:
-        """Whether a value of this size can be sent now."""
+        """Return whether a value of this size can be sent now."""
         if not self._link.pending:
             self._unsent_bytes = 0
         return self._link.up and self._unsent_bytes + size_bytes <= self._max_unsent_bytes
 
     def admits(self, key: bytes, size_bytes: int) -> bool:
-        """Whether the cache is to keep a response of this size. Ask once for each."""
+        """Return whether the cache is to keep a response of this size. Ask once for each."""
         return self._admission.admit(key, size_bytes, self.usage)
 
     def usage_message(self) -> pb.CacheUsage:
-        """The cache's last report, and the failures on the way to it."""
+        """Return the cache's last report, with the failures on the way to it."""
         usage = replace(self.usage)
         usage.add_counts(self._earlier)
         message = usage.to_proto()
@@ -169,7 +177,7 @@ class CacheClient:
         return message
 
     def close(self) -> None:
-        """Close the link; pending lookups are misses."""
+        """Close the link; pending lookups become misses."""
         self.threads.shutdown(wait=False, cancel_futures=True)
         self._link.close()
         self._on_down()
@@ -178,7 +186,7 @@ class CacheClient:
         for item in items:
             if isinstance(item, LookupResult):
                 lookup = self._lookups.pop(item.id, None)
-                # None: it has timed out.
+                # An unknown lookup has timed out.
                 if lookup is not None:
                     self._on_value(lookup[1], lookup[2], item.value)
             else:
@@ -211,7 +219,7 @@ class CacheClient:
             self.failures += 1
 
     def _run(self, work: Callable[[], bytes | None], size_bytes: int, on_done: OnResult) -> None:
-        """Call on_done with what work returns, now or, for large values, once a thread has."""
+        """Call `on_done` with the result of `work`, now or, for large values, after a thread."""
         if size_bytes <= _LARGE_VALUE_BYTES:
             on_done(work())
             return
@@ -257,7 +265,7 @@ class CacheClient:
 
 
 def _report_result(on_done: OnResult, future: asyncio.Future[bytes | None]) -> None:
-    # Closing the client cancels it.
+    # Closing the client cancels the future.
     if future.cancelled() or future.exception() is not None:
         on_done(None)
     else:
@@ -265,7 +273,7 @@ def _report_result(on_done: OnResult, future: asyncio.Future[bytes | None]) -> N
 
 
 def _report(on_result: OnResult, value: bytes | None) -> None:
-    """Call one callback; that it raises must not affect the others."""
+    """Call one callback; its exception must not affect the others."""
     try:
         on_result(value)
     except Exception:

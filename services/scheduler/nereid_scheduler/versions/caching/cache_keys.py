@@ -1,9 +1,9 @@
-"""The key of a request in the response cache: the version's scope, the request's digest, and the
-outputs that it asks for.
+"""Makes keys of requests in the response cache.
 
-Requests from gateways bring their digest; those of models and of ensembles' steps are digested
-here. All parts are keyed digests of fixed length: nothing of a client's text is in a key, and no
-two requests have one unless their responses are interchangeable. Tensors are opaque bytes.
+A key consists of the version's scope, the request's digest, and the outputs that it asks for.
+Requests from gateways bring their digest; requests of models and of ensembles' steps are digested
+here. All parts are keyed digests of fixed length: a key has nothing of a client's text, and two
+requests have the same key only if their responses are interchangeable. Tensors are opaque bytes.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ _LARGE_BYTES: Final = 256 << 10
 
 
 class CacheKeys:
-    """The keys of the requests to one model version."""
+    """Make the keys of requests to one model version."""
 
     def __init__(
         self, outputs: Iterable[str], secrets: CacheSecrets, max_heads: int = _MAX_HEADS
     ) -> None:
-        """outputs: all that the model has."""
+        """Use `outputs`, which are all that the model has."""
         self._outputs = frozenset(outputs)
         self._secrets = secrets
-        # By head: its layout, and the key's suffix for the outputs that it asks for.
+        # Layout of each head, and the key's suffix for the outputs that it asks for.
         self._heads = BoundedCache[bytes, tuple[Layout, bytes]](max_heads, _MAX_HEAD_BYTES)
 
     def scope(self, name: str, number: int, revision: bytes) -> bytes:
-        """What precedes the keys of a version while its files have this revision."""
+        """Return the prefix of a version's keys while its files have this revision."""
         parts = (b"scope", name.encode(), b"%d" % number, revision)
         return digest_of_parts(self._secrets.name_key, *parts)
 
     def key(self, request: InferRequest) -> bytes:
-        """The key of a valid request in its scope; empty: this process cannot read its data."""
+        """Return a valid request's key in its scope; empty if this process cannot read its data."""
         layout, outputs = self._heads.get(request.head) or self._read_head(request.head)
         # A gateway of another release may send something else.
         if len(request.digest) != DIGEST_BYTES:
@@ -58,8 +58,10 @@ class CacheKeys:
         return request.digest + outputs if request.digest else b""
 
     def large_digest(self, request: InferRequest) -> Callable[[], bytes] | None:
-        """Computes the digest of a large request without one, for a thread; its result may be
-        empty as key()'s. None: key() is fast enough.
+        """Return a function for a thread that computes the digest of a large request.
+
+        Its result may be empty like that of `key`. Returns `None` if `key` is fast enough, or if
+        the request has a digest.
         """
         if (
             len(request.digest) == DIGEST_BYTES
@@ -75,7 +77,7 @@ class CacheKeys:
         return self._heads.remember(head, (layout, self._output_key(message.outputs)))
 
     def _output_key(self, outputs: Sequence[Output]) -> bytes:
-        """Empty for all outputs without parameters, named or not."""
+        """Return the key of the outputs; empty for all outputs without parameters, named or not."""
         if not any(output.parameters for output in outputs):
             names = sorted({output.name for output in outputs})
             if not names or self._outputs.issubset(names):
@@ -92,9 +94,11 @@ class CacheKeys:
 def _digest(
     layout: Layout, parameters: dict[str, Parameter] | None, payloads: Iterable[Payload]
 ) -> bytes:
-    """Empty: this process cannot read the data."""
+    """Return the digest of a request; empty if this process cannot read the data."""
     try:
-        data = [view(each) if isinstance(each, SharedMemory) else each for each in payloads]
+        data = [
+            view(payload) if isinstance(payload, SharedMemory) else payload for payload in payloads
+        ]
     except SegmentLostError:
         return b""
     return digest(layout, parameters, data)

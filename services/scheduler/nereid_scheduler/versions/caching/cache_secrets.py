@@ -1,9 +1,9 @@
-"""The mesh's secrets for its response cache.
+"""Secrets of the mesh for its response cache.
 
-All derive from one seed: whoever chooses inputs must not know which digests they have, and whoever
-can write to the cache's store must not be able to make a value that is accepted. With a mesh token
-the seed derives from it, and so is the same for all schedulers and after restarts; without one it
-is random, and a scheduler finds what it stored itself since its start, nothing else.
+All derive from one seed: a client that chooses inputs must not know their digests, and a process
+that can write to the cache's store must not be able to make a value that is accepted. With a mesh
+token the seed derives from it, so that it is the same for all schedulers and after restarts.
+Without a token it is random, and a scheduler finds only what it has stored itself since its start.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ _VALUE_CONTEXT: Final = "nereid 2026-11 response cache: tags of values"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CacheSecrets:
-    """Keys, each for one purpose; none of them gives away another or the seed."""
+    """Keys, each for one purpose; none of them reveals another one or the seed."""
 
-    # The gateways get this one alone.
+    # The gateways get only this key.
     request_key: bytes
     name_key: bytes
     value_key: bytes
 
 
 def cache_seed(scheduler_key: bytes) -> bytes:
-    """The seed that schedulers share which have this key, from the mesh's token; empty: without a
-    token, a random one.
+    """Return the seed that schedulers with this key, from the mesh's token, share.
+
+    An empty key means that there is no token; the seed is random then.
     """
     if not scheduler_key:
         return secrets.token_bytes(KEY_BYTES)
@@ -43,7 +44,7 @@ def cache_seed(scheduler_key: bytes) -> bytes:
 
 
 def cache_secrets(seed: bytes) -> CacheSecrets:
-    """The keys that derive from a seed (see cache_seed)."""
+    """Return the keys that derive from a seed (see `cache_seed`)."""
     return CacheSecrets(
         request_key=_derive(seed, _REQUEST_CONTEXT),
         name_key=_derive(seed, _NAME_CONTEXT),

@@ -1,8 +1,8 @@
-"""Responses as the cache keeps them: inline, and tagged where others could write to its store.
+"""Encodes responses for the cache: inline, and tagged where others could write to its store.
 
-A value may lie in a Redis that more than the mesh can write to. So it is believed only with a tag
-that nobody else can make, bound to its key, and it has no field in which a reference to shared
-memory could come back.
+A value may be in a Redis to which more than the mesh can write. Therefore it is accepted only with
+a tag that nobody else can make, bound to its key, and it has no field in which a reference to
+shared memory could come back. The module knows no link and no request.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _TAG_BYTES: Final = 16
-# Of pb.CachedResponse's fields 11 and 12.
+# Tags of fields 11 and 12 of pb.CachedResponse.
 _HEAD_TAG: Final = b"\x5a"
 _PAYLOAD_TAG: Final = b"\x62"
 
 
 def write_cached(response: InferResponse) -> bytes | None:
-    """The value of a response; None: it is an error, or not inline, and cannot be kept."""
+    """Return the value of a response; `None` if it is an error or not inline."""
     payloads = response.payloads
     if response.error is not None or not _inline(payloads):
         return None
-    # By hand: the library would copy the payloads twice more.
+    # Written by hand: the library would copy the payloads twice more.
     parts = [_HEAD_TAG, encode_varint(len(response.head)), response.head]
     for payload in payloads:
         parts += _PAYLOAD_TAG, encode_varint(len(payload)), payload
@@ -46,7 +46,7 @@ def write_cached(response: InferResponse) -> bytes | None:
 
 
 def read_cached(value: bytes) -> InferResponse | None:
-    """The response in a value, without an id; None: it is no response, which counts as a miss."""
+    """Return the response in a value, without an id; `None` (a miss) if it is no response."""
     try:
         message = pb.CachedResponse.FromString(value)
     except DecodeError:
@@ -58,17 +58,17 @@ def read_cached(value: bytes) -> InferResponse | None:
 
 
 class ValueSeal:
-    """Tags values on their way out, and checks the tags of those that come back."""
+    """Tag values on their way out, and check the tags of values that come back."""
 
     def __init__(self, key: bytes) -> None:
         self._base = blake3(key=key)
 
     def seal(self, key: bytes, value: bytes) -> bytes:
-        """A value with the tag that binds it to its key in the store."""
+        """Return a value with the tag that binds it to its key in the store."""
         return self._tag(key, value) + value
 
     def open(self, key: bytes, sealed: bytes) -> bytes | None:
-        """The value; None: this mesh did not store it under this key."""
+        """Return the value, or `None` if this mesh did not store it under this key."""
         value = sealed[_TAG_BYTES:]
         if not hmac.compare_digest(sealed[:_TAG_BYTES], self._tag(key, value)):
             return None

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from nereid.rpc import Channel
     from nereid_scheduler.versions.caching.cache_client import CacheLink
 
-# How long sequences whose executor was lost wait for their snapshots.
+# Time that sequences whose executor was lost wait for their snapshots.
 _SNAPSHOT_TIMEOUT_S: Final = 10.0
 
 
 class MeshCache:
-    """responses and snapshots: None if there is no cache. Requests do not wait for snapshots, which
-    may therefore take longer.
+    """Clients of the cache for responses and for snapshots; both are `None` without a cache.
+
+    Requests do not wait for snapshots, so snapshots may take longer.
     """
 
     def __init__(
@@ -33,11 +34,14 @@ class MeshCache:
         *,
         in_this_process: bool,
     ) -> None:
-        """Open the links.
+        """Connect to the cache, if there is one.
 
-        secret: of the mesh, empty without a mesh token. timeout_ms: of a lookup of a response.
-        channel: to a cache elsewhere. open_link: to a cache in this process. in_this_process: the
-        cache keeps its values in this process' memory and not in Redis.
+        Args:
+            secret: The mesh's secret for responses, empty without a mesh token.
+            timeout_ms: How long a lookup of a response may take.
+            channel: Channel to a cache in another process.
+            open_link: Opens a link to a cache in this process.
+            in_this_process: The cache keeps its values in this process's memory, not in Redis.
         """
         self.channel = channel
         self.responses: CacheClient | None = None
@@ -52,11 +56,11 @@ class MeshCache:
             self.snapshots = open_client(open_link(), timeout_s=_SNAPSHOT_TIMEOUT_S)
 
     def usage(self) -> pb.CacheUsage | None:
-        """As the cache said last."""
+        """Return the last usage that the cache reported, or `None` without a cache."""
         return None if self.responses is None else self.responses.usage_message()
 
     async def close(self) -> None:
-        """End its streams."""
+        """End the cache's streams."""
         for client in (self.responses, self.snapshots):
             if client is not None:
                 client.close()

@@ -1,10 +1,10 @@
-"""A model version's requests on their way through the response cache: look up, run one of identical
-requests, store.
+"""Leads a model version's requests through the response cache: lookup, execution, store.
 
 A request is looked up before it is queued. Identical requests that come meanwhile follow it and get
 its response, from the cache or from its execution. A large request first waits for a thread to
 compute its digest. Only responses without an error are shared or stored, and only under the
-revision of the model that computed them. Knows the queue by three methods of its version alone.
+revision of the model that computed them. The module knows the queue only by three methods of its
+version.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _now_ns = time.monotonic_ns
 
 
 class CachedVersion(Protocol):
-    """The model version, as far as its cache knows it."""
+    """Model version, as far as its cache knows it."""
 
     name: str
     config: ModelConfig
     statistics: ModelStatistics
-    # It responds by calling other models.
+    # The version responds by calling other models.
     asks_others: bool
 
     def enqueue(self, entry: Entry, now_ns: int) -> None:
-        """Queue an entry; raises Unavailable when the queue is full."""
+        """Queue an entry; raise Unavailable when the queue is full."""
 
     def finish(self, entry: Entry, response: InferResponse) -> None:
         """Send the response to an entry that was not queued."""
@@ -59,17 +59,17 @@ class CachedVersion(Protocol):
 
 
 class CacheScope(NamedTuple):
-    """One revision of a version: the prefix of its keys, and its revision."""
+    """One revision of a version, with the prefix of its keys."""
 
     prefix: bytes
     revision: bytes
 
 
 class ResponseCache:
-    """The requests of one model version that may get a cached response."""
+    """Handle the requests of one model version that may get a cached response."""
 
     def __init__(self, version: CachedVersion, client: CacheClient, max_waiting: int) -> None:
-        """max_waiting 0: any number."""
+        """Let at most `max_waiting` entries wait; 0 means any number."""
         self._version = version
         self._client = client
         self._max_waiting = max_waiting
@@ -77,12 +77,13 @@ class ResponseCache:
         self._flights = SingleFlight["Entry"]()
         self._keys = CacheKeys((spec.name for spec in version.config.outputs), client.secrets)
         self._loop = asyncio.get_running_loop()
-        # None: no instance is loaded yet, so the revision is not known.
+        # `None` until an instance is loaded, since the revision is not known before.
         self._scope: CacheScope | None = None
 
     def set_revision(self, number: int, revision: bytes | None) -> None:
-        """The version's files have changed: entries of the old revision are not found any more.
-        None: its responses cannot be cached.
+        """Set the revision of the version's files; entries of the old one are not found any more.
+
+        With `None` its responses cannot be cached.
         """
         if revision is None:
             self._scope = None
@@ -96,7 +97,7 @@ class ResponseCache:
         """Look an entry up, or queue it.
 
         Raises:
-            Unavailable: too many are waiting, or the queue is full.
+            Unavailable: too many entries are waiting, or the queue is full.
         """
         scope, request = self._scope, entry.request
         large_digest = None if scope is None else self._keys.large_digest(request)
@@ -170,12 +171,12 @@ class ResponseCache:
         # A request must not follow one that may wait longer than itself.
         identity: tuple[Hashable, ...] = (scope.prefix + key, entry.level, entry.request.timeout_us)
         if entry.request.caller and self._version.asks_others:
-            # Nor one that may, by way of other models, wait for the very model that asks.
+            # A model's request must not follow one that may wait, through other models, for it.
             identity = (*identity, entry)
         return self._flights.join(identity, entry)
 
     def _send_lookup(self, entry: Entry, flight: Flight[Entry]) -> bool:
-        """False: the cache cannot be asked now."""
+        """Send the lookup; return False if the cache cannot be asked now."""
         assert entry.cache_lookup is not None, "a lookup for an entry without one"
         context = b"" if entry.trace is None else entry.trace.begin_lookup()
         on_result = partial(self._on_result, flight)
@@ -184,7 +185,7 @@ class ResponseCache:
     def _on_result(self, flight: Flight[Entry], value: bytes | None) -> None:
         lookup = flight.leader.cache_lookup
         if lookup is None:
-            return  # all its members were cancelled
+            return  # All members of the flight were cancelled.
         now_ns = _now_ns()
         response = None if value is None else read_cached(value)
         if response is None:
@@ -194,7 +195,7 @@ class ResponseCache:
             self._send_hits(members, response, lookup.revision, now_ns)
 
     def _enqueue_leader(self, entry: Entry, lookup: CacheLookup, now_ns: int) -> None:
-        """The lookup was a miss: queue the leader, while its followers wait."""
+        """Queue the leader after a miss, while its followers wait."""
         if entry.trace is not None:
             entry.trace.end_lookup(entry.received_ns, now_ns, hit=False)
         try:
@@ -224,20 +225,20 @@ class ResponseCache:
     # ---- the end
 
     def needs_inline(self, lookup: CacheLookup, response: InferResponse) -> bool:
-        """Whether a response will be shared or stored, and so must not be in a segment."""
+        """Return whether a response will be shared or stored, and so must not be in a segment."""
         size_bytes = sum(map(payload_bytes, response.payloads))
         lookup.admitted = self._client.admits(lookup.key, size_bytes)
         stored = lookup.admitted and self._client.can_send(size_bytes)
         return stored or bool(lookup.flight.followers)
 
     def end_entry(self, entry: Entry, response: InferResponse | None) -> None:
-        """An entry with a lookup has had its response, or, without one, was cancelled."""
+        """End the lookup of an entry that has had its response or, without one, was cancelled."""
         lookup, entry.cache_lookup = entry.cache_lookup, None
         assert lookup is not None, "an entry without a lookup"
         was_waiting = lookup.waiting
         self._end_wait(lookup)
         if was_waiting and entry.trace is not None and entry.trace.lookup:
-            # Cancelled during the lookup, of which the cache records a span in any case.
+            # The entry was cancelled during the lookup, of which the cache records a span anyway.
             entry.trace.end_lookup(entry.received_ns, _now_ns(), hit=False)
         flight = lookup.flight
         if entry is not flight.leader:
@@ -251,7 +252,7 @@ class ResponseCache:
         elif (
             response.error is not None and entry.retries and response.error.code == Unavailable.code
         ):
-            # Instances were lost executing it, again and again: its followers would lose more.
+            # Instances were lost executing it again and again: its followers would lose more.
             now_ns = _now_ns()
             for follower in self._flights.land(flight):
                 error = Unavailable(response.error.message, accepted=True)
@@ -260,14 +261,14 @@ class ResponseCache:
             self._enqueue_followers(flight)
         else:
             if response.segment_name:
-                # It is not inline, so that followers since needs_inline() cannot have it either.
+                # The response is not inline, so followers since needs_inline() cannot have it.
                 self._enqueue_followers(flight)
             elif followers := self._flights.land(flight):
                 self._send_hits(followers, response, entry.revision, _now_ns())
             self._store(entry, lookup, response)
 
     def _enqueue_followers(self, flight: Flight[Entry]) -> None:
-        """The leader failed: the followers run, in a batch rather than one after the other."""
+        """Queue the followers of a failed leader, in a batch rather than one after the other."""
         now_ns = _now_ns()
         for entry in self._flights.land(flight):
             if entry.cache_lookup is not None:
@@ -298,7 +299,7 @@ class ResponseCache:
         size_bytes = sum(map(payload_bytes, response.payloads))
         valid = lookup.admitted and entry.revision == lookup.revision
         if valid and not self._client.can_send(size_bytes):
-            # Before serialising it in vain.
+            # Checked here, so that it is not serialised in vain.
             self._client.failures += 1
         elif valid and (value := write_cached(response)) is not None:
             context = b"" if entry.trace is None else entry.trace.lookup

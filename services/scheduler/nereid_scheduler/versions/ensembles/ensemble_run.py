@@ -1,6 +1,6 @@
-"""The state of one request to an ensemble while its steps run.
+"""State of one request to an ensemble while its steps run.
 
-Records what was called and what came back; EnsembleVersion acts on it.
+It records what was called and what came back; EnsembleVersion acts on it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class EnsembleRun:
-    """One attempt at a request; if tensors are lost with an executor, there is another.
+    """One attempt at a request; if tensors are lost with an executor, there is another attempt.
 
-    calls: the open calls, each with its entry in the queue of the step's model.
-    leases: segments that have not been released.
+    `calls` has the open calls, each with its entry in the queue of the step's model. `leases` are
+    the segments that have not been released.
     """
 
     __slots__ = (
@@ -64,20 +64,21 @@ class EnsembleRun:
         self.started_ns = started_ns
         self.responses_sent = 0
         self.last_response_ns = started_ns
-        # The client cannot keep up; and the calls that the steps after them cannot keep up with.
+        # `paused`: the client cannot keep up.
+        # `throttled`: calls that later steps cannot keep up with.
         self.paused = False
         self.throttled: set[StepCall[Tensor]] = set()
-        # A step was executed by an instance of another revision than its model has now.
+        # Set if an instance of another revision than its model has now executed a step.
         self.stale = False
-        # In a sequence; and whether a step has stated another for the steps behind it.
+        # Place in a sequence. `moved`: a step has stated another place for the steps behind it.
         self.place = place_of(self.entry.request.parameters)
         self.moved = False
-        # Where the time went of the steps that led to the last response of a step, one after the
-        # other; and, by the calls that those responses led to, to each of them. Only of requests
-        # that want to know it.
+        # `path` has the times of the steps that led to the last response of a step, one after the
+        # other. `paths` has the same for each open call, up to the responses that led to it. Both
+        # are kept only for requests that ask for timings.
         self.path: RequestTimings | None = None
         self.paths: dict[StepCall[Tensor], RequestTimings | None] = {}
-        # Sums over the steps: input, infer, output.
+        # Sums over the steps, in nanoseconds: input, infer, output.
         self.compute_ns = (0, 0, 0)
         trace = self.entry.trace
         context = self.entry.request.trace_context
@@ -86,7 +87,7 @@ class EnsembleRun:
     def place_outputs(
         self, entry: Entry, outputs: dict[str, Tensor], stated: StatedPlace | None
     ) -> dict[str, Tensor]:
-        """The outputs of a step, with the place of the steps behind it. entry: of the step."""
+        """Return the outputs of a step's `entry`, with the place of the steps behind it."""
         own = place_of(entry.request.parameters) if self.moved else self.place
         place = own if stated is None else stated.behind(own)
         if not self.moved and place == self.place:
@@ -95,7 +96,7 @@ class EnsembleRun:
         return {name: tensor._replace(place=place) for name, tensor in outputs.items()}
 
     def place_behind(self, tensors: Iterable[Tensor | None]) -> SequencePlace:
-        """The place of what reads these tensors; where they differ, the first one's."""
+        """Return the place of a step that reads these tensors; the first one's if they differ."""
         if self.moved:
             for tensor in tensors:
                 if tensor is not None and tensor.place is not None:
@@ -105,7 +106,7 @@ class EnsembleRun:
     def on_response(
         self, call: StepCall[Tensor], response: InferResponse
     ) -> tuple[StepHeads, Entry]:
-        """A call has responded, with its last response or another."""
+        """Record a call's response, which may be its last; return the call's heads and entry."""
         called = self.calls[call]
         if not response.more:
             del self.calls[call]
@@ -114,8 +115,9 @@ class EnsembleRun:
         return called
 
     def _record_timings(self, call: StepCall[Tensor], response: InferResponse) -> None:
-        """What comes next has waited for this call, and for what the call has waited for. Only the
-        last response to a call says where its time went.
+        """Record what the next step has waited for: this call, and what this call has waited for.
+
+        Only the last response to a call has the call's times.
         """
         if response.more:
             self.path = self.paths.get(call)
@@ -124,7 +126,7 @@ class EnsembleRun:
         self.path = path if response.timings is None else combined(path, response.timings)
 
     def record_step(self, entry: Entry, revision: bytes) -> None:
-        """A step was executed, or found in the cache; its model has this revision now."""
+        """Record that a step was executed or found in the cache; its model now has `revision`."""
         execution = entry.execution
         if execution is None:
             self.stale = self.stale or entry.revision != revision

@@ -1,8 +1,22 @@
 """A version of an ensemble: its requests become requests to the models of its steps.
 
-Those go through the models' own queues, so that steps of many ensembles and requests of clients
-share batches. The graph decides which step runs when; this submits them. Tensors are passed on as
-they are, unread.
+The steps' requests go through the models' own queues, so that steps of many ensembles and requests
+of clients share batches. The graph decides which step runs when; this module submits the steps.
+Tensors are passed on unread. Each request has a run:
+
+    state     event                                            next state
+    running   a step responds, and the graph names actions     running: steps are called, and a
+                                                               decoupled ensemble responds
+    running   the last call has ended, with a response         finished
+    running   the last call has ended without a response       failed as a deadlock, or finished
+                                                               with an empty end if decoupled
+    running   a step fails                                     failed
+    running   tensors are lost with an executor                a new run; failed if a response was
+                                                               sent, retries are used up, or steps
+                                                               run at most once
+    running   the client cancels                               ended
+
+At the end of a run, however it comes, open calls are cancelled and segments are released.
 """
 
 from __future__ import annotations
@@ -54,7 +68,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.versions.version_context import VersionContext
     from nereid_scheduler.versions.waits.nested_calls import NestedCalls
 
-    # The version that runs a step now; raises NereidError if there is none.
+    # Returns the version that runs a step now; raises NereidError if there is none.
     FindModel = Callable[[Step], QueuedRequests]
 
 _log = logging.getLogger(__name__)
@@ -65,16 +79,16 @@ _DEADLOCK: Final = (
 _TENSORS_LOST: Final = "an executor was lost before its response was read"
 # A decoupled step waits while so many calls of one request's steps are open.
 _MAX_OPEN_CALLS: Final = 1024
-# Steps differ by the outputs that are requested, of which clients could ask for any combination.
+# Steps differ by the requested outputs, of which clients could ask for any combination.
 _MAX_STEPS: Final = 4096
 _CANCELS: Final = frozenset({Cancelled.code, DeadlineExceeded.code})
 _now_ns = time.monotonic_ns
 
 
 class EnsembleVersion(QueuedRequests):
-    """Its queue is empty at the end of each loop turn.
+    """Version of an ensemble. Its queue is empty at the end of each turn of the event loop.
 
-    With decoupled models among its steps, on_response is called for each of several responses.
+    With decoupled models among its steps, `on_response` is called for each of several responses.
     """
 
     asks_others = True
@@ -91,9 +105,17 @@ class EnsembleVersion(QueuedRequests):
         max_steps: int = _MAX_STEPS,
         max_heads: int = MAX_HEADS,
     ) -> None:
-        """nested_calls: finds deadlocks of requests that models make; None: none make any.
+        """Create a version of an ensemble, like a ModelVersion, with what ensembles need.
 
-        labels: of classes, by output. max_steps and max_heads bound what is remembered.
+        Args:
+            config: Configuration of the ensemble.
+            number: Number of the version.
+            context: Collaborators of every version.
+            find_model: Returns the version that runs a step.
+            nested_calls: Finds deadlocks of requests that models make; `None` if models make none.
+            labels: Labels of classes, by output.
+            max_steps: Limit for remembered steps.
+            max_heads: Limit for remembered heads of each kind.
         """
         limits = context.limits
         batcher = make_batcher(config, max_pending=limits.max_queue_size)
@@ -109,7 +131,7 @@ class EnsembleVersion(QueuedRequests):
         self._max_open_calls = configured or _MAX_OPEN_CALLS
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
-        """The entry's client cannot keep up with the responses, or it can again."""
+        """Pause or resume the steps when the client cannot keep up with responses, or can again."""
         run = self._runs.get(entry)
         if run is not None:
             run.paused = paused
@@ -117,7 +139,7 @@ class EnsembleVersion(QueuedRequests):
                 self._set_call_flow(run, call)
 
     def forget_models(self) -> None:
-        """Find the versions that run the steps anew: they may have changed."""
+        """Forget the versions that run the steps, since they may have changed."""
         self._steps.clear()
 
     def _cancel_execution(self, entry: Entry) -> None:
@@ -142,7 +164,7 @@ class EnsembleVersion(QueuedRequests):
         self._advance(run, run.graph.start(head.input_tensors(entry.request.payloads)))
 
     def _advance(self, run: EnsembleRun, actions: NextActions[Tensor]) -> None:
-        """Do what the graph says is next."""
+        """Carry out the actions that the graph returned."""
         # Steps of other requests, or several calls of this one, could share a batch.
         alone = len(self._runs) == 1 and len(actions.calls) == 1 and not self.config.decoupled
         try:
@@ -200,7 +222,7 @@ class EnsembleVersion(QueuedRequests):
         entry = heads.model.submit(request, on_response, at_once=at_once)
         run.calls[call] = heads, entry
         if request.caller and self._nested_calls is not None:
-            # A model that called the ensemble waits for its steps.
+            # A model that called the ensemble waits for the ensemble's steps.
             self._nested_calls.add_call(request, entry)
 
     # ---- from the steps to the response
@@ -233,17 +255,17 @@ class EnsembleVersion(QueuedRequests):
         if response.segment_name and outputs is not None:
             self._add_leases(run, outputs.values())
         if outputs is not None or not response.more:
-            # Otherwise it only announces that there may be several.
+            # Otherwise the response only announces that there may be several.
             self._advance(run, run.graph.on_response(call, outputs, last=not response.more))
         if self.config.decoupled:
             self._throttle_calls(run, call)
 
     def _build_response(self, run: EnsembleRun, outputs: Sequence[Tensor | None]) -> InferResponse:
-        """The response with these outputs; raises SegmentLostError."""
+        """Return the response with these outputs; may raise SegmentLostError."""
         tensors = run.head.response_tensors(outputs)
         head = self._heads.write_response(run.head, tensors, run.place_behind(outputs))
         response = InferResponse(0, head, [tensor.payload for tensor in tensors if tensor])
-        if any(isinstance(each, SharedMemory) for each in response.payloads):
+        if any(isinstance(payload, SharedMemory) for payload in response.payloads):
             self._pass_on_segment(run, response, [tensor for tensor in outputs if tensor])
         return response
 
@@ -274,7 +296,7 @@ class EnsembleVersion(QueuedRequests):
         self.end_entry(entry, response)
 
     def _timings_of(self, entry: Entry, response: InferResponse) -> RequestTimings:
-        """Of the steps that the response has waited for; those beside them do not count."""
+        """Return the times of steps that the response has waited for, without parallel ones."""
         run = self._runs.get(entry)
         if run is None:
             return super()._timings_of(entry, response)
@@ -297,15 +319,15 @@ class EnsembleVersion(QueuedRequests):
     # ---- flow control of decoupled steps
 
     def _throttle_calls(self, run: EnsembleRun, call: StepCall[Tensor]) -> None:
-        """A call has responded: pause those that the steps after them cannot keep up with."""
-        for each in (call, *call.ancestors()):
-            if each.open_below >= self._max_open_calls and each not in run.throttled:
-                run.throttled.add(each)
-            elif each in run.throttled and each.open_below <= self._max_open_calls // 2:
-                run.throttled.discard(each)
-            elif not run.paused or each is not call:
+        """Pause calls that later steps cannot keep up with, after `call` has responded."""
+        for source in (call, *call.ancestors()):
+            if source.open_below >= self._max_open_calls and source not in run.throttled:
+                run.throttled.add(source)
+            elif source in run.throttled and source.open_below <= self._max_open_calls // 2:
+                run.throttled.discard(source)
+            elif not run.paused or source is not call:
                 continue
-            self._set_call_flow(run, each)
+            self._set_call_flow(run, source)
 
     def _set_call_flow(self, run: EnsembleRun, call: StepCall[Tensor]) -> None:
         if call in run.calls:
@@ -325,19 +347,19 @@ class EnsembleVersion(QueuedRequests):
             self._cancel_run(run)
 
     def _cancel_run(self, run: EnsembleRun) -> None:
-        """Cancel its open calls and release its segments."""
+        """Cancel a run's open calls and release its segments."""
         if run.calls:
-            # In the next loop turn: a model may be about to respond to several of them right now.
+            # Cancel in the next loop turn: a model may be about to respond to several of them now.
             self._loop.call_soon(_cancel_calls, list(run.calls.values()))
-            # Calls refer to the run: without this the request stays in memory.
+            # Calls refer to the run; without this the request would stay in memory.
             run.calls.clear()
         if run.leases:
-            # Discarded, not reused: open steps may still read them.
+            # Segments are discarded, not reused: open steps may still read them.
             names = {lease.segment_name for lease in run.leases}
             self.segment_owners.return_segments(names, discard=True)
 
     def _has_lost_inputs(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> bool:
-        """Whether a step failed since its inputs were lost with an executor, and may be retried."""
+        """Return whether a step failed because its inputs were lost, and may be retried."""
         if run.responses_sent or run.entry.retries >= self.limits.max_retries:
             return False
         leases = {tensor.lease for tensor in tensors}
@@ -349,7 +371,7 @@ class EnsembleVersion(QueuedRequests):
         if run.responses_sent or entry.retries >= self.limits.max_retries:
             self._fail_run(run, Unavailable.code, _TENSORS_LOST)
             return
-        # Of any of the ensemble's requests: the steps that this one has called are not kept.
+        # This looks at the steps of all the ensemble's requests: the steps of one are not kept.
         if any(heads.model.config.at_most_once for heads in self._steps.values()):
             error = may_have_run(self.name, _TENSORS_LOST)
             self._fail_run(run, error.code, error.message, error.retry_after_ms)
@@ -367,7 +389,7 @@ class EnsembleVersion(QueuedRequests):
     # ---- tensors in executors' segments
 
     def _add_leases(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> None:
-        """A response's tensors lie in a segment, which is to be released after their last use."""
+        """Take leases of a response's tensors, which are released after their last use."""
         for tensor in tensors:
             lease = tensor.lease
             if lease is not None and lease not in run.leases:
@@ -378,9 +400,9 @@ class EnsembleVersion(QueuedRequests):
     def _release_tensors(
         self, run: EnsembleRun, tensors: Iterable[Tensor], *, in_use: bool = False
     ) -> None:
-        """A step needs these no more. in_use: an instance that was lost may still read them."""
+        """Release a step's tensors after use; with `in_use` a lost instance may still read them."""
         if in_use:
-            # Some may be the ensemble's own inputs.
+            # Some of them may be the ensemble's own inputs.
             run.entry.request.resent = True
         for tensor in tensors:
             lease = tensor.lease
@@ -405,7 +427,7 @@ class EnsembleVersion(QueuedRequests):
         leases = {tensor.lease for tensor in outputs}
         lease = leases.pop()
         if lease is not None and not leases and not lease.in_use and run.entry.cache_lookup is None:
-            # From here on the gateway releases it.
+            # From here on the gateway releases the segment.
             run.leases.discard(lease)
             response.segment_name = lease.segment_name
             return
@@ -416,7 +438,7 @@ class EnsembleVersion(QueuedRequests):
 def _outputs_of(
     run: EnsembleRun, heads: StepHeads, entry: Entry, response: InferResponse
 ) -> dict[str, Tensor]:
-    """A step's outputs; they have a place in a sequence where it is not the ensemble's."""
+    """Return a step's outputs, with their place in a sequence where it is not the ensemble's."""
     outputs, stated = heads.parse_response(response)
     if stated is None and not run.moved:
         return outputs

@@ -1,6 +1,6 @@
-"""The heads around an ensemble: its requests and responses, and those of its steps.
+"""Heads of requests and responses of an ensemble, and of its steps.
 
-Parses and writes heads, never a tensor's content, and remembers them. Knows no queue.
+Parses, writes and remembers heads. It never reads a tensor's content, and knows no queue.
 """
 
 from __future__ import annotations
@@ -35,45 +35,45 @@ if TYPE_CHECKING:
     from nereid_scheduler.versions.ensembles.graphs.sequence_place import SequencePlace
     from nereid_scheduler.versions.queued_requests import QueuedRequests
 
-# Of each table; clients could send new heads without end.
+# Limit for each table of heads; clients could send new heads without end.
 MAX_HEADS: Final = 1024
 _MAX_HEAD_BYTES: Final = 4096
 
 _new_tuple = tuple.__new__
 
-# A tensor in a head: name, datatype, shape.
+# Tensor in a head: name, datatype, shape.
 _Described = tuple[str, str, tuple[int, ...]]
-# As that, and whether its shape begins with a batch dimension.
+# The same, and whether the shape begins with a batch dimension.
 _Given = tuple[str, str, tuple[int, ...], bool]
 _DescribedResponse = tuple[tuple[_Described, ...], StatedPlace | None]
 
 
 class SegmentLease:
-    """An executor's segment that tensors lie in. uses: how many steps and responses need them."""
+    """Segment of an executor that holds tensors; `uses` counts steps and responses that need it."""
 
     __slots__ = ("in_use", "segment_name", "uses")
 
     def __init__(self, segment_name: str, uses: int) -> None:
         self.segment_name = segment_name
         self.uses = uses
-        # An instance that was lost while it executed a step may still read them.
+        # Set if an instance that was lost while it executed a step may still read the tensors.
         self.in_use = False
 
 
 class Tensor(NamedTuple):
-    """A tensor between steps. lease: of the segment that it lies in, if the payload is elsewhere.
-
-    classes: its classification, where the tensor itself is needed too; else it stands in its place.
-    place: in a sequence, of the steps that read it, where it is not the ensemble's. batched: its
-    producer (a step's model; of inputs the ensemble) has a batch dimension.
-    """
+    """Tensor between steps."""
 
     datatype: str
     shape: tuple[int, ...]
     payload: Payload
+    # Lease of the segment that holds the payload, if it is in shared memory.
     lease: SegmentLease | None = None
+    # Classification of the tensor, if the tensor itself is needed as well. If it is not, the
+    # classification takes the tensor's place.
     classes: Tensor | None = None
+    # Place in a sequence of the steps that read the tensor, where it is not the ensemble's.
     place: SequencePlace | None = None
+    # The producer has a batch dimension: a step's model or, for inputs, the ensemble.
     batched: bool = False
 
 
@@ -84,12 +84,12 @@ def _tensor(
     lease: SegmentLease | None,
     batched: bool,
 ) -> Tensor:
-    """Quicker than calling the class."""
+    """Create a tensor faster than by calling the class."""
     return _new_tuple(Tensor, (datatype, shape, payload, lease, None, None, batched))
 
 
 class ParsedHead:
-    """The head of a request to an ensemble."""
+    """Parsed head of a request to an ensemble."""
 
     __slots__ = ("batched", "classes", "inputs", "omitted", "plan")
 
@@ -102,8 +102,14 @@ class ParsedHead:
         *,
         batched: bool,
     ) -> None:
-        """classes: the outputs that are requested as classes. omitted: optional inputs without a
-        tensor. batched: the ensemble's inputs have a batch dimension.
+        """Keep what the head says.
+
+        Args:
+            plan: Steps that the requested outputs need.
+            classes: Outputs that are requested as classes.
+            inputs: Names, datatypes and shapes of the inputs.
+            omitted: Optional inputs without a tensor.
+            batched: The ensemble's inputs have a batch dimension.
         """
         self.batched = batched
         self.plan = plan
@@ -112,14 +118,14 @@ class ParsedHead:
         self.omitted = omitted
 
     def input_tensors(self, payloads: Sequence[Payload]) -> dict[str, Tensor | None]:
-        """The ensemble's tensors in a request, with None for those that it omits."""
+        """Return the ensemble's tensors in a request, with `None` for those that it omits."""
         tensors: dict[str, Tensor | None] = dict.fromkeys(self.omitted)
         for (name, datatype, shape), payload in zip(self.inputs, payloads):  # noqa: B905 - validated
             tensors[name] = _tensor(datatype, shape, payload, None, self.batched)
         return tensors
 
     def response_tensors(self, outputs: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """A response's tensors, from the outputs in the plan's order: with classes as requested."""
+        """Return a response's tensors from outputs in the plan's order, with requested classes."""
         if not self.classes:
             return outputs
         tensors: list[Tensor | None] = []
@@ -133,7 +139,7 @@ class ParsedHead:
         return (*tensors, *beside)
 
     def response_names(self) -> list[tuple[str, bool]]:
-        """The names of a response's tensors, and whether each is an output's classes."""
+        """Return the names of a response's tensors, and whether each is an output's classes."""
         names, beside = [], []
         for name in self.plan.outputs:
             requested = self.classes.get(name)
@@ -144,7 +150,7 @@ class ParsedHead:
 
 
 class EnsembleHeads:
-    """Parses the heads of an ensemble's requests and writes those of its responses."""
+    """Parse heads of an ensemble's requests, and write those of its responses."""
 
     def __init__(
         self,
@@ -153,15 +159,15 @@ class EnsembleHeads:
         labels: Mapping[str, tuple[str, ...]],
         max_heads: int = MAX_HEADS,
     ) -> None:
-        """labels: of classes, by output, where the ensemble has its own."""
+        """Use `labels` of classes, by output, where the ensemble has its own."""
         self._config = config
         self._version = version
         self._labels = labels
-        # In the order in which Triton sends them.
+        # Triton sends outputs in this order.
         self._output_names = in_hash_order([spec.name for spec in config.outputs])
         self._batched = config.max_batch_size > 0
         self._steps = steps_of(config.proto.ensemble_scheduling)
-        # The steps see the shapes after the ensemble's own `reshape`.
+        # Steps see the shapes after the ensemble's own `reshape`.
         self._input_reshapes = input_reshapes(config.proto)
         self._output_reshapes = output_reshapes(config.proto)
         self._parsed: BoundedCache[bytes, ParsedHead] = BoundedCache(max_heads, _MAX_HEAD_BYTES)
@@ -170,7 +176,7 @@ class EnsembleHeads:
         self._responses: BoundedCache[Hashable, bytes] = BoundedCache(max_heads)
 
     def parse_request(self, head: bytes) -> ParsedHead:
-        """The head of a valid request.
+        """Return the parsed head of a valid request.
 
         Raises:
             NereidError: this ensemble cannot make a requested output.
@@ -182,8 +188,10 @@ class EnsembleHeads:
         requested = {output.name for output in message.outputs}
         names = tuple(name for name in self._output_names if not requested or name in requested)
         classes = {
-            name: each._replace(labels=self._labels.get(name)) if each.labels is None else each
-            for name, each in requested_classifications(message.outputs).items()
+            name: wanted._replace(labels=self._labels.get(name))
+            if wanted.labels is None
+            else wanted
+            for name, wanted in requested_classifications(message.outputs).items()
         }
         key = (names, tuple(sorted(classes.items())))
         known = self._plans.get(key)
@@ -193,8 +201,12 @@ class EnsembleHeads:
             plan,
             classes,
             tuple(
-                (each.name, each.datatype, _reshaped(self._input_reshapes, each.name, each.shape))
-                for each in message.inputs
+                (
+                    tensor.name,
+                    tensor.datatype,
+                    _reshaped(self._input_reshapes, tensor.name, tensor.shape),
+                )
+                for tensor in message.inputs
             ),
             tuple(spec.name for spec in self._config.inputs if spec.name not in given),
             batched=self._batched,
@@ -218,9 +230,9 @@ class EnsembleHeads:
         tensors: Sequence[Tensor | None],
         place: SequencePlace,
     ) -> bytes:
-        """The head of a response with these tensors (see ParsedHead.response_tensors).
+        """Return the head of a response with these tensors (see ParsedHead.response_tensors).
 
-        place: as on Triton, a response states its place in a sequence, even if it is in none.
+        As in Triton, a response states its `place` in a sequence, even if it is in none.
         """
         shapes = tuple(
             tensor and (tensor.datatype, tensor.shape, tensor.batched) for tensor in tensors
@@ -238,7 +250,7 @@ class EnsembleHeads:
             model_name=self._config.name, model_version=str(self._version)
         )
         if any(tensors):
-            # As on Triton, where the outputs bring it.
+            # As in Triton, the place is stated where there are outputs.
             write_parameters(place.parameters(), response.parameters)
         dims = {
             spec.name: spec.dims if spec.reshape is None else spec.reshape
@@ -266,7 +278,7 @@ def _reshaped(reshapes: Mapping[str, Reshape], name: str, shape: Sequence[int]) 
 
 
 class StepHeads:
-    """Writes the heads of one step's requests and parses its responses, for one model version."""
+    """Write heads of one step's requests and parse its responses, for one model version."""
 
     __slots__ = (
         "_batched",
@@ -288,10 +300,10 @@ class StepHeads:
         classes: Mapping[str, Classification],
         max_heads: int = MAX_HEADS,
     ) -> None:
-        """classes: as in ParsedHead."""
+        """Write requests for these classes, which are those of ParsedHead."""
         self.step = step
         self.model = model
-        # Requested classes by the model's names. beside: the tensor itself is needed as well.
+        # Requested classes by the model's names; `beside` if the tensor itself is needed as well.
         self._classes = {
             name: requested._replace(beside=requested.beside or tensor in plan.consumers)
             for name, tensor in step.output_map
@@ -299,7 +311,7 @@ class StepHeads:
             if requested is not None
         }
         self._beside = {name for name, requested in self._classes.items() if requested.beside}
-        # How often each of the step's outputs is needed: by further steps, and by the response.
+        # Number of further steps and responses that need each of the step's outputs.
         self._uses = {
             name: len(plan.consumers.get(tensor, ())) + (tensor in plan.outputs)
             for name, tensor in step.output_map
@@ -310,9 +322,12 @@ class StepHeads:
         self._responses: BoundedCache[bytes, _DescribedResponse] = BoundedCache(max_heads)
 
     def write_request(self, tensors: Mapping[str, Tensor]) -> bytes:
-        """The head of the request with these inputs."""
+        """Return the head of the request with these inputs."""
         key = tuple(
-            [(name, each.datatype, each.shape, each.batched) for name, each in tensors.items()]
+            [
+                (name, tensor.datatype, tensor.shape, tensor.batched)
+                for name, tensor in tensors.items()
+            ]
         )
         return self._requests.get(key) or self._requests.remember(key, self._write(key))
 
@@ -334,11 +349,11 @@ class StepHeads:
     def parse_response(
         self, response: InferResponse
     ) -> tuple[dict[str, Tensor], StatedPlace | None]:
-        """The tensors of a response without an error, by the model's names; and what it states.
+        """Return the tensors of a response without an error, by the model's names, and its place.
 
         Raises:
-            Internal: it cannot be parsed.
-            InvalidArgument: it states no possible place in a sequence.
+            Internal: the response cannot be parsed.
+            InvalidArgument: the response states no possible place in a sequence.
         """
         try:
             return self._parse(response)
@@ -372,17 +387,19 @@ class StepHeads:
 
 def _describe_response(head: bytes) -> _DescribedResponse:
     response = kserve_pb2.ModelInferResponse.FromString(head)
-    outputs = tuple((each.name, each.datatype, tuple(each.shape)) for each in response.outputs)
+    outputs = tuple(
+        (output.name, output.datatype, tuple(output.shape)) for output in response.outputs
+    )
     return outputs, stated_place(response.parameters)
 
 
 def fit_batch_dimension(
     shape: tuple[int, ...], dims: Sequence[int], *, given: bool, wanted: bool
 ) -> tuple[int, ...]:
-    """A shape with a batch dimension added or removed.
+    """Return a shape with a batch dimension added or removed.
 
-    given, wanted: whether the producer and the consumer have one by their configurations. The shape
-    alone does not tell: a model may give another rank than it has declared.
+    `given` and `wanted` say whether the producer and the consumer have one by their configurations.
+    The shape alone does not show that: a model may give another rank than it has declared.
     """
     if wanted and not given and shape_fits(shape, dims):
         return (1, *shape)

@@ -1,9 +1,9 @@
-"""Sampled requests as spans: the wait in the queue, each attempt to execute, the end.
+"""Records sampled requests as spans: the wait in the queue, each attempt to execute, the end.
 
 Each attempt has a span, the parent of the executor's spans. The batch of an attempt has one span,
 in the trace of its first sampled member, with links to the attempts of all members and back. Times
-are monotonic nanoseconds that ModelVersion has taken anyway. For traces in files see
-trace_timestamps.
+are monotonic nanoseconds that ModelVersion takes anyway. For traces in files see trace_timestamps.
+The module knows no exporter.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         Traces,
     )
 
-# Events of one span: the first so many responses of a request.
+# Limit for events of one span: only the first responses of a request become events.
 _MAX_RESPONSE_EVENTS: Final = 128
 
 
@@ -52,6 +52,7 @@ class SpanTraces:
         self.close = tracer.close
 
     def begin(self, request: InferRequest, now_ns: int) -> EntryTrace | None:
+        """Return the trace of a request, or `None` if it is not sampled."""
         context = request.trace_context
         return SpanTrace(self._tracer, context, now_ns) if is_sampled(context) else None
 
@@ -78,7 +79,7 @@ class SpanTraces:
 
 
 def open_traces(settings: TraceSettings) -> Traces | None:
-    """The traces that the settings ask for; None: no request is traced."""
+    """Return the traces that the settings ask for, or `None` if no request is traced."""
     if parse_trace_config(settings.trace_config).to_file:
         return TimestampTraces()
     tracer = open_tracer(settings, "scheduler")
@@ -86,7 +87,7 @@ def open_traces(settings: TraceSettings) -> Traces | None:
 
 
 class SpanTrace:
-    """An EntryTrace as spans."""
+    """EntryTrace in the form of spans."""
 
     __slots__ = (
         "_attempts",
@@ -111,20 +112,23 @@ class SpanTrace:
         self._attempts = 0
         self._responses: list[int] | None = None
         self._waits = True
-        # When it was put back into the queue after a lost attempt; 0: never.
+        # Time at which the request was queued again after a lost attempt; 0 if it never was.
         self._queued_ns = 0
 
     def begin_attempt(self, now_ns: int) -> bytes:  # noqa: ARG002 - of EntryTrace
+        """Begin an attempt; return the context of its span."""
         self._attempts += 1
         self._waits = False
         self.attempt = child_context(self.context)
         return self.attempt
 
     def begin_steps(self) -> bytes:
+        """Return the context for an ensemble's steps."""
         self._waits = False
         return above_steps(self.context)
 
     def end_attempt(self, entry: Entry, attempt: Span, started_ns: int, *, lost: bool) -> None:
+        """Record the spans of the wait before the attempt and of the attempt itself."""
         queued_ns = self._queued_ns or entry.enqueued_ns
         offset_ns = attempt.start_ns - started_ns
         span = Span(
@@ -143,20 +147,24 @@ class SpanTrace:
         self._queued_ns = attempt.end_ns - offset_ns
 
     def undo_attempt(self) -> None:
+        """Undo the count of an attempt that the instance has not begun."""
         self._attempts -= 1
         self._waits = True
 
     def responded(self, response: InferResponse, now_ns: int) -> None:  # noqa: ARG002 - of EntryTrace
+        """Keep the time of a response, for an event of the request's span."""
         if self._responses is None:
             self._responses = []
         if len(self._responses) < _MAX_RESPONSE_EVENTS:
             self._responses.append(now_ns)
 
     def begin_lookup(self) -> bytes:
+        """Return the context of the lookup's span."""
         self.lookup = child_context(self.context)
         return self.lookup
 
     def end_lookup(self, started_ns: int, ended_ns: int, *, hit: bool) -> None:
+        """Record the span of a cache lookup."""
         offset_ns = monotonic_to_unix_ns()
         span = Span(
             name="cache lookup",
@@ -173,6 +181,7 @@ class SpanTrace:
     def end(
         self, entry: Entry, model: tuple[str, int], response: InferResponse | None, now_ns: int
     ) -> None:
+        """Record the span of the request, and that of a wait which its end has cut short."""
         offset_ns = monotonic_to_unix_ns()
         queued_ns = self._queued_ns or entry.enqueued_ns
         if self._waits and 0 < queued_ns < now_ns:
@@ -202,6 +211,7 @@ class SpanTrace:
         self._tracer.record(span)
 
     def record_batch(self, span: Span) -> None:
+        """Record the span of a batch."""
         self._tracer.record(span)
 
     def _child_span(self, name: str, start_ns: int, end_ns: int, offset_ns: int) -> Span:
@@ -215,7 +225,7 @@ class SpanTrace:
 
 
 def _model_kind(parent: bytes) -> SpanKind:
-    """Of a model's span: who asked for it is another process, except for an ensemble's step."""
+    """Return the kind of a model's span; only an ensemble's step has a caller in this process."""
     return SpanKind.INTERNAL if is_above_steps(parent) else SpanKind.SERVER
 
 
@@ -226,8 +236,10 @@ def end_attempts(
     lost: str | None = None,
     target: LatencyTarget | None = None,
 ) -> None:
-    """A batch with sampled members was executed or, with a cause, lost with its instance. target:
-    of its model, whose last executed batch it is.
+    """Record the end of a batch with sampled members, which was executed or lost.
+
+    `lost` is the cause of a loss. `target` is that of the batch's model, whose last executed batch
+    it is.
     """
     members: Sequence[tuple[Entry, EntryTrace]] = [
         (entry, entry.trace) for entry in sent.batch.entries if entry.trace is not None

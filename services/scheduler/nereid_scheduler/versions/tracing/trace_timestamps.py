@@ -1,9 +1,9 @@
-"""Sampled requests' timestamps, collected for the gateways that write them to trace files.
+"""Collects timestamps of sampled requests for the gateways that write them to trace files.
 
-A response carries the timestamps of all models that took part. Those of ensembles' steps and of
-requests that models make have the client's trace id and are kept here until its response is sent,
-with copies of their tensors if the gateway asks for them. Times are those that ModelVersion has
-taken anyway. Knows no gateway and no file.
+A response carries the timestamps of all models that took part. Requests of ensembles' steps and
+requests that models make have the client's trace id. Their timestamps are kept here until the
+client's response is sent, with copies of their tensors if the gateway asks for them. ModelVersion
+takes these times anyway. The module knows no gateway and no file.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Entry
     from nereid_scheduler.core.requests.entry_trace import EntryTrace, RefusedRequest
 
-# Pending requests, and models of one request; what exceeds these is not traced.
+# Limits for pending requests, and for models of one request; what exceeds these is not traced.
 _MAX_REQUESTS: Final = 1 << 16
 _MAX_MODELS: Final = 1024
-# Of one model: a response may have many, and a decoupled model many responses.
+# Limit for one model: a response may have many tensors, a decoupled model many responses.
 _MAX_TENSORS: Final = 128
-# Of all pending requests; past this, traces show names and shapes alone.
+# Limit for all pending requests; past this, traces show only names and shapes.
 _MAX_TENSOR_BYTES: Final = 64 << 20
 
 
@@ -51,6 +51,7 @@ class TimestampTraces:
         self._copied_bytes = 0
 
     def begin(self, request: InferRequest, now_ns: int) -> EntryTrace | None:
+        """Return the trace of a request, or `None` if it is not sampled."""
         context = request.trace_context
         if not is_sampled(context):
             return None
@@ -62,24 +63,24 @@ class TimestampTraces:
                 self.forget_request(next(iter(self._roots.values())))
             self._roots[trace_id] = trace
         elif root.shows_tensors:
-            # Now: their shared memory may be reused later.
+            # Tensors are copied now, since their shared memory may be reused later.
             trace.copy_tensors(traced_inputs, request.head, request.payloads)
         return trace
 
     def refused(self, refusal: RefusedRequest) -> None:
-        """Forget it: refused requests are not traced, as on Triton."""
+        """Forget the request: refused requests are not traced, as in Triton."""
         context = refusal.request.trace_context
         root = self._roots.get(context[TRACE_ID])
         if root is not None and root.parent == context:
             self.forget_request(root)
 
     def forget_request(self, root: TimestampTrace) -> None:
-        """A client's request has ended."""
+        """Forget a client's request that has ended."""
         if self._roots.pop(root.context[TRACE_ID], None) is not None:
             self._copied_bytes -= root.copied_bytes
 
     def copy_tensor(self, root: TimestampTrace, payload: Payload) -> bytes | None:
-        """A copy to keep until the request has ended; None: it is too large, or was lost."""
+        """Return a copy to keep until the request ends; `None` if it is too large or was lost."""
         size_bytes = payload_bytes(payload)
         max_bytes = min(MAX_TRACED_TENSOR_BYTES, self._max_tensor_bytes - self._copied_bytes)
         if size_bytes > max_bytes or self._roots.get(root.context[TRACE_ID]) is not root:
@@ -93,11 +94,11 @@ class TimestampTraces:
         return data
 
     def close(self) -> None:
-        pass
+        """Do nothing: nothing is exported from here."""
 
 
 class TimestampTrace:
-    """An EntryTrace as timestamps. root None: it is the client's request itself."""
+    """EntryTrace in the form of timestamps; without a root it is the client's request itself."""
 
     __slots__ = (
         "_models",
@@ -120,38 +121,43 @@ class TimestampTrace:
         self._owner = owner
         self._root = root
         self._received_ns = received_ns
-        # When it was last sent to an instance; 0: never.
+        # Time at which the request was last sent to an instance; 0 if it never was.
         self._started_ns = 0
-        # Of a root: the models below it.
+        # Models below a root.
         self._models: list[TracedModel] = []
-        # Of a root: by the callers' contexts, their nested requests' first start and last end.
+        # First start and last end of nested requests, by the callers' contexts; only of a root.
         self._nested: dict[bytes, tuple[int, int]] = {}
         self._tensors: list[TracedTensor] = []
-        # The tensors of its responses are copied as they come, not at its end.
+        # Set if tensors of responses are copied as they come, not at the end.
         self._responded = False
         self.parent = parent
         self.context = child_context(parent)
-        # Of a root: whether tensors of the models below it are traced, and how much is copied.
+        # Only of a root: whether tensors of models below it are traced, and how much is copied.
         self.shows_tensors = shows_tensors(parent)
         self.copied_bytes = 0
 
     # Attempts and lookups are not traced: their children are the request's.
     @property
     def attempt(self) -> bytes:
+        """Context of the request: attempts are not traced, so their children are the request's."""
         return self.context
 
     @property
     def lookup(self) -> bytes:
+        """Empty context: lookups are not traced."""
         return b""
 
     def begin_attempt(self, now_ns: int) -> bytes:
+        """Keep the time of the attempt; return the context of the request."""
         self._started_ns = now_ns
         return self.context
 
     def begin_steps(self) -> bytes:
+        """Return the context of the request, for an ensemble's steps."""
         return self.context
 
     def begin_lookup(self) -> bytes:
+        """Return the context of the request, since lookups are not traced."""
         return self.context
 
     def end_attempt(
@@ -162,24 +168,28 @@ class TimestampTrace:
         *,
         lost: bool,  # noqa: ARG002
     ) -> None:
+        """Keep the time at which the attempt began."""
         self._started_ns = started_ns
 
     def undo_attempt(self) -> None:
+        """Forget the time of an attempt that the instance has not begun."""
         self._started_ns = 0
 
     def record_batch(self, span: Span) -> None:
-        pass
+        """Do nothing: batches are not traced."""
 
     def responded(self, response: InferResponse, now_ns: int) -> None:  # noqa: ARG002 - of EntryTrace
+        """Copy the tensors of a decoupled model's response."""
         self._responded = True
         self._copy_outputs(response)
 
     def end_lookup(self, started_ns: int, ended_ns: int, *, hit: bool) -> None:
-        pass
+        """Do nothing: lookups are not traced."""
 
     def end(
         self, entry: Entry, model: tuple[str, int], response: InferResponse | None, now_ns: int
     ) -> None:
+        """Add the timestamps to the client's response, or to the root if it is another request."""
         name, version = model
         request_id = entry.request.request_id
         times = self._times(entry, now_ns)
@@ -195,7 +205,7 @@ class TimestampTrace:
             self._root._add_model(traced)  # noqa: SLF001
 
     def _add_model(self, model: TracedModel) -> None:
-        """Of a root: a model below it has responded."""
+        """Add a model below this root that has responded."""
         if len(self._models) < _MAX_MODELS:
             self._models.append(model)
             (_, started_ns), *_, (_, ended_ns) = model.times
@@ -227,20 +237,20 @@ class TimestampTrace:
         )
 
     def _compute_times(self, entry: Entry, now_ns: int) -> tuple[tuple[str, int], ...]:
-        """Empty for a request that no instance had: of an ensemble, or found in the cache."""
+        """Return nothing for a request that no instance had: an ensemble's, or a cache hit."""
         if not self._started_ns:
             return ()
         started_ns, ended_ns = self._started_ns, now_ns
         input_ns = output_ns = 0
         execution = entry.execution
         if execution is not None and execution.finished_ns >= started_ns:
-            # The instance reports durations, not times: assume the same latency on the way there
-            # as on the way back.
+            # The instance reports durations, not times. Assume the same latency on the way there as
+            # on the way back.
             input_ns, output_ns = execution.compute_input_ns, execution.compute_output_ns
             took_ns = input_ns + execution.compute_infer_ns + output_ns
             latency_ns = max(0, execution.finished_ns - started_ns - took_ns) // 2
             started_ns, ended_ns = started_ns + latency_ns, execution.finished_ns - latency_ns
-            # That is a guess: shift it so that nested requests lie within the execution.
+            # The even split is a guess: shift it so that nested requests lie within the execution.
             first_ns, last_ns = (self._root or self)._nested.get(  # noqa: SLF001
                 self.context, (started_ns, ended_ns)
             )

@@ -1,7 +1,7 @@
-"""Entries of a model version that wait while no executor has it: which have waited too long.
+"""Fails entries of a model version that have waited too long while no executor has the version.
 
-overdue() is pure: entries in order of arrival and the time in; the entries to fail and the time to
-look again out. ExecutorWait has the clock and the timer, and knows nothing of queues.
+`overdue` is pure: entries in order of arrival and the time in; the entries to fail and the time of
+the next check out. `ExecutorWait` has the clock and the timer. Neither knows a queue.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ _now_ns = time.monotonic_ns
 
 
 class ExecutorWait:
-    """Fails entries, oldest first, that have waited too long. Create it inside the event loop."""
+    """Fail entries that have waited too long, oldest first. Create it inside the event loop."""
 
     def __init__(
         self, limit_s: float, entries: Collection[Entry], fail_entry: Callable[[Entry], None]
     ) -> None:
-        """entries: all open ones, in order of arrival."""
+        """Watch `entries`, which are all open ones in order of arrival."""
         self._limit_ns = int(limit_s * 1e9)
         self._entries = entries
         self._fail_entry = fail_entry
         self._loop = asyncio.get_running_loop()
         self._no_instance_since_ns = _now_ns()
-        # One timer for all: there may be many entries.
+        # One timer serves all entries, of which there may be many.
         self._timer: asyncio.TimerHandle | None = None
 
     def restart_clock(self) -> None:
-        """The last instance is lost: open entries have waited since now."""
+        """Count the wait of all open entries from now, since the last instance is lost."""
         self._no_instance_since_ns = _now_ns()
 
     def start_timer(self) -> None:
-        """Entries may be waiting while there is no instance."""
+        """Start failing overdue entries, since there is no instance."""
         if self._timer is None and self._entries:
             self._on_timer()
 
     def stop_timer(self) -> None:
-        """There is an instance, or nothing waits any more."""
+        """Stop failing entries, since there is an instance or nothing waits any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -66,10 +66,10 @@ class ExecutorWait:
 def overdue(
     entries: Iterable[Entry], no_instance_since_ns: int, limit_ns: int, now_ns: int
 ) -> tuple[list[Entry], int | None]:
-    """The entries to fail now, and when the next one is due; None: no other waits."""
+    """Return the entries to fail now and the time of the next check (`None`: no other waits)."""
     due: list[Entry] = []
     for entry in entries:
-        if entry.state is RequestState.EXECUTING:  # an executor that leaves still has it
+        if entry.state is RequestState.EXECUTING:  # An executor that is leaving still has it.
             continue
         due_ns = max(entry.received_ns, no_instance_since_ns) + limit_ns
         if due_ns > now_ns:

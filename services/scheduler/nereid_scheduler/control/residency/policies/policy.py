@@ -1,12 +1,25 @@
-"""Which models that are loaded on demand are in memory, on which executor, and which make way.
+"""Decides which models on demand are in memory, on which executors, and which make way.
 
 A state machine without clock or event loop: events and what is known of the models' use in; loads
-and unloads out. An executor's devices have budgets of memory; a model is placed on the first
-executor, by name, that has enough of it (first fit), or else on the one whose least popular models
-make way. Those that are in use, or pinned, never do. A popular model does not make way only because
-the less popular ones are in use or being loaded: the model that needs the memory waits for those.
+and unloads out. An executor's devices have budgets of memory. A model is placed on the first
+executor, by name, that has enough memory (first fit), or else on the executor whose least popular
+models make way. Models that are in use or pinned never make way. A popular model does not make way
+only because less popular ones are in use or being loaded: the model that needs the memory waits for
+those.
 
-    OUT -> WAITING -> LOADING -> RESIDENT -> UNLOADING -> OUT
+    state      event                                               next state
+    OUT        it is requested                                     WAITING
+    WAITING    an executor has enough memory                       LOADING
+    WAITING    it fits into no executor's budget                   OUT: refused
+    LOADING    its load succeeds                                   RESIDENT
+    LOADING    its load fails, or its only executor is lost        OUT
+    RESIDENT   another model needs its memory, or a budget is      UNLOADING
+               exceeded
+    RESIDENT   it is unloaded otherwise, or its only executor      OUT
+               is lost
+    UNLOADING  it is unloaded, or its only executor is lost        OUT, or WAITING if it was
+                                                                   requested meanwhile
+    any        it is loaded for good                               RESIDENT, and pinned
 """
 
 from __future__ import annotations
@@ -24,10 +37,10 @@ if TYPE_CHECKING:
 
 
 class Status(Enum):
-    """Where a model is."""
+    """State of a model."""
 
     OUT = "out"
-    # It is to be loaded as soon as others have made way.
+    # The model is loaded as soon as others have made way.
     WAITING = "waiting"
     LOADING = "loading"
     RESIDENT = "resident"
@@ -41,34 +54,35 @@ _TRANSITIONS: Final = {
     Status.RESIDENT: {Status.UNLOADING, Status.OUT},
     Status.UNLOADING: {Status.OUT},
 }
-# Bounds the work of one event, of those that wait: the first ones come first anyway.
+# Limit for the waiting models that one event considers; the first ones have priority anyway.
 _MOST_AT_A_TIME: Final = 16
 _LOADED: Final = frozenset({Status.RESIDENT, Status.UNLOADING})
-# Those whose memory is taken.
+# States in which a model takes memory.
 _IN_MEMORY: Final = frozenset({Status.LOADING, Status.RESIDENT, Status.UNLOADING})
 
 
 class Usage(NamedTuple):
-    """last_used: when it was executed last, on any clock; busy: it has requests or sequences;
-    popularity: its requests, decayed (popularity.py); kept: it is busy for an ensemble that waits,
-    and no end of its own requests changes that.
-    """
+    """Use of a model, as far as decisions depend on it."""
 
+    # Time of its last execution, on any clock.
     last_used: float = 0.0
+    # It has requests or sequences.
     busy: bool = False
+    # Decayed count of its requests (popularity.py).
     popularity: float = 0.0
+    # It is busy for an ensemble that waits, which no end of its own requests changes.
     kept: bool = False
 
 
 class Load(NamedTuple):
-    """Load a model. executor: on this one alone; empty: on all."""
+    """Load of a model on this executor alone; an empty name stands for all executors."""
 
     model: str
     executor: str = ""
 
 
 class Refusal(NamedTuple):
-    """A model that fits into no executor's budget, whatever makes way."""
+    """Refusal of a model that fits into no executor's budget, whatever makes way."""
 
     model: str
     reason: str
@@ -76,7 +90,7 @@ class Refusal(NamedTuple):
 
 @dataclass(slots=True)
 class Actions:
-    """What to do now."""
+    """Loads, unloads and refusals to carry out now."""
 
     loads: list[Load] = field(default_factory=list)
     unloads: list[str] = field(default_factory=list)
@@ -86,72 +100,76 @@ class Actions:
 @dataclass(slots=True)
 class _Model:
     status: Status = Status.OUT
-    # By executor, what it needs there, as far as it is known; none: it cannot be there.
+    # Needs by executor, as far as they are known; the model cannot be on other executors.
     needs: Mapping[str, Sizes] = field(default_factory=dict)
-    # What it takes now, or what is reserved for it while it loads.
+    # Memory that the model takes now, or that is reserved for it while it loads.
     taken: dict[str, Sizes] = field(default_factory=dict)
-    # WAITING: where others make way for it.
+    # While WAITING: the executor on which others make way for the model.
     claimed: str = ""
     pinned: bool = False
-    # It was requested again while it was being unloaded.
+    # Set if the model was requested again while it was being unloaded.
     wanted: bool = False
 
 
 _UNKNOWN: Final = Usage()
-# Before every rank.
+# Rank before every other rank.
 _NOTHING: Final = (-1.0, -1.0)
 
 
 def _rank(model: str, usages: Mapping[str, Usage]) -> tuple[float, float]:
-    """The smaller, the sooner it makes way."""
+    """Return a model's rank; models with smaller ranks make way sooner."""
     usage = usages.get(model, _UNKNOWN)
     return usage.popularity, usage.last_used
 
 
 class Residency:
-    """The models by name. Every event returns what follows from it."""
+    """Keep the states of models by name. Every event returns the actions that follow from it."""
 
     def __init__(self, budgets: Mapping[str, int]) -> None:
-        """budgets: bytes of each executor's devices: of "cpu", of "gpu" (each), of "gpu 1"; one
-        without has no limit. Without any, models are never unloaded, and are on all executors.
+        """Limit memory by `budgets`, in bytes for "cpu", "gpu" (each one) or "gpu 1".
+
+        A device without a budget has no limit. Without any budget, models are never unloaded, and
+        are on all executors.
         """
         self.budgets = budgets
         self._executors: set[str] = set()
         self._models: dict[str, _Model] = {}
-        # Those that take memory: few, where there are many models.
+        # Models that take memory: few of them, even if there are many models.
         self._in_memory: dict[str, _Model] = {}
-        # In the order of their requests.
+        # Waiting models in the order of their requests.
         self._waiting: dict[str, None] = {}
         self._stalled = False
 
     # ---- views
 
     def status(self, model: str) -> Status:
+        """Return the state of a model."""
         found = self._models.get(model)
         return Status.OUT if found is None else found.status
 
     @property
     def waiting(self) -> list[str]:
-        """The models that wait for others to make way, or for an executor; first come first."""
+        """Models that wait for others to make way, or for an executor, in order of arrival."""
         return list(self._waiting)
 
     def executors_of(self, model: str) -> tuple[str, ...]:
-        """Where it is, or is being loaded; empty: nowhere, or wherever executors are."""
+        """Return the executors that have or load a model; empty without any, or without budgets."""
         found = self._models.get(model)
         return () if found is None else tuple(found.taken)
 
     def fits_beside(self, model: str, kept: Container[str]) -> bool:
-        """Whether a model that waits would fit somewhere if all made way but these models."""
+        """Return whether a waiting model would fit somewhere if all models but `kept` made way."""
         found = self._models[model]
         hosts = self._executors & found.needs.keys()
-        return not hosts or any(self._fits_empty(found, each, kept) for each in hosts)
+        return not hosts or any(self._fits_empty(found, executor, kept) for executor in hosts)
 
     def used(self, executor: str, device: str) -> int:
-        """The bytes that models take, or that are reserved for them."""
-        return sum(each.taken.get(executor, {}).get(device, 0) for each in self._in_memory.values())
+        """Return the bytes that models take on a device, or that are reserved for them."""
+        models = self._in_memory.values()
+        return sum(model.taken.get(executor, {}).get(device, 0) for model in models)
 
     def free(self, executor: str) -> dict[str, int]:
-        """By device in use, the bytes of its budget that no model takes."""
+        """Return the bytes of the budget that no model takes, by device in use."""
         budgets = ((device, self._budget(device)) for device in self._devices(executor))
         return {
             device: max(0, budget - self.used(executor, device))
@@ -162,11 +180,12 @@ class Residency:
     # ---- events
 
     def add_executor(self, executor: str, usages: Mapping[str, Usage]) -> Actions:
+        """Add an executor that has joined."""
         self._executors.add(executor)
         return self._advance(usages)
 
     def remove_executor(self, executor: str, usages: Mapping[str, Usage]) -> Actions:
-        """It is gone, with the models that it had. Those that were there alone are OUT."""
+        """Remove a lost executor. Models that only this one had are OUT."""
         self._executors.discard(executor)
         for name in self._waiting:
             if self._models[name].claimed == executor:
@@ -181,14 +200,15 @@ class Residency:
     def request(
         self, model: str, needs: Mapping[str, Sizes], usages: Mapping[str, Usage]
     ) -> Actions:
-        """A model is needed. needs: by each executor that can have it, its sizes there; ignored
-        without budgets.
+        """Have a model loaded, since it is needed.
+
+        `needs` has its sizes by each executor that can have it; without budgets they are ignored.
         """
         found = self._models.setdefault(model, _Model())
         if found.status is Status.UNLOADING:
             found.wanted, found.needs = True, needs
         elif found.status is Status.WAITING:
-            # Executors have come or gone since.
+            # Executors have joined or left since the first request.
             found.needs = needs
             if found.claimed not in needs:
                 found.claimed = ""
@@ -199,7 +219,7 @@ class Residency:
         return self._advance(usages)
 
     def pin(self, model: str, taken: Mapping[str, Sizes]) -> None:
-        """A model that is loaded for good takes this on executors. The next event counts it."""
+        """Count the memory of a model that is loaded for good, from the next event on."""
         found = self._models.setdefault(model, _Model())
         self._waiting.pop(model, None)
         found.pinned, found.status, found.taken = True, Status.RESIDENT, dict(taken)
@@ -208,8 +228,9 @@ class Residency:
     def loaded(
         self, model: str, taken: Mapping[str, Sizes], usages: Mapping[str, Usage]
     ) -> Actions:
-        """A load has succeeded. taken: what it takes on executors, as measured; empty: what was
-        reserved for it.
+        """Note that a load has succeeded.
+
+        `taken` is the measured memory by executor; if it is empty the reserved memory counts.
         """
         found = self._models[model]
         if found.status is Status.LOADING:
@@ -219,26 +240,31 @@ class Residency:
         return self._advance(usages)
 
     def load_failed(self, model: str, usages: Mapping[str, Usage]) -> Actions:
+        """Note that a load has failed."""
         return self._end(model, usages)
 
     def unloaded(self, model: str, usages: Mapping[str, Usage]) -> Actions:
-        """Its memory is free, also if something else had it unloaded. One whose executor was lost
-        meanwhile may have been requested again: that goes on.
+        """Note that a model's memory is free, even if something else had it unloaded.
+
+        If its executor was lost meanwhile, the model may have been requested again; that request
+        goes on.
         """
         if self.status(model) in _LOADED:
             return self._end(model, usages)
         return self._advance(usages)
 
     def forget(self, model: str, usages: Mapping[str, Usage]) -> Actions:
-        """A model is no longer loaded on demand, nor pinned."""
+        """Forget a model that is no longer loaded on demand, nor pinned."""
         self._waiting.pop(model, None)
         self._in_memory.pop(model, None)
         self._models.pop(model, None)
         return self._advance(usages)
 
     def retry(self, usages: Mapping[str, Usage], *, stalled: bool = False) -> Actions:
-        """Models may have become idle. stalled: nothing was loaded or unloaded for so long that
-        those in use are not waited for.
+        """Decide again, since models may have become idle.
+
+        `stalled` means that nothing was loaded or unloaded for so long that models in use are not
+        waited for.
         """
         self._stalled = stalled
         try:
@@ -257,7 +283,7 @@ class Residency:
         return self._advance(usages)
 
     def _leave(self, name: str, model: _Model) -> None:
-        """It takes nothing any more."""
+        """Note that a model takes no memory any more."""
         self._enter(name, model, Status.OUT)
         model.taken.clear()
         model.claimed = ""
@@ -281,13 +307,13 @@ class Residency:
             return
         hosts = sorted(self._executors & model.needs.keys())
         if not hosts:
-            # Until an executor joins that can have it.
+            # The model waits for an executor that can have it.
             return
         for executor in [model.claimed] if model.claimed in hosts else hosts:
             if self._short(name, executor, freeing=False) == {}:
                 self._begin_load(name, model, executor, actions)
                 return
-        possible = [each for each in hosts if self._fits_empty(model, each)]
+        possible = [executor for executor in hosts if self._fits_empty(model, executor)]
         if not possible:
             del self._waiting[name]
             self._enter(name, model, Status.OUT)
@@ -295,14 +321,14 @@ class Residency:
             return
         if model.claimed in possible:
             possible = [model.claimed]
-        plans = [(each, self._victims(name, each, usages)) for each in possible]
-        feasible = [(each, victims) for each, victims in plans if victims is not None]
+        plans = [(executor, self._victims(name, executor, usages)) for executor in possible]
+        feasible = [(executor, victims) for executor, victims in plans if victims is not None]
         if not feasible:
-            # All that could make way is in use.
+            # All models that could make way are in use.
             return
         executor, victims = min(
             feasible,
-            key=lambda each: max((_rank(v, usages) for v in each[1]), default=_NOTHING),
+            key=lambda plan: max((_rank(victim, usages) for victim in plan[1]), default=_NOTHING),
         )
         model.claimed = executor
         for victim in victims:
@@ -321,7 +347,7 @@ class Residency:
         actions.loads.append(Load(name, executor))
 
     def _relieve(self, usages: Mapping[str, Usage], actions: Actions) -> None:
-        """A model may have turned out to be larger than it was thought to be."""
+        """Unload models where a budget is exceeded: some may be larger than was expected."""
         for executor in sorted(self._executors):
             for device in self._devices(executor):
                 over = self._excess(executor, device)
@@ -332,14 +358,14 @@ class Residency:
                         self._begin_unload(victim, actions)
 
     def _excess(self, executor: str, device: str) -> int:
-        """By how much the budget is exceeded once all is unloaded that is being unloaded."""
+        """Return by how much the budget will be exceeded when pending unloads have ended."""
         budget = self._budget(device)
         if budget is None:
             return 0
         return self.used(executor, device) - self._freeing(executor, device) - budget
 
     def _victims(self, name: str, executor: str, usages: Mapping[str, Usage]) -> list[str] | None:
-        """The least popular models whose memory is enough; None: there are not."""
+        """Return the least popular models whose memory suffices, or `None` if there are none."""
         short = self._short(name, executor, freeing=True)
         victims: list[str] = []
         for victim in self._evictable(executor, usages):
@@ -361,14 +387,15 @@ class Residency:
     def _should_await_less_popular(
         self, name: str, executor: str, victims: Iterable[str], usages: Mapping[str, Usage]
     ) -> bool:
-        """Whether a model that is less popular than one of these will make way before long: it is
-        in use, is being loaded, or is to be before the model of this name.
+        """Return whether a model that is less popular than a victim will soon make way instead.
+
+        Such a model is in use, is being loaded, or is to be loaded before the model of this name.
         """
-        most = max((usages.get(each, _UNKNOWN).popularity for each in victims), default=0.0)
-        before = takewhile(lambda each: each != name, self._waiting)
-        claims = [each for each in before if self._models[each].claimed == executor]
-        for each in (*claims, *self._in_memory):
-            model, usage = self._models[each], usages.get(each, _UNKNOWN)
+        most = max((usages.get(victim, _UNKNOWN).popularity for victim in victims), default=0.0)
+        before = takewhile(lambda waiting: waiting != name, self._waiting)
+        claims = [waiting for waiting in before if self._models[waiting].claimed == executor]
+        for other in (*claims, *self._in_memory):
+            model, usage = self._models[other], usages.get(other, _UNKNOWN)
             if usage.kept or model.pinned or usage.popularity >= most:
                 continue
             if model.status is Status.WAITING:
@@ -381,8 +408,9 @@ class Residency:
         return False
 
     def _evictable(self, executor: str, usages: Mapping[str, Usage]) -> list[str]:
-        """Those that may be unloaded, the least popular first, of equals the one that was used
-        least recently.
+        """Return the models that may be unloaded, the least popular first.
+
+        Of models with equal popularity the least recently used one comes first.
         """
         idle = [
             name
@@ -395,10 +423,9 @@ class Residency:
         return sorted(idle, key=lambda name: (_rank(name, usages), name))
 
     def _short(self, name: str, executor: str, *, freeing: bool) -> dict[str, int]:
-        """The bytes by device that are missing for a model that waits; what those before it in the
-        queue have claimed is theirs.
+        """Return the bytes by device that a waiting model lacks, after the claims of earlier ones.
 
-        freeing: once all is unloaded that is being unloaded; else now.
+        With `freeing` the memory of pending unloads counts as free.
         """
         short = {}
         for device, size in self._models[name].needs[executor].items():
@@ -413,22 +440,21 @@ class Residency:
         return short
 
     def _claims_before(self, name: str, executor: str, device: str) -> int:
-        before = (
-            self._models[each] for each in takewhile(lambda each: each != name, self._waiting)
-        )
+        before = takewhile(lambda waiting: waiting != name, self._waiting)
+        models = (self._models[waiting] for waiting in before)
         return sum(
-            model.needs[executor].get(device, 0) for model in before if model.claimed == executor
+            model.needs[executor].get(device, 0) for model in models if model.claimed == executor
         )
 
     def _freeing(self, executor: str, device: str) -> int:
         return sum(
-            each.taken.get(executor, {}).get(device, 0)
-            for each in self._in_memory.values()
-            if each.status is Status.UNLOADING
+            model.taken.get(executor, {}).get(device, 0)
+            for model in self._in_memory.values()
+            if model.status is Status.UNLOADING
         )
 
     def _fits_empty(self, model: _Model, executor: str, kept: Container[str] = ()) -> bool:
-        """Whether it would fit if all but pinned models, and these, made way."""
+        """Return whether a model would fit if all but pinned models, and `kept`, made way."""
         for device, size in model.needs[executor].items():
             budget = self._budget(device)
             if budget is not None and size + self._pinned(executor, device, kept) > budget:
@@ -437,9 +463,9 @@ class Residency:
 
     def _pinned(self, executor: str, device: str, kept: Container[str] = ()) -> int:
         return sum(
-            each.taken.get(executor, {}).get(device, 0)
-            for name, each in self._in_memory.items()
-            if each.pinned or name in kept
+            model.taken.get(executor, {}).get(device, 0)
+            for name, model in self._in_memory.items()
+            if model.pinned or name in kept
         )
 
     def _refusal(self, model: _Model, hosts: Iterable[str]) -> str:
@@ -457,12 +483,12 @@ class Residency:
 
     def _devices(self, executor: str) -> list[str]:
         devices = {
-            device for each in self._in_memory.values() for device in each.taken.get(executor, ())
+            device for model in self._in_memory.values() for device in model.taken.get(executor, ())
         }
         return sorted(devices)
 
     def _budget(self, device: str) -> int | None:
-        """None: no limit."""
+        """Return the budget of a device; `None` means no limit."""
         return self.budgets.get(device, self.budgets.get(device.partition(" ")[0]))
 
     def _enter(self, name: str, model: _Model, status: Status) -> None:

@@ -1,16 +1,19 @@
-"""When a change of the members is acted on. Pure: changes and the time in; what is due out.
+"""State machine that decides when a change of the mesh's members is acted on.
 
-    change                                      this scheduler      due
-    any                                         has not started     nothing: it knows no members yet
-    a member was lost, or leaves                                    TAKE_OVER at once
-    a member was lost, or leaves                stood still         MOVE after start_wait
-    a member has joined                                             MOVE after settle
-    models belong together otherwise                                REGROUP at once
-    members have other models                                       ANNOUNCE
+It is pure: changes and the time in; what is due out. It does not know how models are moved.
 
-What is to be done after a while is put off by each change like it, and is done with what is to be
-done at once. A scheduler that stood still has been replaced by its peers, which did not: it must
-not take their models from them before it has seen them again.
+    state of this scheduler   event                                   due
+    not started               any: it knows no members yet            nothing
+    started                   a member was lost, or is leaving        TAKE_OVER at once
+    started, stood still      a member was lost, or is leaving        MOVE after `start_wait_s`
+    started                   a member has joined                     MOVE after `settle_s`
+    started                   models are grouped differently          REGROUP at once
+    started                   members have other models               ANNOUNCE
+
+A MOVE that is due after a delay is put off by each further event that asks for one, and is done
+together with a TAKE_OVER. A scheduler that stood still (its process or its host was stopped) has
+been replaced by its peers, which did not stand still: it must not take their models before it has
+seen them again.
 """
 
 from __future__ import annotations
@@ -26,43 +29,45 @@ if TYPE_CHECKING:
 
 
 class Due(enum.Enum):
-    """What a change asks for; see the module's table."""
+    """Action that a change asks for; the module's table says when."""
 
     NOTHING = enum.auto()
     ANNOUNCE = enum.auto()
     REGROUP = enum.auto()
     MOVE = enum.auto()
-    # As MOVE: what ran for who was lost may be sent again to this scheduler.
+    # Like MOVE, and requests that ran at the lost member may be sent again to this scheduler.
     TAKE_OVER = enum.auto()
 
 
 class MemberChanges:
-    """One scheduler's. Times are those of its event loop, in seconds."""
+    """Decide for one scheduler. Times are those of its event loop, in seconds."""
 
     def __init__(self, times: RecoveryTimes, now_s: float) -> None:
         self._times = times
         self._last_beat_s = now_s
         self._deferring_until_s = now_s
         self._started = False
-        # When models are to be moved; None: nothing is put off.
+        # Time at which models are to be moved; `None` if no MOVE is waiting.
         self.settles_at_s: float | None = None
 
     @property
     def started(self) -> bool:
-        """Whether this scheduler takes part: it knows the members."""
+        """Return whether this scheduler takes part, which means that it knows the members."""
         return self._started
 
     def start(self) -> None:
-        """Changes are acted on from now on."""
+        """Act on changes from now on."""
         self._started = True
 
     def stop(self) -> None:
-        """Nothing is due any more: the scheduler ends."""
+        """Act on nothing more, since the scheduler ends."""
         self._started = False
 
     def on_change(self, change: Change, now_s: float, regroups: Callable[[], bool]) -> Due:
-        """The members, or what they have, have changed. regroups: whether models belong together
-        otherwise, by what peers say now; asked only where that decides.
+        """Return what is due at once after a change, and set `settles_at_s` for what is due later.
+
+        `regroups` returns whether models are grouped differently by what peers say now. It is
+        called only where the decision depends on it.
         """
         if not self._started:
             return Due.NOTHING
@@ -75,26 +80,26 @@ class MemberChanges:
             return Due.NOTHING
         if not change.peers:
             return Due.NOTHING
-        # What they have may be what was asked for in vain.
+        # The peers' models may include one that this scheduler asked for in vain.
         return Due.REGROUP if regroups() else Due.ANNOUNCE
 
     def on_settled(self) -> Due:
-        """The time has come that settles_at_s said."""
+        """Return what is due now that the time `settles_at_s` has come."""
         self.settles_at_s = None
         return Due.MOVE
 
     def on_beat(self, now_s: float) -> float:
-        """Its timer has fired; when it is to fire again."""
+        """Record that the beat's timer has fired; return the time at which it is to fire again."""
         if self._is_behind(now_s):
-            # The ends of its streams may be reported only after this.
+            # The ends of streams may be reported only after this timer.
             self._deferring_until_s = now_s + self._times.peer_ping_after_s
         self._last_beat_s = now_s
         return now_s + self._times.peer_ping_after_s
 
     def stood_still(self, now_s: float) -> bool:
-        """Whether this process stood still just now."""
+        """Return whether this process stood still just now."""
         return self._is_behind(now_s) or now_s < self._deferring_until_s
 
     def _is_behind(self, now_s: float) -> bool:
-        """Whether a loop that is so far behind its timers was stopped, or its host was."""
+        """Return whether the loop is so far behind its timers that it or its host was stopped."""
         return now_s - self._last_beat_s > self._times.peer_ping_reply_s

@@ -1,9 +1,18 @@
-"""Which schedulers are live members of the mesh, and the epoch of that view.
+"""Tracks which schedulers are live members of the mesh, and the epoch of that view.
 
-A peer is a member from when it says that it has started until it says that it is leaving, or until
-its last stream has ended. Of what it sends on several streams, which keep no order among each
-other, the state with the largest number counts.
-Pure: states and ends of streams in; members out.
+It is pure: states and ends of streams in; members out. It does not know what members do about a
+change.
+
+    state of a peer   event                                          next state
+    unknown           it sends a state with epoch 0                  starting
+    unknown           it sends a state with an epoch                 member
+    starting          it sends a state with an epoch                 member
+    any               it sends a state that says that it leaves      leaving
+    any               its last stream ends                           unknown; if it was a member,
+                                                                     it is lost
+
+Streams keep no order among each other: of the states that a peer sends on several streams, the one
+with the largest number counts.
 """
 
 from __future__ import annotations
@@ -15,34 +24,35 @@ if TYPE_CHECKING:
 
 
 class Peer(NamedTuple):
-    """What a scheduler says of itself (PeerState). epoch 0: it starts.
-
-    models: that it has in service. compositions: ensembles with the models of their steps. All by
-    qualified names. executors: how many have joined it; links: how many gateways and models use.
-    number: grows with each state that the process sends.
-    """
+    """State that a scheduler announces (PeerState). All models are qualified names."""
 
     name: str
     incarnation: int
+    # 0 until the scheduler has started.
     epoch: int = 0
     leaving: bool = False
+    # Models that it has in service.
     models: frozenset[str] = frozenset()
+    # Ensembles with the models of their steps.
     compositions: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    # Number of executors that have joined it, and of links that gateways and models have opened.
     executors: int = 0
     links: int = 0
+    # Grows with each state that the process sends.
     number: int = 0
 
     @property
     def is_member(self) -> bool:
+        """Return whether the scheduler has started and is not leaving."""
         return self.epoch > 0 and not self.leaving
 
     def is_newer(self, other: Peer) -> bool:
-        """Whether the same process has sent it later; of another process that is not known."""
+        """Return whether the same process sent this state later; False for another process."""
         return self.incarnation == other.incarnation and self.number > other.number
 
 
 class Change(NamedTuple):
-    """What an event has changed. peers: some member's models or compositions."""
+    """Changes that an event has made; `peers` says that some member's models have changed."""
 
     joined: frozenset[str] = frozenset()
     left: frozenset[str] = frozenset()
@@ -50,61 +60,61 @@ class Change(NamedTuple):
 
 
 class NameInUseError(Exception):
-    """Another live scheduler has this one's name."""
+    """Another live scheduler has the name of this one."""
 
 
 class Membership:
-    """The members as one scheduler sees them."""
+    """Keep the members as one scheduler sees them."""
 
     def __init__(self, name: str, incarnation: int) -> None:
         self.name = name
         self.incarnation = incarnation
-        # 0 until it has started.
+        # 0 until the scheduler has started.
         self.epoch = 0
         self.leaving = False
         self._largest_epoch = 0
-        # By stream, in the order in which they were opened.
+        # States by stream, in the order in which the streams were opened.
         self._states: dict[Hashable, Peer] = {}
         self._peers: dict[str, Peer] = {}
         self.members: frozenset[str] = frozenset()
-        # By model: the member that has it.
+        # Member that has a model, by model.
         self._holders: dict[str, str] = {}
-        # What members had when they were lost, until it is taken over.
+        # Models that members had when they were lost, until these are taken over.
         self._lost_models: dict[str, frozenset[str]] = {}
 
     # ---- events
 
     def start(self) -> Change:
-        """The scheduler has started: it can own models."""
+        """Become a member: the scheduler has started and can own models."""
         self.epoch = self._largest_epoch = self._largest_epoch + 1
         return self._update()
 
     def leave(self) -> Change:
-        """The scheduler is shutting down."""
+        """Stop being a member: the scheduler is shutting down."""
         self.leaving = True
         return self._update()
 
     def on_state(self, stream: Hashable, peer: Peer) -> Change:
-        """A peer, which may be this scheduler itself, has sent its state.
+        """Store the state that a peer, which may be this scheduler itself, has sent.
 
         Raises:
-            NameInUseError: it is another process of the same name.
+            NameInUseError: the peer is another process of the same name.
         """
         if peer.incarnation == self.incarnation:
             return Change()
         if peer.name == self.name:
             raise NameInUseError(peer.name)
         self._states[stream] = peer
-        # Another of its streams may have brought a newer one, and may end before this one's does.
-        newest = next((each for each in self._states.values() if each.is_newer(peer)), peer)
-        for each, known in self._states.items():
+        # Another stream of the peer may have brought a newer state, and may end before this one.
+        newest = next((known for known in self._states.values() if known.is_newer(peer)), peer)
+        for other, known in self._states.items():
             if newest.is_newer(known):
-                self._states[each] = newest
+                self._states[other] = newest
         self._largest_epoch = max(self._largest_epoch, peer.epoch)
         return self._update()
 
     def on_stream_end(self, stream: Hashable) -> Change:
-        """A stream has ended; nothing happens if no state had come."""
+        """Forget a stream that has ended, if a state has come over it."""
         if self._states.pop(stream, None) is None:
             return Change()
         return self._update()
@@ -118,44 +128,44 @@ class Membership:
 
     @property
     def is_member(self) -> bool:
-        """Whether this scheduler can own models."""
+        """Return whether this scheduler can own models."""
         return self.epoch > 0 and not self.leaving
 
     @property
     def starting(self) -> bool:
-        """Whether a connected peer has not started yet."""
+        """Return whether a connected peer has not started yet."""
         return any(peer.epoch == 0 for peer in self._peers.values())
 
     def is_equipped(self, executors: int, links: int) -> bool:
-        """Whether no member has more executors, or more links."""
+        """Return whether no member has more executors or more links than these."""
         members = [self._peers[name] for name in self.members if name in self._peers]
-        return all(each.executors <= executors and each.links <= links for each in members)
+        return all(peer.executors <= executors and peer.links <= links for peer in members)
 
     def is_connected(self, stream: Hashable) -> bool:
-        """Whether the peer at the other end has sent its state."""
+        """Return whether the peer at the other end of a stream has sent its state."""
         return stream in self._states
 
     def stream_of(self, name: str, among: Iterable[Hashable]) -> Hashable | None:
-        """One of these streams that leads to a peer."""
-        matches = (each for each in among if each in self._states)
-        return next((each for each in matches if self._states[each].name == name), None)
+        """Return one of the streams `among` that leads to the peer of this name."""
+        matches = (stream for stream in among if stream in self._states)
+        return next((stream for stream in matches if self._states[stream].name == name), None)
 
     def holder(self, model: str) -> str | None:
-        """The other member that has a model; None: nobody."""
+        """Return the other member that has a model, if any."""
         return self._holders.get(model)
 
     @property
     def lost_models(self) -> Mapping[str, frozenset[str]]:
-        """The models of members that were lost since the last take_lost_models(), by member."""
+        """Models of members that were lost since the last `take_lost_models()`, by member."""
         return self._lost_models
 
     def leaving_models(self) -> frozenset[str]:
-        """Those of lost_models that members had which said that they leave."""
+        """Return the part of `lost_models` that belonged to members that are leaving."""
         members = [name for name, peer in self._peers.items() if peer.leaving]
-        return frozenset().union(*(self._lost_models.get(each, ()) for each in members))
+        return frozenset().union(*(self._lost_models.get(name, ()) for name in members))
 
     def take_lost_models(self) -> frozenset[str]:
-        """The models of members that were lost since the last call."""
+        """Return the models of members that were lost since the last call, and forget them."""
         models = frozenset().union(*self._lost_models.values())
         self._lost_models = {}
         return models
@@ -169,13 +179,13 @@ class Membership:
         self.members = frozenset({self.name, *live} if self.is_member else live)
         left = members - self.members
         for name in left - {self.name}:
-            # It may have been back, and lost again, before it had what it had at first.
+            # The member may have come back and been lost again before it had all its old models.
             lost = self._lost_models.get(name, frozenset())
             self._lost_models[name] = lost | before[name].models
         if self.epoch and members and self.members != members:
             self.epoch = self._largest_epoch = max(self._largest_epoch, self.epoch) + 1
         self._holders = {}
-        for peer in sorted(live.values(), key=lambda each: (each.epoch, each.name)):
+        for peer in sorted(live.values(), key=lambda member: (member.epoch, member.name)):
             self._holders.update(dict.fromkeys(peer.models, peer.name))
         peers = {name: (peer.models, peer.compositions) for name, peer in live.items()}
         known = {

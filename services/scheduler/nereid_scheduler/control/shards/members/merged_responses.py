@@ -1,4 +1,7 @@
-"""One response to a control call of the responses of all schedulers of a mesh. Pure."""
+"""Merges the responses of all schedulers of a mesh to a control call into one.
+
+It is pure and knows no connection: parsed responses in, one response out.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from nereid_scheduler.core.models.lifecycle import VersionState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-# Of a model that moves, two schedulers show versions: the further its load, the better.
+# While a model moves, two schedulers show its versions; the state that is further along counts.
 _RANKS: Final = {
     state.value: rank
     for rank, state in enumerate(
@@ -27,14 +30,14 @@ _RANKS: Final = {
     )
 }
 
-# Series of a model that has moved are in the pages of both; the counts are of different requests.
+# Both pages have the series of a model that has moved; they count different requests.
 _SUMMED: Final = frozenset(
     family.name
     for family in metrics.declared_families()
     if family in {metrics.HELD, metrics.LINKS, metrics.WAITING}
     or ("model" in family.labels and family != metrics.LOAD_DURATION)
 )
-# Where a line begins: no label has a line end.
+# Start of a line: no label has a line end.
 _LINK_PENDING: Final = f"\n{metrics.LINK_PENDING.name}{{".encode()
 
 
@@ -44,9 +47,9 @@ def merge_indexes(
     *,
     ready_only: bool,
 ) -> kserve_pb2.RepositoryIndexResponse:
-    """Each model as the scheduler shows it that has come furthest with it.
+    """Return each model as the scheduler shows it that is furthest along with it.
 
-    silent: the models of schedulers that did not respond, by these schedulers' names.
+    `silent` has the models of schedulers that did not respond, by these schedulers' names.
     """
     shown: dict[str, list[kserve_pb2.RepositoryIndexResponse.ModelIndex]] = {}
     for index in indexes:
@@ -72,27 +75,28 @@ def merge_indexes(
 
 
 def _rank(entries: Iterable[kserve_pb2.RepositoryIndexResponse.ModelIndex]) -> int:
-    """-1: the model is only found in a repository."""
+    """Return the rank of a model's best version; -1 if it is only found in a repository."""
     return max(_RANKS.get(entry.state, -1) for entry in entries)
 
 
 def merge_statistics(
     responses: Iterable[kserve_pb2.ModelStatisticsResponse],
 ) -> kserve_pb2.ModelStatisticsResponse:
-    """The statistics of all models; of a model that moves, the first ones."""
+    """Return the statistics of all models; the first ones count if a model is moving."""
     merged: dict[tuple[str, str], kserve_pb2.ModelStatistics] = {}
     for response in responses:
-        for each in response.model_stats:
-            merged.setdefault((each.name, each.version), each)
+        for model in response.model_stats:
+            merged.setdefault((model.name, model.version), model)
     return kserve_pb2.ModelStatisticsResponse(model_stats=merged.values())
 
 
 def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
-    """One page of the pages of schedulers, by their names; the first one is this scheduler's own.
+    """Merge the metrics pages of schedulers, by name; the first one is this scheduler's own.
 
-    Series of models and counts of links are summed where several have them. The pending requests of
-    links are labelled, as links are numbered by each scheduler. Everything else, such as the
-    cache's counters, is what every scheduler knows alike: the first page's counts.
+    Series of models and counts of links are summed where several schedulers have them. Pending
+    requests of links get a label with the scheduler, since each scheduler numbers its links.
+    Everything else, such as the cache's counters, is known equally to every scheduler; it is taken
+    from the first page.
     """
     return merge_pages((_labelled(page, name) for name, page in pages.items()), _SUMMED)
 
@@ -100,8 +104,9 @@ def merge_metrics(pages: Mapping[str, bytes]) -> bytes:
 def merge_facts(
     responses: Iterable[nereid_pb.FactsResponse], silent: Iterable[str]
 ) -> nereid_pb.FactsResponse:
-    """Executors as all schedulers know them, each with the models of all. silent: schedulers that
-    did not respond.
+    """Merge facts: executors as all schedulers know them, each with the models of all.
+
+    `silent` names schedulers that did not respond.
     """
     merged = nereid_pb.FactsResponse()
     executors: dict[str, nereid_pb.ExecutorFacts] = {}
@@ -109,10 +114,10 @@ def merge_facts(
         merged.schedulers.extend(response.schedulers)
         merged.configs.extend(response.configs)
         merged.batches.extend(response.batches)
-        for each in response.executors:
-            known = executors.setdefault(each.name, each)
-            if known is not each:
-                known.hosted.extend(each.hosted)
+        for executor in response.executors:
+            known = executors.setdefault(executor.name, executor)
+            if known is not executor:
+                known.hosted.extend(executor.hosted)
     merged.executors.extend(executors[name] for name in sorted(executors))
     merged.schedulers.extend(nereid_pb.SchedulerFacts(name=name) for name in sorted(silent))
     return merged

@@ -1,7 +1,8 @@
-"""Which scheduler owns which model: by rendezvous hashing over the live members.
+"""Decides which scheduler owns which model, by rendezvous hashing over the live members.
 
-Models that an ensemble composes belong together with it, and so do models that clients know by one
-name. Such a group moves as one; its key is the smallest of its names. Pure.
+Models that an ensemble composes form a group with it, and so do models that clients know by one
+name. A group moves as one; its key is the smallest of its names. It is pure and does not know
+whether a member serves what it owns.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ _SCORE_BYTES = 8
 
 
 def group_keys(compositions: Iterable[tuple[str, Iterable[str]]]) -> dict[str, str]:
-    """The key of each name's group. compositions: names that belong together, as a name and others,
-    which may be none.
+    """Return the key of each name's group.
+
+    `compositions` has names that belong together, as a name and others, which may be none.
     """
     parents: dict[str, str] = {}
 
@@ -33,14 +35,14 @@ def group_keys(compositions: Iterable[tuple[str, Iterable[str]]]) -> dict[str, s
         root = root_of(name)
         for other in others:
             joined = root_of(other)
-            # The smaller name is the root, and so the key.
+            # The smaller name becomes the root, and therefore the key.
             root, below = min(root, joined), max(root, joined)
             parents[below] = root
     return {name: root_of(name) for name in parents}
 
 
 def owner_of(key: str, members: Iterable[str]) -> str | None:
-    """The member that owns a group; None: there is no member."""
+    """Return the member that owns a group, or `None` if there is no member."""
     return max(members, key=lambda member: (_score(member, key), member), default=None)
 
 
@@ -51,27 +53,27 @@ def _score(member: str, key: str) -> bytes:
 
 
 class OwnedModels:
-    """Which models one member owns, as it sees the members and the models. Empty members: none."""
+    """Models that one member owns, by the members and groups that it sees; none without members."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._members: frozenset[str] = frozenset()
         self._keys: Mapping[str, str] = {}
-        # By key; cleared at every change.
+        # Owners by key; cleared at every change.
         self._owners: dict[str, str | None] = {}
 
     @property
     def members(self) -> frozenset[str]:
-        """Over which the models are shared out."""
+        """Members among which the models are divided."""
         return self._members
 
     def set_members(self, members: frozenset[str]) -> None:
-        """Share all models out over these."""
+        """Divide all models among these members."""
         self._members = members
         self._owners.clear()
 
     def set_groups(self, compositions: Iterable[tuple[str, Iterable[str]]]) -> bool:
-        """Which models belong together; whether that is news. Others are on their own."""
+        """Set which models belong together, others being alone; return whether that is new."""
         keys = group_keys(compositions)
         changed = keys != self._keys
         self._keys = keys
@@ -79,12 +81,12 @@ class OwnedModels:
         return changed
 
     def owner(self, name: str) -> str | None:
-        """The member that owns a model; None: there is no member."""
+        """Return the member that owns a model, or `None` if there is no member."""
         key = self._keys.get(name, name)
         if key not in self._owners:
             self._owners[key] = owner_of(key, self._members)
         return self._owners[key]
 
     def owns(self, name: str) -> bool:
-        """Whether this member does."""
+        """Return whether this member owns a model."""
         return self.owner(name) == self._name

@@ -1,7 +1,7 @@
-"""How a record is written: a line with the schema's number and a checksum, then a JSON object.
+"""Encodes and decodes records: a line with schema number and checksum, then a JSON object.
 
-Pure. The first line is the same in all schemas to come, so that every scheduler can know a record
-that is damaged from one that a newer scheduler has written.
+It is pure. The first line is the same in all future schemas, so that every scheduler can tell a
+damaged record from one that a newer scheduler has written. It does not know what documents mean.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SCHEMA: Final = 1
-# Of one record, without the files that it names.
+# Limit for one record, without the files that it names.
 MAX_RECORD_BYTES: Final = 16 << 20
 
 _MAGIC: Final = b"nereid-state"
@@ -25,45 +25,47 @@ _FILE_DIGEST_BYTES: Final = 32
 
 
 class DamagedRecord(ValueError):
-    """It is not what was written."""
+    """The record is not what was written."""
 
 
 class NewerRecord(ValueError):
-    """It is whole, and of a schema that this scheduler does not know."""
+    """The record is whole, but has a schema that this scheduler does not know."""
 
 
 class Record(NamedTuple):
-    """key: what it is about; document: what it says, of JSON's types."""
+    """Record with the key of what it is about, and a document of JSON's types."""
 
     key: str
     document: Mapping[str, Any]
 
 
 def record_name(key: str) -> str:
-    """The name of a key's record in a store: no path, whatever the key is."""
+    """Return the name of a key's record in a store; whatever the key is, it is no path."""
     return hashlib.blake2b(key.encode(), digest_size=_NAME_BYTES).hexdigest()
 
 
 def file_digest(content: bytes) -> str:
-    """By which a record names a file."""
+    """Return the digest by which a record names a file."""
     return hashlib.blake2b(content, digest_size=_FILE_DIGEST_BYTES).hexdigest()
 
 
 def encode_record(record: Record, secret: bytes = b"") -> bytes:
-    """secret: of all who may write records (at most 64 bytes); empty: the checksum is no proof of
-    who wrote it.
+    """Return the bytes of a record.
+
+    `secret` (at most 64 bytes) is shared by all that may write records. If it is empty, the
+    checksum does not prove who wrote the record.
     """
     body = json.dumps({"key": record.key, "document": dict(record.document)}).encode()
     return _head(SCHEMA, body, secret) + body
 
 
 def decode_record(name: str, data: bytes, secret: bytes = b"") -> Record:
-    """The record that a store has under a name.
+    """Return the record that a store has under a name.
 
     Raises:
-        DamagedRecord: it is truncated or altered, stands under another's name, or was written with
-            another secret.
-        NewerRecord: it is whole, but only a newer scheduler can read it.
+        DamagedRecord: the record is truncated or altered, stands under the name of another one, or
+            was written with another secret.
+        NewerRecord: the record is whole, but only a newer scheduler can read it.
     """
     schema = _schema(data)
     body = data[len(head_of(data)) :]
@@ -83,14 +85,14 @@ def decode_record(name: str, data: bytes, secret: bytes = b"") -> Record:
 
 
 def head_of(data: bytes) -> bytes:
-    """The first line, which no other record has: what a write compares. Empty for no record."""
+    """Return the first line, which is unique and which writes compare; empty for no record."""
     return data[: data.find(b"\n") + 1]
 
 
 def _schema(data: bytes) -> int:
     magic, _, rest = head_of(data).partition(b" ")
     number = rest.partition(b" ")[0]
-    # A longer number is none that a checksum was made with.
+    # No checksum was ever made with a longer number.
     if magic != _MAGIC or not number.isdigit() or len(number) > 9:
         raise DamagedRecord("it does not begin as records do")
     return int(number)

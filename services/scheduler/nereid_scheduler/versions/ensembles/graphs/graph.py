@@ -1,10 +1,17 @@
-"""The data-driven graph of an ensemble: which steps a request needs, and which can run now.
+"""Data-driven graph of an ensemble: which steps a request needs, and which can run now.
 
-Pure: tensors in; steps to call and responses to send out. The tensors' type is the owner's affair;
-None stands for an optional tensor that was omitted. Knows no model, no queue and no clock.
+It is pure: tensors in; steps to call and responses to send out. The tensors' type is the owner's
+affair; `None` stands for an optional tensor that was omitted. It knows no model, queue or clock.
 
-A step runs once its inputs are there. A step with several responses opens a **branch** with each of
-them: the steps that depend on it run once per branch, with tensors of the branches above it.
+A step runs once its inputs are there. A step with several responses opens a **branch** with each
+response: the steps that depend on it run once per branch, with tensors of the branches above it.
+
+    state of a call   event                                   next state
+    (none)            all inputs of the step are there        open
+    open              a response that is not the last         open; a branch opens
+    open              the last response, or only the end      closed
+
+A run is finished when none of its calls is open.
 """
 
 from __future__ import annotations
@@ -22,7 +29,7 @@ T = TypeVar("T")
 
 
 class Step:
-    """One step. The maps hold pairs of the model's name for a tensor, and the ensemble's."""
+    """One step. The maps hold pairs of the model's name for a tensor, and the ensemble's name."""
 
     __slots__ = ("index", "input_map", "model", "output_map", "version")
 
@@ -42,12 +49,12 @@ class Step:
 
 
 class Plan:
-    """The steps that a request for certain outputs needs; shared by all such requests."""
+    """Steps that a request for certain outputs needs; shared by all such requests."""
 
     __slots__ = ("consumers", "outputs", "steps")
 
     def __init__(self, steps: Sequence[Step], outputs: Collection[str]) -> None:
-        """outputs: the ensemble's outputs that are requested."""
+        """Plan for the requested `outputs` of an ensemble."""
         self.outputs = tuple(outputs)
         self.steps = _needed_steps(steps, outputs)
         self.consumers: dict[str, tuple[Step, ...]] = {}
@@ -57,7 +64,7 @@ class Plan:
 
 
 def steps_of(ensembling: ModelEnsembling) -> tuple[Step, ...]:
-    """The steps of a valid configuration."""
+    """Return the steps of a valid configuration."""
     return tuple(
         Step(
             index,
@@ -71,7 +78,7 @@ def steps_of(ensembling: ModelEnsembling) -> tuple[Step, ...]:
 
 
 def _needed_steps(steps: Sequence[Step], outputs: Collection[str]) -> tuple[Step, ...]:
-    """The steps that lead to these outputs, each with only the outputs that are needed."""
+    """Return the steps that lead to these outputs, each with only the outputs that are needed."""
     needed_tensors = set(outputs)
     producers = {tensor: step for step in steps for _, tensor in step.output_map}
     pending, needed = list(outputs), set()
@@ -97,7 +104,7 @@ def _needed_steps(steps: Sequence[Step], outputs: Collection[str]) -> tuple[Step
 
 
 class _Branch(Generic[T]):
-    """The tensors below one response of a step. source: its call; None: the root."""
+    """Tensors below one response of a step; `source` is its call, or `None` for the root."""
 
     __slots__ = ("children", "open_calls", "parent", "responded", "source", "started", "tensors")
 
@@ -106,30 +113,32 @@ class _Branch(Generic[T]):
         self.parent = None if source is None else source.branch
         self.children: list[_Branch[T]] = []
         self.tensors: dict[str, T | None] = {}
-        # The steps that were called in this branch, and how many calls are still open.
+        # Indexes of steps that were called in this branch, and the number of calls still open.
         self.started: set[int] = set()
         self.open_calls = 0
         self.responded = False
 
     def find_branch(self, tensor: str) -> _Branch[T] | None:
-        """The nearest branch towards the root that has this tensor, omitted ones included."""
+        """Return the nearest branch towards the root with this tensor, which may be omitted."""
         branch: _Branch[T] | None = self
         while branch is not None and tensor not in branch.tensors:
             branch = branch.parent
         return branch
 
     def find_tensor(self, tensor: str) -> T | None:
+        """Return the nearest value of this tensor; `None` if it is omitted or not there."""
         branch = self.find_branch(tensor)
         return None if branch is None else branch.tensors[tensor]
 
     def subtree(self) -> Iterator[_Branch[T]]:
+        """Yield this branch and all branches below it."""
         yield self
         for child in self.children:
             yield from child.subtree()
 
 
 class StepCall(Generic[T]):
-    """A step to run with these inputs, by the model's names."""
+    """Call of a step with these inputs, by the model's names."""
 
     __slots__ = ("branch", "open_below", "responses", "step", "tensors")
 
@@ -138,11 +147,11 @@ class StepCall(Generic[T]):
         self.tensors = tensors
         self.branch = branch
         self.responses = 0
-        # How many calls are open in the branches that its responses have opened.
+        # Number of calls that are open in the branches that its responses have opened.
         self.open_below = 0
 
     def ancestors(self) -> Iterator[StepCall[T]]:
-        """The calls whose responses opened the branches around this one, nearest first."""
+        """Yield the calls whose responses opened the branches around this one, nearest first."""
         call = self.branch.source
         while call is not None:
             yield call
@@ -152,8 +161,8 @@ class StepCall(Generic[T]):
 class NextActions(Generic[T]):
     """Steps to call now, and responses to send, each with its tensors in the plan's order.
 
-    None stands for a tensor that a step did not give, or that the request omits. A response of
-    nothing but None is one without outputs, which is not the same as no response.
+    `None` stands for a tensor that a step did not give, or that the request omits. A response that
+    consists of `None` only is a response without outputs, which is not the same as no response.
     """
 
     __slots__ = ("calls", "responses")
@@ -166,8 +175,8 @@ class NextActions(Generic[T]):
 class GraphRun(Generic[T]):
     """One request's run through the graph.
 
-    start() once; then on_response() for each response of each call, with last=True for a call's
-    final one. The run is over when finished.
+    Call `start` once, then `on_response` for each response of each call, with `last=True` for a
+    call's final one. The run is over when it is `finished`.
     """
 
     __slots__ = ("_open_calls", "_plan", "_root", "responses")
@@ -175,35 +184,35 @@ class GraphRun(Generic[T]):
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._root: _Branch[T] = _Branch()
-        # Calls whose final response is pending.
+        # Number of calls whose final response is pending.
         self._open_calls = 0
-        # How many responses the run has made.
+        # Number of responses that the run has made.
         self.responses = 0
 
     @property
     def finished(self) -> bool:
-        """No call is open, so there will be no more responses."""
+        """Return whether no call is open, so that there will be no more responses."""
         return not self._open_calls
 
     @property
     def deadlocked(self) -> bool:
-        """It is over without a response: some output was neither given nor left out by a step."""
+        """Return whether it ended without a response: some output was neither given nor omitted."""
         return not self._open_calls and not self.responses
 
     def start(self, tensors: Mapping[str, T | None]) -> NextActions[T]:
-        """Begin with the request's tensors; None for optional ones that it omits."""
+        """Begin with the request's tensors, which are `None` for optional inputs that it omits."""
         return self._set_tensors(self._root, tensors)
 
     def on_response(
         self, call: StepCall[T], outputs: Mapping[str, T] | None, *, last: bool = True
     ) -> NextActions[T]:
-        """A step has responded. outputs by the model's names; None: only the end of the call."""
+        """Process a response. `outputs` has the model's names; `None` only ends the call."""
         branch = call.branch
         if last:
             self._open_calls -= 1
             branch.open_calls -= 1
-            for each in call.ancestors():
-                each.open_below -= 1
+            for source in call.ancestors():
+                source.open_below -= 1
         if outputs is None:
             _prune(branch)
             return NextActions()
@@ -221,15 +230,15 @@ class GraphRun(Generic[T]):
         branch.tensors.update(tensors)
         actions: NextActions[T] = NextActions()
         consumers, outputs = self._plan.consumers, self._plan.outputs
-        for each in branch.subtree() if branch.children else (branch,):
+        for below in branch.subtree() if branch.children else (branch,):
             has_outputs = False
             for tensor in tensors:
                 for step in consumers.get(tensor, ()):
-                    if step.index not in each.started and _may_run(step, each):
-                        actions.calls.append(self._start_call(step, each))
+                    if step.index not in below.started and _may_run(step, below):
+                        actions.calls.append(self._start_call(step, below))
                 has_outputs = has_outputs or tensor in outputs
-            if has_outputs and not each.responded:
-                self._respond_if_complete(each, actions)
+            if has_outputs and not below.responded:
+                self._respond_if_complete(below, actions)
         return actions
 
     def _start_call(self, step: Step, branch: _Branch[T]) -> StepCall[T]:
@@ -242,8 +251,8 @@ class GraphRun(Generic[T]):
             if value is not None:
                 tensors[name] = value
         call = StepCall(step, tensors, branch)
-        for each in call.ancestors():
-            each.open_below += 1
+        for source in call.ancestors():
+            source.open_below += 1
         return call
 
     def _respond_if_complete(self, branch: _Branch[T], actions: NextActions[T]) -> None:
@@ -259,7 +268,7 @@ class GraphRun(Generic[T]):
 
 
 def _may_run(step: Step, branch: _Branch[T]) -> bool:
-    """Whether all of a step's inputs are there, at least one of them in this very branch."""
+    """Return whether all of a step's inputs are there, at least one of them in this branch."""
     here = False
     for _, tensor in step.input_map:
         place = branch.find_branch(tensor)
@@ -270,7 +279,7 @@ def _may_run(step: Step, branch: _Branch[T]) -> bool:
 
 
 def _prune(branch: _Branch[T]) -> None:
-    """Free a branch that is done: a long stream opens many."""
+    """Free a branch that is done, since a long stream opens many branches."""
     parent = branch.parent
     if parent is not None and branch.responded and not branch.open_calls and not branch.children:
         parent.children.remove(branch)

@@ -1,8 +1,8 @@
-"""Where in which sequence the requests of an ensemble's steps are.
+"""Place of requests of an ensemble's steps in a sequence.
 
-A step's request has its ensemble's place, unless the response of a step before it states another:
-its parameters `sequence_id`, `sequence_start` and `sequence_end` hold for the steps behind it.
-Pure.
+A step's request has its ensemble's place, unless the response of an earlier step states another
+one: its parameters `sequence_id`, `sequence_start` and `sequence_end` hold for the steps behind it.
+It is pure, and knows no state of a sequence.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _ID, _START, _END = "sequence_id", "sequence_start", "sequence_end"
 
 
 class SequencePlace(NamedTuple):
-    """The id as it came, with its sign; 0 or empty: in no sequence."""
+    """Place in a sequence, with the id as it came, with its sign; 0 or empty means no sequence."""
 
     id: CorrelationId = 0
     start: bool = False
     end: bool = False
 
     def parameters(self) -> dict[str, Parameter]:
-        """As on Triton, a number is signed here."""
+        """Return the place as parameters. As in Triton, a number is signed here."""
         number = self.id if isinstance(self.id, str) else as_signed(self.id)
         return {_ID: number, _START: self.start, _END: self.end}
 
@@ -39,19 +39,19 @@ _NOWHERE = SequencePlace()
 
 
 class StatedPlace(NamedTuple):
-    """What a step's response states. id: None: that of its request; a flag not stated is false."""
+    """Place that a step's response states; without an id the request's id holds."""
 
     id: CorrelationId | None
     start: bool
     end: bool
 
     def behind(self, own: SequencePlace) -> SequencePlace:
-        """The place of the steps behind one whose request had its own."""
+        """Return the place of the steps behind one whose request had the place `own`."""
         return SequencePlace(own.id if self.id is None else self.id, self.start, self.end)
 
 
 def place_of(parameters: Mapping[str, Any] | None) -> SequencePlace:
-    """The place of a request with these parameters. The gateway has checked the types."""
+    """Return the place of a request with these parameters. The gateway has checked the types."""
     if not parameters:
         return _NOWHERE
     get = parameters.get
@@ -59,10 +59,10 @@ def place_of(parameters: Mapping[str, Any] | None) -> SequencePlace:
 
 
 def stated_place(parameters: Mapping[str, InferParameter]) -> StatedPlace | None:
-    """What a response with these parameters states; None: nothing.
+    """Return the place that a response with these parameters states, if any.
 
     Raises:
-        InvalidArgument: of a type that the place cannot have; in Triton's words.
+        InvalidArgument: a parameter has a type that it cannot have; in Triton's words.
     """
     correlation_id: CorrelationId | None = None
     flags = {_START: False, _END: False}

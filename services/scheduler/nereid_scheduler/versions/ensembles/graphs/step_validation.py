@@ -1,7 +1,7 @@
-"""Checks an ensemble against the models of its steps; the texts are those of Triton's core.
+"""Checks an ensemble against the models of its steps, with the texts of Triton's core.
 
-Pure: complete configurations in. Rules about the ensemble's configuration alone are checked in
-nereid.model_config.
+It is pure: complete configurations in. Rules about the ensemble's configuration alone are checked
+in nereid.model_config.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _ANY = -1
 
 
 class _Tensor(NamedTuple):
-    """An ensemble's tensor as one model declares it."""
+    """Tensor of an ensemble as one model declares it."""
 
     model: str
     datatype: int
     dims: tuple[int, ...]
-    # With the batch dimension, where the model has one.
+    # Dimensions with the batch dimension, where the model has one.
     full_dims: tuple[int, ...]
 
 
@@ -39,14 +39,14 @@ def check_steps(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> boo
     Returns whether the ensemble is decoupled, as it is if one of these models is.
 
     Raises:
-        InvalidArgument: the first mismatch.
+        InvalidArgument: the configurations do not match; the text has the first mismatch.
     """
     name = ensemble.name
     tensors: dict[str, _Tensor] = {}
     configured: Sequence[_Configured] = [*ensemble.input, *ensemble.output]
     for tensor in configured:
-        # Its steps get the tensors after its own reshape. Theirs do not count: an ensemble is a
-        # client of its models.
+        # Steps get the tensors after the ensemble's own reshape. The steps' reshapes do not count:
+        # an ensemble is a client of its models.
         inner = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
         tensors[tensor.name] = _declared_by(ensemble, tensor, inner)
     for step in ensemble.ensemble_scheduling.step:
@@ -120,7 +120,7 @@ def _check_consistent(
             f"{start} data type: {one} is inferred from model {first.model} while {other} is"
             f" inferred from model {seen.model}"
         )
-    # A model without batching may declare the batch dimension as one of its own, or not at all.
+    # A model without batching may declare the batch dimension as its own, or not at all.
     if not (_compatible(first.dims, seen.dims) or _compatible(first.full_dims, seen.full_dims)):
         raise InvalidArgument(
             f"{start} shape: {format_shape(first.full_dims)} is inferred from model {first.model}"
@@ -135,8 +135,9 @@ def _compatible(one: Sequence[int], other: Sequence[int]) -> bool:
 
 
 def _check_forks(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> None:
-    """A step's inputs must all come through the same decoupled models: otherwise it is undefined
-    which response of one model belongs to which response of another.
+    """Check that all inputs of a step come through the same decoupled models.
+
+    Otherwise it is undefined which response of one model belongs to which response of another.
     """
     passed: dict[str, frozenset[int]] = {tensor.name: frozenset() for tensor in ensemble.input}
     steps = dict(enumerate(ensemble.ensemble_scheduling.step))
