@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
     from nereid.core.wire.messages import FromScheduler, Notice
     from nereid.rpc import Call, Channel, Link
-    from nereid_scheduler.control.state.model_records import ModelRecord
     from nereid_scheduler.control.state.state import Documents, SchedulerState
+    from nereid_scheduler.core.models.model_record import ModelRecord
     from nereid_scheduler.core.requests.entry import Entry
     from nereid_scheduler.placement.models.catalogue import ServedVersion
     from nereid_scheduler.ports import MeshPorts

@@ -12,10 +12,10 @@ from nereid.pb import model_config_pb2
 from nereid_scheduler.control.outcomes import ask_for
 from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
 from nereid_scheduler.control.rules import ModelControlRules
-from nereid_scheduler.control.state.model_records import ModelRecord
 from nereid_scheduler.core.models.desired_models import DesiredModels, Why
 from nereid_scheduler.core.models.found_model import FoundModel
 from nereid_scheduler.core.models.lifecycle import LoadStatus, VersionState
+from nereid_scheduler.core.models.model_record import ModelRecord
 from nereid_scheduler.core.models.overrides import Override
 from nereid_scheduler.placement.loads.load_waiters import LoadWaiters
 from nereid_scheduler.placement.models.catalogue import Catalogue, FoundName, ServedVersion

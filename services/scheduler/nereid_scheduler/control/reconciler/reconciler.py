@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from nereid_scheduler.control.residency.on_demand import OnDemand
     from nereid_scheduler.control.rules import ModelControlRules
     from nereid_scheduler.control.shards.model_moves import ModelMoves
-    from nereid_scheduler.control.state.model_records import ModelRecord
     from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels
     from nereid_scheduler.core.models.found_model import FoundModel
+    from nereid_scheduler.core.models.model_record import ModelRecord
     from nereid_scheduler.placement.loads.loader import Loader
     from nereid_scheduler.placement.models.catalogue import Catalogue
 

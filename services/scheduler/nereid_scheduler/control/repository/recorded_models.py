@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nereid_scheduler.control.repository.repositories import Repositories
-    from nereid_scheduler.control.state.model_records import ModelRecord, ModelRecords
+    from nereid_scheduler.control.state.model_records import ModelRecords
+    from nereid_scheduler.core.models.model_record import ModelRecord
 
 _NO_FILES: Final = (
     "model files in load requests ('file:' parameters) are not allowed on this server"

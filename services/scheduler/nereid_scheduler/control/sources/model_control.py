@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
     from nereid_scheduler.control.repository.repositories import Repositories
     from nereid_scheduler.control.rules import ModelControlRules
-    from nereid_scheduler.control.state.model_records import ModelRecord
     from nereid_scheduler.core.models.desired_models import DesiredModels
     from nereid_scheduler.core.models.found_model import FoundModel
+    from nereid_scheduler.core.models.model_record import ModelRecord
     from nereid_scheduler.core.models.overrides import Override
     from nereid_scheduler.placement.models.catalogue import Catalogue
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nereid.core.errors import Internal
 from nereid_scheduler.control.state.format.records import DamagedRecord, file_digest
 from nereid_scheduler.control.state.store import StateError
+from nereid_scheduler.core.models.model_record import MODEL_PREFIX, ModelRecord, model_key
 from nereid_scheduler.core.models.overrides import Override
 
 if TYPE_CHECKING:
@@ -25,52 +25,6 @@ _T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
-_PREFIX: Final = "model/"
-
-
-@dataclass(frozen=True, slots=True)
-class ModelRecord:
-    """Record of how a model was last loaded or unloaded."""
-
-    # Qualified name with --model-namespacing.
-    name: str
-    loaded: bool
-    # Loaded by name, not only as a step of an ensemble.
-    by_name: bool = True
-    # Configuration of the override, if there was one.
-    config: str | None = None
-    # Digests of the override's files, by their paths.
-    files: Mapping[str, str] = field(default_factory=dict)
-    # Reason why the override's files were not kept; the model cannot be loaded again then.
-    lost: str = ""
-    # Directory to which the scheduler had written the files for executors.
-    directory: str = ""
-
-    @property
-    def key(self) -> str:
-        """Key of the record."""
-        return model_key(self.name)
-
-    def document(self) -> dict[str, Any]:
-        """Return the JSON document of the record."""
-        return {
-            "loaded": self.loaded,
-            "by_name": self.by_name,
-            "config": self.config,
-            "files": dict(self.files),
-            "lost": self.lost,
-            "directory": self.directory,
-        }
-
-    def loss(self) -> Internal:
-        """Return the error of a model whose files are lost."""
-        return Internal(f"it was loaded with files that were not kept: {self.lost}")
-
-
-def model_key(name: str) -> str:
-    """Return the key of a model's record."""
-    return _PREFIX + name
-
 
 def parse_model_record(key: str, document: Mapping[str, Any]) -> ModelRecord | None:
     """Return a model's record, or `None` if the record is about something else.
@@ -78,10 +32,10 @@ def parse_model_record(key: str, document: Mapping[str, Any]) -> ModelRecord | N
     Raises:
         DamagedRecord: a value of the document is of another type.
     """
-    if not key.startswith(_PREFIX):
+    if not key.startswith(MODEL_PREFIX):
         return None
     record = ModelRecord(
-        key.removeprefix(_PREFIX),
+        key.removeprefix(MODEL_PREFIX),
         document.get("loaded", None),
         document.get("by_name", True),
         document.get("config"),

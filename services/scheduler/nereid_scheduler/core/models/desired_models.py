@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nereid.core.errors import NereidError
-    from nereid_scheduler.control.state.model_records import ModelRecord
     from nereid_scheduler.core.models.found_model import FoundModel
+    from nereid_scheduler.core.models.model_record import ModelRecord
     from nereid_scheduler.core.models.overrides import Override
 
 _LATEST: Final = -1

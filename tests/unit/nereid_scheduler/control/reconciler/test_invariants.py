@@ -13,10 +13,10 @@ import pytest
 from nereid.core.errors import Internal
 from nereid.pb import model_config_pb2
 from nereid_scheduler.control.reconciler.next_action import FINDING, Action, Do, next_action
-from nereid_scheduler.control.state.model_records import ModelRecord
 from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels, Why
 from nereid_scheduler.core.models.found_model import FoundModel
 from nereid_scheduler.core.models.lifecycle import LoadStatus
+from nereid_scheduler.core.models.model_record import ModelRecord
 from nereid_scheduler.core.models.overrides import Override
 from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
 

@@ -14,10 +14,10 @@ from nereid_scheduler.control.reconciler.next_action import (
     is_unload_remembered,
     next_action,
 )
-from nereid_scheduler.control.state.model_records import ModelRecord
 from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels, Why
 from nereid_scheduler.core.models.found_model import FoundModel, NoVersion
 from nereid_scheduler.core.models.lifecycle import LoadStatus
+from nereid_scheduler.core.models.model_record import ModelRecord
 from nereid_scheduler.core.models.overrides import Override
 from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
 

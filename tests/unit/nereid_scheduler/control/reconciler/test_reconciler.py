@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unavailable
-from nereid_scheduler.control.state.model_records import ModelRecord
 from nereid_scheduler.core.models.desired_models import Why
 from nereid_scheduler.core.models.found_model import FoundModel, NotUnique, NoVersion
 from nereid_scheduler.core.models.lifecycle import LoadStatus, VersionState
+from nereid_scheduler.core.models.model_record import ModelRecord
 from nereid_scheduler.core.models.overrides import Override
 from tests.support.scheduler.reconciler_world import ReconcilerWorld as World
 from tests.support.scheduler.reconciler_world import ended, found, turns

@@ -8,8 +8,9 @@ import pytest
 
 from nereid.core.errors import Internal, InvalidArgument
 from nereid_scheduler.control.repository.recorded_models import RecordedModels
-from nereid_scheduler.control.state.model_records import ModelRecord, ModelRecords
+from nereid_scheduler.control.state.model_records import ModelRecords
 from nereid_scheduler.core.models.found_model import FoundModel
+from nereid_scheduler.core.models.model_record import ModelRecord
 from nereid_scheduler.core.models.overrides import Override
 
 FILES = {"1/model.onnx": "digest"}

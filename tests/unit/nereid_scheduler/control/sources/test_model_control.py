@@ -10,8 +10,8 @@ import pytest
 
 from nereid.core.errors import Internal, InvalidArgument, Unavailable
 from nereid_scheduler.control.sources.model_control import ModelControl
-from nereid_scheduler.control.state.model_records import ModelRecord
 from nereid_scheduler.core.models.lifecycle import LoadStatus, VersionState
+from nereid_scheduler.core.models.model_record import ModelRecord
 from nereid_scheduler.core.models.overrides import Override
 from tests.support.scheduler.reconciler_world import ReconcilerWorld, found, turns
 from tests.support.waiting import LIMIT_S, until

@@ -6,14 +6,10 @@ import pytest
 
 from nereid.core.errors import Internal
 from nereid_scheduler.control.state.format.records import DamagedRecord, file_digest, record_name
-from nereid_scheduler.control.state.model_records import (
-    ModelRecord,
-    ModelRecords,
-    model_key,
-    parse_model_record,
-)
+from nereid_scheduler.control.state.model_records import ModelRecords, parse_model_record
 from nereid_scheduler.control.state.recorder import StateRecorder
 from nereid_scheduler.control.state.store import StateError
+from nereid_scheduler.core.models.model_record import ModelRecord, model_key
 from nereid_scheduler.core.models.overrides import Override
 from tests.support.scheduler.state_store import MemoryStateStore
 

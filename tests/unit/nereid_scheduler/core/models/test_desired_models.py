@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError, Unavailable
-from nereid_scheduler.control.state.model_records import ModelRecord
 from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels, Why
 from nereid_scheduler.core.models.found_model import FoundModel, NotUnique
+from nereid_scheduler.core.models.model_record import ModelRecord
 from nereid_scheduler.core.models.overrides import Override
 
 WITH_FILES = ModelRecord("m", loaded=True, by_name=False, files={"1/model.onnx": "digest"})

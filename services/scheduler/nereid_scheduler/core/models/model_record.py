@@ -1,0 +1,57 @@
+"""Records of how models were last loaded or unloaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core.errors import Internal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MODEL_PREFIX: Final = "model/"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """Record of how a model was last loaded or unloaded."""
+
+    # Qualified name with --model-namespacing.
+    name: str
+    loaded: bool
+    # Loaded by name, not only as a step of an ensemble.
+    by_name: bool = True
+    # Configuration of the override, if there was one.
+    config: str | None = None
+    # Digests of the override's files, by their paths.
+    files: Mapping[str, str] = field(default_factory=dict)
+    # Reason why the override's files were not kept; the model cannot be loaded again then.
+    lost: str = ""
+    # Directory to which the scheduler had written the files for executors.
+    directory: str = ""
+
+    @property
+    def key(self) -> str:
+        """Key of the record."""
+        return model_key(self.name)
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document of the record."""
+        return {
+            "loaded": self.loaded,
+            "by_name": self.by_name,
+            "config": self.config,
+            "files": dict(self.files),
+            "lost": self.lost,
+            "directory": self.directory,
+        }
+
+    def loss(self) -> Internal:
+        """Return the error of a model whose files are lost."""
+        return Internal(f"it was loaded with files that were not kept: {self.lost}")
+
+
+def model_key(name: str) -> str:
+    """Return the key of a model's record."""
+    return MODEL_PREFIX + name
