@@ -1,4 +1,4 @@
-"""The modules that pyproject.toml lists to be compiled: which form runs, what mypyc asks of them.
+"""Modules of folders that are marked as compiled: which form runs, what mypyc asks of them.
 
 What mypyc accepts and compiles wrongly is checked in the source, whichever form runs.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from importlib import util
@@ -17,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from nereid.version import is_compiled
+from setup import marked_modules, source_directories
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["nereid"]["compiled"]
-LISTED = [f"{folder}/{name}" for folder, names in FOLDERS.items() for name in names]
+COMPILED = marked_modules("compiled", ROOT)
+NAMES = list(COMPILED)
 # What mypyc treats on its own, and built-in exceptions.
 FOREIGN_BASES = {"ABC", "Enum", "Exception", "Generic", "IntEnum", "NamedTuple", "Protocol", "dict"}
 BUILT_IN_TYPES = {
@@ -37,7 +37,7 @@ BUILT_IN_TYPES = {
 }
 # Not of a constant, which has no small letter.
 CLASS_NAME = re.compile(r"_*[A-Z][A-Za-z0-9]*[a-z]")
-SOURCES = {path: ast.parse((ROOT / f"{path}.py").read_text()) for path in LISTED}
+SOURCES = {name: ast.parse((ROOT / path).read_text()) for name, path in COMPILED.items()}
 
 
 def classes(tree: ast.AST) -> Iterator[tuple[ast.ClassDef, set[str]]]:
@@ -52,8 +52,8 @@ def test_all_of_them_run_in_the_form_that_was_asked_for() -> None:
     if asked := os.environ.get("NEREID_TEST_FORM"):
         assert is_compiled() == (asked == "compiled")
     ending = (".so", ".pyd") if is_compiled() else (".py",)
-    for path in LISTED:
-        spec = util.find_spec(path.replace("/", "."))
+    for name in NAMES:
+        spec = util.find_spec(name)
         assert spec is not None
         assert spec.origin is not None
         assert spec.origin.endswith(ending)
@@ -63,24 +63,25 @@ def test_all_of_them_run_in_the_form_that_was_asked_for() -> None:
 def test_they_extend_one_another_only() -> None:
     """mypyc takes weak references to an instance with an interpreted base for strong ones."""
     listed = {node.name for tree in SOURCES.values() for node, _ in classes(tree)}
-    for path, tree in SOURCES.items():
+    for name, tree in SOURCES.items():
         for node, bases in classes(tree):
-            assert bases <= listed | FOREIGN_BASES, f"{path}: {node.name}"
+            assert bases <= listed | FOREIGN_BASES, f"{name}: {node.name}"
 
 
 def test_nothing_else_extends_them() -> None:
     """A TypeError where such a class is instantiated."""
     # NamedTuples, enumerations and protocols are ordinary classes, compiled or not.
     native = {
-        (path.replace("/", "."), node.name)
-        for path, tree in SOURCES.items()
+        (name, node.name)
+        for name, tree in SOURCES.items()
         for node, bases in classes(tree)
         if not bases & (FOREIGN_BASES - {"Generic"})
     }
-    for folder in ("nereid", "services"):
-        for file in (ROOT / folder).rglob("*.py"):
-            path = file.relative_to(ROOT).with_suffix("").as_posix()
-            if path in SOURCES or f"nereid/{path}" in SOURCES:
+    roots = [ROOT / "nereid", *(ROOT / each for each in source_directories(ROOT) if each != ".")]
+    compiled = {ROOT / path for path in COMPILED.values()}
+    for root in roots:
+        for file in root.rglob("*.py"):
+            if file in compiled:
                 continue
             tree = ast.parse(file.read_text())
             imported = {
@@ -91,13 +92,13 @@ def test_nothing_else_extends_them() -> None:
             }
             for node, bases in classes(tree):
                 extended = {imported.get(base) for base in bases}
-                assert not extended & native, f"{path}: {node.name}"
+                assert not extended & native, f"{file}: {node.name}"
 
 
-@pytest.mark.parametrize("path", LISTED)
-def test_a_name_stands_for_errors_of_one_type(path: str) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_stands_for_errors_of_one_type(name: str) -> None:
     """A name has one type in a function: TypeError, where another handler's error is another's."""
-    for function in ast.walk(SOURCES[path]):
+    for function in ast.walk(SOURCES[name]):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             caught = defaultdict(set)
             for handler in handlers(function.body):
@@ -117,22 +118,22 @@ HAVE_CLOSURES = {
 }
 
 
-@pytest.mark.parametrize("path", LISTED)
-def test_no_request_makes_a_closure(path: str) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_no_request_makes_a_closure(name: str) -> None:
     """A closure's environment refers to the closure: a cycle, which only a collection frees. A
     partial has none.
     """
     functions = ast.FunctionDef | ast.AsyncFunctionDef
-    for outer in ast.walk(SOURCES[path]):
+    for outer in ast.walk(SOURCES[name]):
         if isinstance(outer, functions) and outer.name not in HAVE_CLOSURES:
             inner = [each for each in ast.walk(outer) if isinstance(each, functions)]
             assert inner == [outer], f"{outer.name}: {inner[1].name}"
 
 
-@pytest.mark.parametrize("path", LISTED)
-def test_no_local_variable_is_a_type_alias(path: str) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_no_local_variable_is_a_type_alias(name: str) -> None:
     """mypyc leaves such a variable unset: UnboundLocalError."""
-    for function in ast.walk(SOURCES[path]):
+    for function in ast.walk(SOURCES[name]):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             for node in ast.walk(function):
                 if isinstance(node, ast.Assign):
@@ -159,10 +160,10 @@ def handlers(body: Iterable[ast.AST]) -> Iterator[ast.ExceptHandler]:
             yield from handlers(ast.iter_child_nodes(node))
 
 
-@pytest.mark.parametrize("path", LISTED)
-def test_no_weak_references_and_no_attributes_that_c_reserves(path: str) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_no_weak_references_and_no_attributes_that_c_reserves(name: str) -> None:
     reserved = {"_asm", "_attribute", "_const", "_inline", "_signed", "_thread", "_volatile"}
-    for node in ast.walk(SOURCES[path]):
+    for node in ast.walk(SOURCES[name]):
         if isinstance(node, ast.Attribute):
             assert node.attr not in reserved
         if isinstance(node, ast.Constant):

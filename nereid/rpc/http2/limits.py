@@ -1,5 +1,7 @@
 """Limits that one side of a connection sets for the other."""
 
+# layout: not compiled, options extend it
+
 from __future__ import annotations
 
 from dataclasses import dataclass

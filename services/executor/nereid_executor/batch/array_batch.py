@@ -1,5 +1,7 @@
 """A batch of arrays, as it is executed."""
 
+# layout: not compiled, extends ReceivedBatch, which is generic
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

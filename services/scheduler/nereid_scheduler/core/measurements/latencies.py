@@ -3,6 +3,8 @@
 It is pure: times are arguments.
 """
 
+# layout: not compiled, has a constant tuple of floats
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -28,10 +28,10 @@ from nereid_executor.backends.python.worker_site.nereid_worker.connection import
     idle_sweeper,
     shared_tensors,
 )
-from nereid_executor.backends.python.worker_site.nereid_worker.pb_utils.errors import (
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid_executor.backends.python.worker_site.nereid_worker.values.errors import (
     TritonModelException,
 )
-from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

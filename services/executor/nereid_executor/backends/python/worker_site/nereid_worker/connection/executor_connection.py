@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ..pb_utils.errors import TritonModelException
 from ..protocol import wire
 from ..protocol.channel import is_forked
+from ..values.errors import TritonModelException
 from .pending_calls import MAX_MAPPED, RELEASE_S, PendingCalls, Response
 
 if TYPE_CHECKING:

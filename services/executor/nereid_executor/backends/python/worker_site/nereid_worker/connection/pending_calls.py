@@ -8,8 +8,8 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ..pb_utils.errors import TritonModelException
 from ..protocol import wire
+from ..values.errors import TritonModelException
 from . import shared_tensors
 from .idle_sweeper import IdleSweeper
 from .request_segments import RequestSegmentPool

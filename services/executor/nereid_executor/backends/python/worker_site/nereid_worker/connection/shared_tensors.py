@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..pb_utils.errors import TritonModelException
 from ..protocol import wire
 from ..protocol.wire import Range
+from ..values.errors import TritonModelException
 from .idle_sweeper import IdleSweeper
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import struct
 
 import numpy as np
 
+from ..values.errors import TritonError, TritonModelException
 from .datatypes import (
     _CONFIG_TYPES as TRITON_STRING_TO_NUMPY,
 )
@@ -18,7 +19,6 @@ from .datatypes import (
     triton_string_to_numpy,
     triton_to_numpy_type,
 )
-from .errors import TritonError, TritonModelException
 from .logger import Logger
 from .metrics import Metric, MetricFamily
 from .model_calls import get_model_dir, is_model_ready, load_model, unload_model

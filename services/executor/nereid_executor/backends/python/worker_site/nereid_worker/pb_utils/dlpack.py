@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import TritonModelException
+from ..values.errors import TritonModelException
 
 _CPU = 1
 _BFLOAT = 4

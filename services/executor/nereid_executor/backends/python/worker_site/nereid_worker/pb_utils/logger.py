@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..connection.executor_connection import current_connection
 from ..protocol import wire
-from .arguments import instance_of, text_of
-from .enums import NamedEnum
+from ..values.arguments import instance_of, text_of
+from ..values.enums import NamedEnum
 
 
 class LogLevel(NamedEnum):

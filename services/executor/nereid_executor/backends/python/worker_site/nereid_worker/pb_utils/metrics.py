@@ -13,9 +13,9 @@ from typing import Any
 
 from ..connection.executor_connection import current_connection
 from ..protocol import wire
-from .arguments import instance_of, number_of, text_of
-from .enums import NamedEnum
-from .errors import TritonModelException
+from ..values.arguments import instance_of, number_of, text_of
+from ..values.enums import NamedEnum
+from ..values.errors import TritonModelException
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*\Z")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..connection.executor_connection import current_connection
 from ..protocol import wire
-from .arguments import boolean, text_of
-from .errors import ErrorCode, TritonError, TritonModelException
+from ..values.arguments import boolean, text_of
+from ..values.errors import ErrorCode, TritonError, TritonModelException
 from .responses import InferenceResponse
 from .tensors import Tensor
 

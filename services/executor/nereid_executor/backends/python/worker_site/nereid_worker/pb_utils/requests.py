@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..values.arguments import boolean, instance_of, list_of, signed, text_of, unsigned
+from ..values.enums import NamedEnum
+from ..values.errors import TritonModelException
 from . import model_calls
-from .arguments import boolean, instance_of, list_of, signed, text_of, unsigned
-from .enums import NamedEnum
-from .errors import TritonModelException
 from .logger import Logger
 from .responses import parameters_text
 from .tensors import Tensor

@@ -6,8 +6,8 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
-from .arguments import instance_of, list_of, text_of, unsigned
-from .errors import TritonError, TritonModelException
+from ..values.arguments import instance_of, list_of, text_of, unsigned
+from ..values.errors import TritonError, TritonModelException
 from .tensors import Tensor
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from ..protocol.wire import size_of
+from ..values.arguments import instance_of, text_of
+from ..values.errors import TritonModelException
 from . import dlpack
-from .arguments import instance_of, text_of
 from .datatypes import (
     NUMBERS,
     NUMPY_TYPES,
@@ -16,7 +17,6 @@ from .datatypes import (
     deserialize_bytes_tensor,
     join_strings,
 )
-from .errors import TritonModelException
 
 _ARRAY = np.ndarray
 # numpy has no BF16, so that arrays hold its bits in this type.

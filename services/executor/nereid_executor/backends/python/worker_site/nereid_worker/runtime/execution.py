@@ -13,10 +13,10 @@ import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..connection import shared_tensors
-from ..pb_utils.errors import TritonError
 from ..pb_utils.requests import NOT_RESCHEDULED
 from ..pb_utils.responses import InferenceResponse, InferenceResponseSender
 from ..protocol import wire
+from ..values.errors import TritonError
 from .error_text import ModelMisuse
 
 if TYPE_CHECKING:

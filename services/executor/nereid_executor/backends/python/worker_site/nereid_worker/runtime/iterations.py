@@ -9,8 +9,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from ..pb_utils.errors import TritonModelException
 from ..protocol import wire
+from ..values.errors import TritonModelException
 from .execution import RequestState
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import inspect
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ..pb_utils.errors import TritonError, TritonModelException
 from ..pb_utils.logger import Logger
 from ..pb_utils.responses import FINAL, InferenceResponse
+from ..values.errors import TritonError, TritonModelException
 from .error_text import ModelMisuse, error_text, traceback_text
 from .execution import BatchExecution, check_response, failure, reply_of
 from .executions import current_batch

@@ -16,9 +16,9 @@ from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..pb_utils.errors import TritonModelException
 from ..pb_utils.logger import Logger
 from ..protocol import wire
+from ..values.errors import TritonModelException
 from .error_text import error_text
 from .execution import BatchExecution, SocketReplies
 from .received_requests import Form

@@ -9,10 +9,10 @@ import pytest
 from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import Segment, SegmentPool
 from nereid_executor.backends.python.worker_site.nereid_worker.connection import shared_tensors
-from nereid_executor.backends.python.worker_site.nereid_worker.pb_utils.errors import (
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid_executor.backends.python.worker_site.nereid_worker.values.errors import (
     TritonModelException,
 )
-from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 
 MIB = 1 << 20
 
