@@ -23,7 +23,7 @@ from benchmarks.failure import BenchError
 from benchmarks.gpu.host_model import load_on_host
 from benchmarks.gpu.models import GpuModel, models
 from nereid.backends import InstanceSpec
-from nereid_executor.backends.device_io.device_model import DeviceModel, parts_of
+from nereid.backends.device_io.device_model import DeviceModel, parts_of
 from nereid_executor.backends.onnx import backend
 from nereid_executor.core import devices
 
@@ -208,7 +208,7 @@ def _check_pipelined(
     """As many batches at a time as it takes."""
     waiting: list[Floats] = []
     for turn in range(5 * len(examples)):
-        if len(waiting) == load.pipeline_depth:
+        if len(waiting) == load.capabilities.pipeline_depth:
             (found,) = load.collect_batch()
             wanted = waiting.pop(0)
             if not _near(found, wanted):
@@ -233,7 +233,7 @@ def _rate(each: GpuModel, load: Any, examples: Sequence[Floats], seconds: float)
     began = time.perf_counter()
     while (passed := time.perf_counter() - began) < seconds or not done:
         if isinstance(load, DeviceModel):
-            while submitted - done < load.pipeline_depth:
+            while submitted - done < load.capabilities.pipeline_depth:
                 load.submit_batch(parts[submitted % len(parts)], outputs)
                 submitted += 1
             load.collect_batch()

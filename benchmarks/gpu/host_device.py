@@ -19,7 +19,7 @@ _RUBBISH = 0xA5
 
 
 class HostDevice:
-    """A Device (services/executor/nereid_executor/backends/device_io/device.py)."""
+    """A Device (nereid/backends/device_io/device.py)."""
 
     def __init__(self, seed: int = 0, *, ignores_waits: bool = False) -> None:
         """ignores_waits: streams do not wait for events, to see what that breaks."""

@@ -9,7 +9,7 @@ import onnxruntime as ort
 
 from benchmarks.gpu.host_device import HostDevice
 from nereid.backends import InstanceSpec
-from nereid_executor.backends.device_io.device_model import DeviceModel, make_streams
+from nereid.backends.device_io.device_model import DeviceModel, make_streams
 from nereid_executor.backends.onnx import backend
 from nereid_executor.backends.onnx.device_model import make_model
 from nereid_executor.backends.onnx.device_session import OrtDeviceSession

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from nereid.backends.description import ModelDescription
     from nereid.backends.mesh import MeshClient
+    from nereid.backends.pipelined_model import PipelinedModel
     from nereid.backends.request_model import RequestModel
     from nereid.core.tensors.tensors import Array
     from nereid.pb import model_config_pb2
@@ -22,55 +23,41 @@ def _always() -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceSpec:
-    """One instance to load: which model, and on which device."""
+    """One instance to load: its model and its device."""
 
-    # Complete and valid.
+    # The complete and valid configuration.
     config: model_config_pb2.ModelConfig
     version: int
-    # The version's directory; the model's own is its parent.
+    # The version's directory, whose parent is the model's.
     version_path: Path
-    # Unique in the executor.
+    # Name of the instance, unique in the executor.
     name: str
-    # CUDA's number of the GPU to run on; None: the CPU.
+    # CUDA's number of the GPU to run on; `None` means the CPU.
     gpu: int | None = None
     # The backend's settings (--backend-config).
     settings: Mapping[str, str] = field(default_factory=dict)
-    # How many threads the model's operators should use, so that its instances share the cores; 0:
-    # unknown. What the configuration's parameters ask for takes precedence.
+    # Number of threads that the model's operators should use, so that its instances share the
+    # cores; 0 if it is unknown. The configuration's parameters take precedence.
     threads: int = 0
-    # The scheduler's number of the instance.
+    # Number that the scheduler has given the instance.
     number: int = 0
-    # For requests to other models; None: the model can make none.
+    # Client for requests to other models, if the model can make any.
     mesh: MeshClient | None = None
-    # Whether the instance is still wanted; a load that takes long should ask, and raise if not.
+    # Function that returns whether the instance is still wanted. A load that takes long should call
+    # it, and raise an error if it is not.
     is_wanted: Callable[[], bool] = _always
 
 
 class Model(Protocol):
     """A loaded model that executes batches; its instance's thread alone calls it.
 
-    If it has an attribute `any_thread` that is true, execute() may also be called by another thread
-    while the instance's own does nothing: `nereid serve --join all` saves the hand-over then.
-
-    If it has an attribute `leaves_arrays` that is true, it neither writes to its inputs nor
-    keeps or returns them, and does not use its outputs again: then what it wrote as a sequence's
-    state is its next input without a copy, and small lone requests with one head get their inputs
-    in the same arrays each time.
-
-    If it has an attribute `memory_bytes`, that is the memory that it takes on its host; else that
-    is measured, by how much the executor's process grows during the load.
-
-    If it has an attribute `ragged_outputs`, a mapping, its keys are outputs that are split by the
-    shapes of their value, a ragged input, where no `batch_output` of the configuration says so.
+    An attribute `capabilities` (Capabilities) declares what it can do beyond this.
     """
 
     description: ModelDescription
-    # Input elements of BYTES arrive as str. Requests whose elements are not UTF-8 are refused, or,
-    # if the model has an attribute `escapes_bytes` that is true, have surrogates for bad bytes.
-    bytes_as_text: bool
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
-        """The named outputs, in this order; raises NereidError if the model fails.
+        """Return the named outputs, in this order; raise NereidError if the model fails.
 
         BF16 arrays are uint16, BYTES arrays hold objects.
         """
@@ -80,15 +67,30 @@ class Model(Protocol):
 
 
 class Backend(Protocol):
-    """What a backend's module offers. It is imported on first use: model runtimes are large."""
+    """Functions of a backend's module, which is imported on first use: model runtimes are large.
+
+    An attribute `capabilities` (BackendCapabilities) declares what it can do beyond this.
+    """
 
     def uses_gpus(self) -> bool:
-        """Whether it can run models on a GPU, as installed here."""
+        """Return whether it can run models on a GPU, as installed here."""
 
     def describe(
         self, config: model_config_pb2.ModelConfig, version_path: Path
     ) -> ModelDescription:
-        """What the model file states; raises NereidError if it cannot be read."""
+        """Return what the model file states; raise NereidError if it cannot be read."""
 
-    def load(self, spec: InstanceSpec) -> Model | RequestModel:
-        """A model that is ready to execute; raises NereidError."""
+    def load(self, spec: InstanceSpec) -> Model | PipelinedModel | RequestModel:
+        """Return a model that is ready to execute; raise NereidError."""
+
+
+class ModelCodeBackend(Backend, Protocol):
+    """A backend that may run code of a model's author to describe it, in another process."""
+
+    def describe_runs_code(self, config: model_config_pb2.ModelConfig, version_path: Path) -> bool:
+        """Return whether describing this model runs code; raise NereidError without its file."""
+
+    def describe_within(
+        self, config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None
+    ) -> ModelDescription:
+        """Describe as describe() does, and kill a process that takes longer; `None` is no limit."""

@@ -1,4 +1,4 @@
-"""What a model file states about its tensors."""
+"""Descriptions of models' tensors, as model files state them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ class TensorDescription(NamedTuple):
     name: str
     # A KServe datatype, such as FP32 or BYTES.
     datatype: str
-    # With the batch dimension; -1: variable. None: the file states no rank.
+    # Dimensions, with the batch dimension; -1 is a variable one. `None` if the file states no rank.
     dims: tuple[int, ...] | None
     optional: bool = False
 
 
 class ModelDescription(NamedTuple):
-    """A model file's inputs and outputs, in its order."""
+    """The inputs and outputs of a model file, in its order."""
 
     inputs: tuple[TensorDescription, ...]
     outputs: tuple[TensorDescription, ...]
-    # Set if the model completes its configuration itself: the whole configuration, to which nothing
-    # is added.
+    # The whole configuration, to which nothing is added, if the model completes it itself.
     config: model_config_pb2.ModelConfig | None = None
 
 
-# The file states nothing: the configuration is used as it is written.
+# Description of a file that states nothing: the configuration is used as it is written.
 EMPTY_DESCRIPTION: Final = ModelDescription((), ())

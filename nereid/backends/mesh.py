@@ -1,4 +1,4 @@
-"""What a loaded model can request of the mesh that serves it: inferences and control calls."""
+"""Requests of a loaded model to the mesh that serves it: inferences and control calls."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class MeshRequest(Protocol):
 class MeshClient(Protocol):
     """Submits models' requests to the mesh.
 
-    Callable from any thread. Callbacks run in another one, and must not block.
+    Methods may be called from any thread. Callbacks run in another one, and must not block.
     """
 
-    # How many bytes a model's process may share with the mesh for its requests, and for how many
-    # seconds it keeps free memory; None: it cannot share memory.
+    # Bytes that a model's process may share with the mesh for its requests, and seconds for which
+    # it keeps free memory. `None` if it cannot share memory.
     memory: tuple[int, float] | None
 
     def infer(
@@ -39,7 +39,7 @@ class MeshClient(Protocol):
         """
 
     def release_segment(self, segment_name: str) -> None:
-        """The response in this segment has been read."""
+        """Release a segment whose response has been read."""
 
     def call_scheduler(
         self, method: str, message: bytes, on_reply: Callable[[bytes | NereidError], None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,38 +15,38 @@ if TYPE_CHECKING:
 
 
 class TensorParts(NamedTuple):
-    """An input of a batch, in the pieces that its requests brought: their bytes in a row are its
-    elements, row by row. They can be read until the batch is collected.
+    """An input of a batch, in the pieces that its requests brought.
+
+    The pieces' bytes in a row are the input's elements, row by row. They can be read until the
+    batch is collected.
     """
 
     parts: Sequence[bytes | memoryview]
-    # Of the whole, with the batch dimension.
+    # Shape of the whole, with the batch dimension.
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
 
-@runtime_checkable
 class PipelinedModel(Protocol):
-    """A Model that can be given a batch before it has finished the one before; its instance's
-    thread alone calls it. Batches are collected in the order in which they were submitted.
+    """A Model that accepts a batch before it has finished the one before.
+
+    It declares a `pipeline_depth` (Capabilities). Its instance's thread alone calls it. Batches are
+    collected in the order in which they were submitted.
     """
 
     description: ModelDescription
-    bytes_as_text: bool
-    # How many batches it takes before one has to be collected.
-    pipeline_depth: int
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
-        """As Model.execute; only while no batch is submitted."""
+        """Execute as Model.execute() does; called only while no batch is submitted."""
 
     def submit_batch(self, inputs: Mapping[str, TensorParts], outputs: Sequence[str]) -> None:
-        """Begin executing a batch; if it raises NereidError, the model has not taken it."""
+        """Begin executing a batch; the model has not taken it if this raises NereidError."""
 
     def is_batch_complete(self) -> bool:
-        """Whether collect_batch() would not have to wait."""
+        """Return whether collect_batch() would not have to wait."""
 
     def collect_batch(self) -> Sequence[Array]:
-        """The oldest batch's outputs, as from execute; valid until the next call of it.
+        """Return the oldest batch's outputs, which are valid until the next call.
 
         Raises NereidError if the batch failed.
         """

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec, ModelDescription
-from nereid.core.errors import Internal, InvalidArgument, Unavailable, Unimplemented, cause_of
-from nereid.core.tensors.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
-from nereid.pb import model_config_pb2
-from nereid_executor.backends.model_file import find_model_file
-from nereid_executor.backends.parameters import (
+from nereid.backends import EMPTY_DESCRIPTION, Capabilities, InstanceSpec, ModelDescription
+from nereid.backends.model_file import find_model_file
+from nereid.backends.parameters import (
     parameters_of,
     parse_boolean,
     parse_threads,
 )
-from nereid_executor.backends.shared_models import SharedModels
+from nereid.backends.shared_models import SharedModels
+from nereid.core.errors import Internal, InvalidArgument, Unavailable, Unimplemented, cause_of
+from nereid.core.tensors.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
+from nereid.pb import model_config_pb2
 from nereid_pytorch.tensor_names import arguments_of, results_of
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 DEFAULT_FILENAME: Final = "model.pt"
 
-# TorchScript raises RuntimeError nearly always.
+# TorchScript nearly always raises RuntimeError.
 _ERRORS: Final = (RuntimeError, ValueError, TypeError, IndexError, KeyError)
-# Parameters that switch parts of TorchScript's optimiser, for the whole process.
+# Parameters that switch parts of TorchScript's optimiser for the whole process.
 _SWITCHES: Final = {
     "ENABLE_JIT_EXECUTOR": "_jit_set_profiling_executor",
     "ENABLE_JIT_PROFILING": "_jit_set_profiling_mode",
@@ -48,18 +48,18 @@ _shared: SharedModels[Any] = SharedModels()
 
 
 def uses_gpus() -> bool:
-    """Whether the installed torch has CUDA, and finds a GPU."""
+    """Return whether the installed torch has CUDA, and finds a GPU."""
     return bool(torch.cuda.is_available())
 
 
 def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
-    """Empty: TorchScript has neither shapes nor datatypes."""
+    """Return an empty description: TorchScript has neither shapes nor datatypes."""
     find_model_file(config, version_path, DEFAULT_FILENAME)
     return EMPTY_DESCRIPTION
 
 
 def load(spec: InstanceSpec) -> TorchModel:
-    """A module on the instance's device; also applies the settings of the instance's thread."""
+    """Return a module on the instance's device; apply the settings of the instance's thread."""
     config = spec.config
     parameters = parameters_of(config)
     if config.runtime == "model.py":
@@ -87,7 +87,10 @@ def load(spec: InstanceSpec) -> TorchModel:
 
 
 def _device(spec: InstanceSpec) -> torch.device | None:
-    """None: KIND_MODEL, each part stays on the device that the file names."""
+    """Return the instance's device.
+
+    It is `None` for KIND_MODEL: each part of the module stays on the device that the file names.
+    """
     if spec.gpu is None:
         kinds = {group.kind for group in spec.config.instance_group}
         return None if kinds == {_KIND_MODEL} else torch.device("cpu")
@@ -104,7 +107,7 @@ def _set_up_thread(
     device: torch.device | None,
     threads: int,
 ) -> None:
-    """Settings of this thread, the instance's, and switches for the whole process.
+    """Apply the settings of the instance's thread, which calls, and switches of the process.
 
     threads: for operators, unless the configuration says how many.
     """
@@ -128,10 +131,10 @@ def _load_module(path: Path, device: torch.device | None) -> Any:
 
 
 class TorchModel:
-    """A module and how to call it; used by its instance's thread alone."""
+    """A module and the way to call it; used by its instance's thread alone."""
 
     description = EMPTY_DESCRIPTION
-    bytes_as_text = True
+    capabilities = Capabilities(bytes_as_text=True)
 
     def __init__(
         self,
@@ -149,7 +152,7 @@ class TorchModel:
         self._cleans_cache = parse_boolean(
             config, parameters, "ENABLE_CACHE_CLEANING", default=False
         )
-        # If set, the module takes this one argument, a dictionary by the inputs' names.
+        # Name of the module's only argument, if that is a dictionary of the inputs by name.
         self._dictionary = ""
         self._arguments: dict[str, str] = {}
         added = _batch_inputs(config)
@@ -157,7 +160,9 @@ class TorchModel:
         if len(arguments) == 1 and arguments[0].type.kind() == "DictType":
             self._dictionary = arguments[0].name
         else:
-            self._arguments = arguments_of(config.name, names, [each.name for each in arguments])
+            self._arguments = arguments_of(
+                config.name, names, [argument.name for argument in arguments]
+            )
             _check_complete(config, arguments, self._arguments.values())
         self._results = results_of(config.name, [tensor.name for tensor in config.output])
         tensors: list[_Tensor] = [*config.input, *config.output]
@@ -167,6 +172,7 @@ class TorchModel:
         _check_strings(config)
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        """Return the named outputs, in this order; raise NereidError if the model fails."""
         try:
             with self._mode():
                 tensors = {name: self._to_tensor(name, array) for name, array in inputs.items()}
@@ -185,20 +191,21 @@ class TorchModel:
                 torch.cuda.empty_cache()
 
     def close(self) -> None:
+        """Free the module, unless other instances share it."""
         del self._module
 
     def _to_tensor(self, name: str, array: Array) -> Any:
         datatype = self._datatypes[name]
         if datatype == BYTES:
             return array.ravel().tolist()
-        # A module may write to its arguments, and this array is read-only.
+        # The array is copied because a module may write to its arguments, and it is read-only.
         tensor = torch.from_numpy(array.copy())
         if datatype == "BF16":
             tensor = tensor.view(torch.bfloat16)
         return tensor if self._device is None else tensor.to(self._device)
 
     def _output(self, name: str, results: Any) -> Array:
-        """The output of this name, from what the module returned."""
+        """Return the output of this name, from the results of the module."""
         result = results[name] if isinstance(results, dict) else self._result(name, results)
         if isinstance(result, list):
             strings = np.array(result, np.object_)
@@ -210,7 +217,7 @@ class TorchModel:
         return array
 
     def _result(self, name: str, results: Any) -> Any:
-        # A list of strings is one result, any other list is several.
+        # A list of strings is one result; any other list has several results.
         is_one = isinstance(results, torch.Tensor) or (
             isinstance(results, list) and (not results or isinstance(results[0], str))
         )
@@ -225,7 +232,7 @@ class TorchModel:
 
 
 def _batch_inputs(config: model_config_pb2.ModelConfig) -> dict[str, str]:
-    """The datatypes of the inputs that the batch provides, by their names."""
+    """Return the datatypes of the inputs that the batch provides, by name."""
     return {
         name: NAME_OF_CONFIG_NUMBER[batch_input.data_type]
         for batch_input in config.batch_input
@@ -237,7 +244,7 @@ def _check_complete(
     config: model_config_pb2.ModelConfig, arguments: Sequence[Any], given: Collection[str]
 ) -> None:
     """Refuse a configuration without values for all required arguments."""
-    missing = [each.name for each in arguments if not each.has_default_value()]
+    missing = [argument.name for argument in arguments if not argument.has_default_value()]
     missing = [name for name in missing if name not in given]
     if missing:
         raise InvalidArgument(
@@ -247,7 +254,10 @@ def _check_complete(
 
 
 def _check_strings(config: model_config_pb2.ModelConfig) -> None:
-    """Lists of strings have one dimension: the batch dimension, if there is one."""
+    """Refuse BYTES tensors with several dimensions.
+
+    TorchScript's lists of strings have one: the batch dimension, if there is one.
+    """
     tensors: list[_Tensor] = [*config.input, *config.output]
     for tensor in tensors:
         is_list = len(tensor.dims) == 1 and (not config.max_batch_size or tensor.dims[0] == 1)

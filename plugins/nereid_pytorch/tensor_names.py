@@ -17,10 +17,10 @@ _INDEXED: Final = re.compile(r".*__(\d+)", re.DOTALL)
 
 
 def arguments_of(model: str, names: Sequence[str], arguments: Sequence[str]) -> dict[str, str]:
-    """The argument of each input.
+    """Return the argument of each input, by the input's name.
 
-    By the arguments' names if all inputs have one; else by the number after two underscores
-    (INPUT__0) if all have one; else in the configuration's order.
+    Inputs are matched by the arguments' names if all inputs have the name of one; else by the
+    number after two underscores (INPUT__0) if all have one; else in the configuration's order.
 
     Raises:
         InvalidArgument: there are more inputs than arguments, or two are one argument.
@@ -40,7 +40,7 @@ def arguments_of(model: str, names: Sequence[str], arguments: Sequence[str]) -> 
 
 
 def results_of(model: str, names: Sequence[str]) -> dict[str, int]:
-    """The index of each output among the results, by its number or the configuration's order.
+    """Return the index of each output among the results: its number, or its place in the order.
 
     Raises:
         InvalidArgument: two outputs are one result.
@@ -51,10 +51,10 @@ def results_of(model: str, names: Sequence[str]) -> dict[str, int]:
 
 
 def _indices(names: Sequence[str]) -> dict[str, int]:
-    found = [_INDEXED.fullmatch(name) for name in names]
+    matches = [_INDEXED.fullmatch(name) for name in names]
     return {
-        name: int(match[1]) if match and all(found) else order
-        for order, (name, match) in enumerate(zip(names, found, strict=True))
+        name: int(match[1]) if match and all(matches) else order
+        for order, (name, match) in enumerate(zip(names, matches, strict=True))
     }
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nereid.backends import InstanceSpec, ModelDescription
+from nereid.backends.device_io.cuda_device import open_gpu
+from nereid.backends.model_file import find_model_file
+from nereid.backends.shared_models import SharedModels
 from nereid.core.errors import InvalidArgument
 from nereid.model_config import check_model_file
-from nereid_executor.backends.device_io.cuda_device import open_gpu
-from nereid_executor.backends.model_file import find_model_file
-from nereid_executor.backends.shared_models import SharedModels
 from nereid_tensorrt.engine import Engine
 from nereid_tensorrt.engine_session import make_model
 from nereid_tensorrt.optimization_profiles import (
@@ -25,8 +25,8 @@ from nereid_tensorrt.optimization_profiles import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nereid.backends.device_io.device_model import DeviceModel
     from nereid.pb import model_config_pb2
-    from nereid_executor.backends.device_io.device_model import DeviceModel
 
 DEFAULT_FILENAME: Final = "model.plan"
 
@@ -34,12 +34,15 @@ _engines: SharedModels[Engine] = SharedModels()
 
 
 def uses_gpus() -> bool:
-    """TensorRT runs on GPUs only."""
+    """Return True: TensorRT runs on GPUs only."""
     return True
 
 
 def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
-    """The configuration, completed from the engine; that loads only on the GPU it was built for."""
+    """Return the configuration, completed from the engine.
+
+    An engine can be loaded only on the kind of GPU that it was built for.
+    """
     capability = open_gpu(0, config).compute_capability()
     path = find_model_file(config, version_path, DEFAULT_FILENAME, capability)
     engine = Engine(config, path, {})
@@ -48,7 +51,7 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelD
 
 
 def load(spec: InstanceSpec) -> DeviceModel:
-    """New contexts and graphs, on an engine that is shared with the GPU's other instances."""
+    """Return a model with new contexts and graphs, on an engine that the GPU's instances share."""
     config = spec.config
     if spec.gpu is None:
         raise InvalidArgument(

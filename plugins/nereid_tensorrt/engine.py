@@ -1,6 +1,7 @@
 """A TensorRT engine from its file: its tensors and its optimization profiles.
 
-Knows TensorRT, but no streams, buffers or executions. Not tried on a GPU yet.
+The module knows TensorRT, but no streams, buffers or executions. It has not been tried on a GPU
+yet.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import tensorrt
 
 from nereid.backends import ModelDescription, TensorDescription
+from nereid.backends.parameters import parse_boolean
 from nereid.core.errors import Internal, InvalidArgument, Unimplemented
-from nereid_executor.backends.parameters import parse_boolean
 from nereid_tensorrt.optimization_profiles import Profile, ShapeRange
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _DATATYPE: Final = {
 
 
 class _Logger(tensorrt.ILogger):  # type: ignore[misc]  # TensorRT has no types
-    """Logs TensorRT's messages. Keeps the last error, since failing calls return no reason."""
+    """Logs TensorRT's messages, and keeps the last error, since failing calls return no reason."""
 
     def __init__(self) -> None:
         tensorrt.ILogger.__init__(self)
@@ -50,13 +51,14 @@ class _Logger(tensorrt.ILogger):  # type: ignore[misc]  # TensorRT has no types
         self._last = threading.local()
 
     def log(self, severity: Any, message: str) -> None:
+        """Log a message; called by TensorRT."""
         level = self._levels.get(severity, logging.ERROR)
         _log.log(level, "TensorRT: %s", message)
         if level == logging.ERROR:
             self._last.message = message
 
     def last_error(self) -> str:
-        """The last error in this thread."""
+        """Return the last error in this thread."""
         return str(getattr(self._last, "message", "TensorRT gives no reason"))
 
 
@@ -75,7 +77,7 @@ def _load_plugin(path: str) -> None:
 
 
 class Engine:
-    """An engine. Instances on one GPU may share it; each creates contexts in its own thread."""
+    """An engine, which instances on one GPU may share; each creates contexts in its own thread."""
 
     def __init__(
         self, config: model_config_pb2.ModelConfig, path: Path, settings: Mapping[str, str]
@@ -95,7 +97,7 @@ class Engine:
         self.profile_count = int(self._engine.num_optimization_profiles)
 
     def profile(self, number: int) -> Profile:
-        """The shapes that this profile allows."""
+        """Return the shapes that a profile allows."""
         ranges: Profile = {}
         for tensor in self.description.inputs:
             shapes = self._engine.get_tensor_profile_shape(tensor.name, number)
@@ -103,14 +105,17 @@ class Engine:
         return ranges
 
     def scratch_bytes(self, profiles: Collection[int] | None) -> int:
-        """The scratch memory of executions with these profiles; None: with any profile."""
+        """Return the bytes of scratch memory for executions with some profiles, or with any."""
         if profiles is None:
             return int(self._engine.device_memory_size_v2)
         size_of = self._engine.get_device_memory_size_for_profile_v2
         return max(int(size_of(number)) for number in profiles)
 
     def create_context(self, profile: int, stream: int, scratch: tuple[int, int]) -> Any:
-        """A new execution context for a profile, with this scratch memory (address, size)."""
+        """Return a new execution context for a profile.
+
+        scratch: address and size of its scratch memory.
+        """
         strategy = tensorrt.ExecutionContextAllocationStrategy.USER_MANAGED
         context = self._engine.create_execution_context(strategy)
         if context is None:
@@ -122,11 +127,14 @@ class Engine:
 
     @staticmethod
     def make_allocator(address: int, size_bytes: int) -> OutputAllocator:
-        """For an output whose shape is known only after the execution; this is its memory."""
+        """Return the allocator of an output whose shape is known only after the execution.
+
+        address, size_bytes: the memory of the output.
+        """
         return OutputAllocator(address, size_bytes)
 
     def last_call_error(self, what: str) -> Internal:
-        """The error for a call that has just failed in this thread."""
+        """Return the error for a call that has just failed in this thread."""
         return Internal(f"{what} for '{self._name}': {_logger().last_error()}")
 
     def _describe(self) -> ModelDescription:
@@ -161,7 +169,7 @@ class Engine:
 
 
 class OutputAllocator(tensorrt.IOutputAllocator):  # type: ignore[misc]  # TensorRT has no types
-    """Gives TensorRT one buffer for an output whose shape is known after the execution."""
+    """Gives TensorRT one buffer for an output whose shape is known only after the execution."""
 
     def __init__(self, address: int, size_bytes: int) -> None:
         tensorrt.IOutputAllocator.__init__(self)
@@ -169,6 +177,7 @@ class OutputAllocator(tensorrt.IOutputAllocator):  # type: ignore[misc]  # Tenso
         self.shape: tuple[int, ...] = ()
 
     def reallocate_output(self, _name: str, _memory: int, size: int, _alignment: int) -> int | None:
+        """Return the buffer's address, or `None` if the output does not fit; called by TensorRT."""
         return self._address if size <= self._size_bytes else None
 
     def reallocate_output_async(
@@ -179,7 +188,9 @@ class OutputAllocator(tensorrt.IOutputAllocator):  # type: ignore[misc]  # Tenso
         alignment: int,
         _stream: int,
     ) -> int | None:
+        """Return the same as reallocate_output(); called by TensorRT."""
         return self.reallocate_output(name, memory, size, alignment)
 
     def notify_shape(self, _name: str, shape: Any) -> None:
+        """Note the shape of the output; called by TensorRT."""
         self.shape = tuple(shape)

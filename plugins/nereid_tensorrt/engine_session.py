@@ -1,7 +1,8 @@
-"""Executes a TensorRT engine on tensors of the device, and captures graphs of that.
+"""Execution of a TensorRT engine on tensors of the device, and capture of graphs.
 
-All contexts of an instance share scratch memory, since only one executes at a time; outputs have
-memory for the largest shapes that a profile allows. Knows no TensorRT: only an Engine's methods.
+All contexts of an instance share scratch memory, since only one executes at a time. Outputs have
+memory for the largest shapes that a profile allows. The module knows no TensorRT, only the methods
+of Engine.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nereid.backends.device_io.captured_graphs import capture_graphs
+from nereid.backends.device_io.device import DeviceTensor
+from nereid.backends.device_io.device_model import DeviceModel, make_streams
+from nereid.backends.device_io.graph_specs import graph_specs
+from nereid.backends.device_io.pipeline import Pipeline, PipelineOptions
+from nereid.backends.parameters import parameters_of
 from nereid.core.errors import InvalidArgument
 from nereid.core.tensors.shapes import VARIABLE
 from nereid.core.tensors.tensors import NUMPY_TYPE
-from nereid_executor.backends.device_io.captured_graphs import capture_graphs
-from nereid_executor.backends.device_io.device import DeviceTensor
-from nereid_executor.backends.device_io.device_model import DeviceModel, make_streams
-from nereid_executor.backends.device_io.graph_specs import graph_specs
-from nereid_executor.backends.device_io.pipeline import Pipeline, PipelineOptions
-from nereid_executor.backends.parameters import parameters_of
 from nereid_tensorrt.optimization_profiles import (
     choose_profile,
     no_profile_error,
@@ -26,8 +27,8 @@ from nereid_tensorrt.optimization_profiles import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from nereid.backends.device_io.device import GraphDevice
     from nereid.pb import model_config_pb2
-    from nereid_executor.backends.device_io.device import GraphDevice
     from nereid_tensorrt.engine import Engine, OutputAllocator
     from nereid_tensorrt.optimization_profiles import (
         Profile,
@@ -45,7 +46,7 @@ def make_model(
     profiles: Mapping[int, Profile],
     device: GraphDevice,
 ) -> DeviceModel:
-    """An instance with contexts for these profiles, and with graphs if the configuration asks.
+    """Return a model with contexts for some profiles, and with graphs if the configuration asks.
 
     Raises:
         NereidError: the configuration is wrong, or the engine or the device refuses.
@@ -80,15 +81,18 @@ def make_model(
 
 
 class _PreparedContext(NamedTuple):
-    """A context that knows where outputs go."""
+    """A context that has the addresses of the outputs."""
 
     context: Any
-    # Of outputs whose shapes are known only after the execution.
+    # Allocators of outputs whose shapes are known only after the execution.
     allocators: Mapping[str, OutputAllocator]
 
 
 class EngineSession:
-    """One instance's; its outputs are overwritten by the next run. Used by its thread alone."""
+    """The Session of one instance; used by its thread alone.
+
+    The next run overwrites its outputs.
+    """
 
     host_inputs: frozenset[str] = frozenset()
     reads_early = False
@@ -103,11 +107,15 @@ class EngineSession:
         *,
         every_profile: bool,
     ) -> None:
-        """name: the model's. every_profile: scratch memory for all that the engine has."""
+        """Create contexts for some profiles, and memory for the outputs.
+
+        name: that of the model. every_profile: have scratch memory for all profiles of the engine.
+        """
         self._name, self._engine, self._profiles = name, engine, profiles
         self._device, self._stream = device, stream
         tensors = engine.description.outputs
-        # Contexts that graphs were captured from: a graph executes with its context's memory.
+        # Contexts that graphs were captured from. They are kept because a graph executes with the
+        # memory of its context.
         self._captured: list[Any] = []
         self._dtypes = {tensor.name: NUMPY_TYPE[tensor.datatype] for tensor in tensors}
         with ExitStack() as resources:
@@ -123,7 +131,7 @@ class EngineSession:
             self._resources = resources.pop_all()
 
     def run(self, inputs: Mapping[str, DeviceTensor], outputs: Sequence[str]) -> list[DeviceTensor]:
-        """As Session.run."""
+        """Enqueue an execution on the compute stream; return the outputs."""
         context, allocators = self._contexts[self._choose_profile(inputs)]
         self._bind_inputs(context, inputs)
         self._enqueue(context)
@@ -141,7 +149,10 @@ class EngineSession:
     def capture(
         self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
     ) -> Callable[[], None]:
-        """As CapturingSession.capture; the context keeps these shapes and addresses."""
+        """Capture a graph on this memory; return the function that launches it.
+
+        The graph's context keeps these shapes and addresses.
+        """
         context = self._make_context(self._choose_profile(inputs))
         self._bind_inputs(context, inputs)
         if unknown := self._unknown_outputs(context):
@@ -160,7 +171,8 @@ class EngineSession:
         return lambda: self._device.launch_graph(graph, self._stream)
 
     def close(self) -> None:
-        # Contexts before the memory that they refer to.
+        """Free contexts and memory."""
+        # Contexts come before the memory that they refer to.
         self._contexts.clear()
         self._captured.clear()
         self._resources.close()
@@ -168,7 +180,7 @@ class EngineSession:
     # ---- set-up
 
     def _allocate(self, size_bytes: int) -> int:
-        # At least one byte: an empty tensor needs an address, too.
+        # An empty tensor needs an address as well.
         address = self._device.allocate_device(max(1, size_bytes))
         self._resources.callback(self._device.free_device, address)
         return address
@@ -177,7 +189,10 @@ class EngineSession:
         return self._engine.create_context(profile, self._stream, self._scratch)
 
     def _output_sizes(self, contexts: Mapping[int, Any]) -> dict[str, int]:
-        """The outputs' sizes in bytes, for all profiles' largest shapes, which contexts get."""
+        """Return the outputs' sizes in bytes for the largest shapes of all profiles.
+
+        The contexts get these shapes.
+        """
         sizes = dict.fromkeys(self._dtypes, 0)
         for number, context in contexts.items():
             for name, each in self._profiles[number].items():
@@ -190,7 +205,7 @@ class EngineSession:
         return sizes
 
     def _prepare_context(self, context: Any) -> _PreparedContext:
-        """A context whose inputs have shapes."""
+        """Give a context, whose inputs have shapes, the memory of the outputs."""
         for name, (address, _) in self._outputs.items():
             self._set_address(context, name, address)
         allocators = {
@@ -202,7 +217,7 @@ class EngineSession:
         return _PreparedContext(context, allocators)
 
     def _unknown_outputs(self, context: Any) -> list[str]:
-        """Once all inputs have shapes, a dim that is still variable depends on the data."""
+        """Return the outputs whose shapes depend on data, by a context whose inputs have shapes."""
         return [name for name in self._dtypes if VARIABLE in tuple(context.get_tensor_shape(name))]
 
     # ---- execution

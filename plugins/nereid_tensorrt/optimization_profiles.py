@@ -1,4 +1,4 @@
-"""Chooses the optimization profile of a TensorRT engine for a batch.
+"""Choice of the optimization profile of a TensorRT engine for a batch.
 
 A profile has for each input the shapes that it may have, batch dimension included, and the shape
 that the engine was optimised for. Pure; knows no TensorRT.
@@ -37,7 +37,7 @@ Profile = dict[str, ShapeRange]
 def instance_profiles(
     config: model_config_pb2.ModelConfig, instance_name: str, available: int
 ) -> tuple[int, ...]:
-    """The numbers of the profiles of an instance, by its group; by default the first.
+    """Return the numbers of an instance's profiles by its group, which are the first by default.
 
     Raises:
         InvalidArgument: the engine has no such profile.
@@ -57,7 +57,10 @@ def instance_profiles(
 
 
 def choose_profile(profiles: Mapping[int, Profile], shapes: Shapes) -> int | None:
-    """The profile that is optimised for the nearest shapes; None: no profile allows these."""
+    """Return the number of the profile that is optimised for the nearest shapes.
+
+    Returns `None` if no profile allows the shapes.
+    """
     distances = {number: _distance(profile, shapes) for number, profile in profiles.items()}
     allowed = [(distance, number) for number, distance in distances.items() if distance is not None]
     return min(allowed)[1] if allowed else None
@@ -77,15 +80,15 @@ def _distance(profile: Profile, shapes: Shapes) -> int | None:
 
 
 def largest_batch(profiles: Mapping[int, Profile]) -> int:
-    """The most rows that any profile allows."""
+    """Return the largest number of rows that any profile allows."""
     return max(
-        min((each.max[0] for each in profile.values() if each.max), default=0)
+        min((shapes.max[0] for shapes in profile.values() if shapes.max), default=0)
         for profile in profiles.values()
     )
 
 
 def no_profile_error(name: str, profiles: Mapping[int, Profile], shapes: Shapes) -> InvalidArgument:
-    """The error for shapes that no profile allows."""
+    """Return the error for shapes that no profile allows."""
     given = ", ".join(f"'{each}' {format_shape(shape)}" for each, shape in sorted(shapes.items()))
     taken = "; ".join(
         f"profile {number}: "
@@ -103,12 +106,14 @@ def no_profile_error(name: str, profiles: Mapping[int, Profile], shapes: Shapes)
 def complete_from_engine(
     config: model_config_pb2.ModelConfig, description: ModelDescription, rows: int
 ) -> model_config_pb2.ModelConfig:
-    """The configuration, completed from the engine; rows: the largest batch of its profiles.
+    """Return the configuration, completed from the engine.
+
+    rows: the largest batch of the engine's profiles.
 
     Raises:
         InvalidArgument: the configuration does not fit the engine.
     """
-    # Other backends use a default, but a batch that is larger than the engine's would fail.
+    # Other backends use a default here, but a batch that is larger than the engine's would fail.
     settings = CompletionSettings(default_max_batch_size=rows)
     return complete_config(
         config, model_name=config.name, description=description, settings=settings

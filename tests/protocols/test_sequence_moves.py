@@ -65,7 +65,6 @@ class _Model:
     """A state to which the order of the inputs matters."""
 
     description = EMPTY_DESCRIPTION
-    bytes_as_text = False
 
     def execute(self, inputs: dict[str, Any], outputs: Any) -> list[Any]:
         after = ((inputs["S"] * 7 + inputs["I"]) % 10007).astype(np.int32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Before anything that may lie in the folder of the start.
+# This import comes before any other that a file in the start directory could shadow.
 import nereid.safe_path  # isort: split
 
 import asyncio
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import nereid.process.uncollected  # noqa: F401 - before all that it is for
+import nereid.process.uncollected  # noqa: F401 - before the imports whose objects it exempts
 from nereid.process.service_process import metrics_port, run_service
 from nereid.process.standby import stand_by
 from nereid_executor import settings as settings_module
@@ -27,7 +27,7 @@ _log = logging.getLogger("nereid_executor")
 
 
 async def serve(settings: ExecutorSettings, shutdown: Shutdown) -> int:
-    """Serve until shutdown is requested; the exit code."""
+    """Serve until shutdown is requested; return the exit code."""
     settings_module.prepare_environment()
     directory = settings.backend_directory
     backends = BackendRegistry(Path(directory) if directory else None)
@@ -48,7 +48,7 @@ async def serve(settings: ExecutorSettings, shutdown: Shutdown) -> int:
 
 
 def main() -> int:
-    """Run the process."""
+    """Run the process; return the exit code."""
     stand_by(os.environ)
     settings = settings_module.read()
     return run_service(settings, serve, name="executor", program=settings_module.PROGRAM)

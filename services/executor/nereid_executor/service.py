@@ -1,6 +1,6 @@
 """The executor's life: sessions with every scheduler of the mesh, one after another, until leave().
 
-Runs on the event loop; what happens during a session is session.py's business.
+This runs on the event loop; session.py has what happens during a session.
 """
 
 from __future__ import annotations
@@ -59,22 +59,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Sessions' own pauses (scheduler_sessions.py) are no shorter.
+# These pauses are no longer than those between sessions (scheduler_sessions.py).
 _BACKOFF: Final = BackoffOptions(first_s=0.005, factor=1.2, largest_s=1.0)
 
 
 @dataclass(frozen=True)
 class LocalScheduler:
-    """The way to a scheduler in this process, for all but models' own processes, which dial."""
+    """The way to a scheduler in this process, except for models' own processes, which dial it."""
 
     channel: Channel
     thread_streams: ThreadStreams
-    # How long a lone request may take that the event loop executes itself; 0: none.
+    # Longest execution of a lone request on the event loop; 0 allows none.
     inline_limit_ns: int
 
 
 class ExecutorService:
-    """One executor. Create it inside the event loop that it shall run in."""
+    """One executor; create it inside the event loop that it will run in."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class ExecutorService:
         backends: BackendRegistry,
         local: LocalScheduler | None = None,
     ) -> None:
-        """local: a scheduler in this process; else settings say where it is."""
+        """local: a scheduler in this process; otherwise the settings have its address."""
         self._settings = settings
         self._backends = backends
         self._agents = RepositoryAgents(installed_agents())
@@ -98,39 +98,42 @@ class ExecutorService:
         self._ended_batches: Counter[tuple[str, int]] = Counter()
 
     def write_metrics(self, page: Page) -> None:
-        """Of the executor itself, not of the mesh."""
+        """Write the metrics of the executor itself, not of the mesh."""
         instances: list[Instance] = []
         if self._instances is not None:
             instances += self._instances.kept
-        for each in self._schedulers.values():
-            if each.session is not None:
-                instances += each.session.instances
+        for sessions in self._schedulers.values():
+            if sessions.session is not None:
+                instances += sessions.session.instances
         metrics.write_metrics(page, self._joined, instances, self._ended_batches)
 
     @property
     def ready(self) -> bool:
-        """Whether it has joined, is not leaving, and has loaded what it was asked to load."""
-        sessions = [each.session for each in self._schedulers.values() if each.joined]
-        instances = [each for one in sessions if one is not None for each in one.instances]
-        return (
-            bool(sessions) and not self._leaving.is_set() and all(each.loaded for each in instances)
-        )
+        """State of the executor: it has joined, is not leaving, and has loaded its instances."""
+        joined = [sessions.session for sessions in self._schedulers.values() if sessions.joined]
+        instances = [
+            instance for session in joined if session is not None for instance in session.instances
+        ]
+        has_loaded = all(instance.loaded for instance in instances)
+        return bool(joined) and not self._leaving.is_set() and has_loaded
 
     def leave(self, timeout_s: float | None = None) -> None:
-        """Begin to end: run() returns when the current batches are completed, or after timeout_s
-        (by default --exit-timeout-secs).
+        """Begin to leave all schedulers.
+
+        run() returns when the current batches are completed, or after timeout_s (by default
+        --exit-timeout-secs).
         """
         if timeout_s is not None:
             self._exit_timeout_s = timeout_s
         self._leaving.set()
 
     async def run(self) -> bool:
-        """Serve until leave(); False: a batch was still running at the end of its time."""
+        """Serve until leave(); return False if a batch was still running when its time was over."""
         settings = self._settings
         if settings.malloc_arenas:
             limit_arenas(settings.malloc_arenas)
         if settings.preload_backend:
-            # While the scheduler starts.
+            # The imports take place while the scheduler starts.
             preload = partial(self._backends.preload, settings.preload_backend)
             threading.Thread(target=preload, name="preload", daemon=True).start()
         description_runs = DescriptionRuns(
@@ -139,7 +142,7 @@ class ExecutorService:
             )
         )
         shared_tensors = SharedTensors(settings.shm_limit_bytes, settings.shm_idle_secs)
-        # With GPUs it imports model runtimes, which takes seconds.
+        # If there are GPUs this imports model runtimes, which takes seconds.
         hello = await asyncio.to_thread(make_hello, settings, self._backends)
         hello.repository_agents.extend(self._agents.names)
         hello.shm_namespace, hello.process = shared_tensors.domain, shared_tensors.process
@@ -148,7 +151,8 @@ class ExecutorService:
         if settings.timeline_seconds:
             timeline = ExecutorTimeline(hello.name, settings.timeline_seconds)
         hello.records_timeline = timeline is not None
-        # Nobody would start another one in the process of the scheduler.
+        # An executor in the scheduler's process does not drain: nobody would start another one
+        # there.
         hello.drains = self._local is None
         credentials = settings.mesh_credentials(Role.EXECUTOR)
         kept = KeptInstances(settings.or_restart(settings.kept_instance_secs), self._is_commanded)
@@ -201,18 +205,21 @@ class ExecutorService:
                 await asyncio.to_thread(tracer.close)
 
     def _is_commanded(self) -> bool:
-        return any(each.is_commanded for each in self._schedulers.values())
+        return any(sessions.is_commanded for sessions in self._schedulers.values())
 
     @property
     def _joined(self) -> bool:
-        return any(each.joined for each in self._schedulers.values())
+        return any(sessions.joined for sessions in self._schedulers.values())
 
     def _open_mesh(self, domain: str) -> tuple[SchedulerChannels | None, Mesh | None]:
-        """Models' way to all schedulers; None: there is one, and each session is the way to it."""
+        """Open the models' way to all schedulers.
+
+        With a single scheduler it is `None`, since each session is the way to that one.
+        """
         settings = self._settings
         if self._local is not None or only_address(settings.scheduler_address) is not None:
             return None, None
-        # Imported only where it is used.
+        # Most executors have one scheduler, and need not import this.
         from nereid.mesh_routing.scheduler_channels import SchedulerChannels  # noqa: PLC0415
 
         schedulers = SchedulerChannels(self._specs, self._open_channel, domain)
@@ -222,7 +229,7 @@ class ExecutorService:
         )
 
     async def _join_all(self, context: SessionContext) -> None:
-        """Join every scheduler, for as long as its address is one; until leave()."""
+        """Join every scheduler for as long as its address is listed, until leave()."""
         local = self._local
         if local is not None:
             address = self._settings.scheduler_address
@@ -240,7 +247,7 @@ class ExecutorService:
                         group.create_task(self._join(context, address))
 
     async def _join(self, context: SessionContext, address: str) -> None:
-        """Join who listens at an address, until leave() or the address is no scheduler's."""
+        """Join schedulers at one address until leave(), or until the address is not listed."""
         while True:
             sessions = self._schedulers[address]
             await sessions.run(self._leaving, lambda: address in self._addresses)
@@ -274,15 +281,16 @@ class ExecutorService:
         return SchedulerEndpoint(address, tls, threads, inline_limit_ns)
 
     async def _leave_all(self, instances: ExecutorInstances) -> bool:
-        """Leave all schedulers at once, and unload what is kept; False: a batch still runs."""
+        """Leave all schedulers and unload kept instances; return False if a batch still runs."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._exit_timeout_s
         schedulers = list(self._schedulers.values())
-        leaves = await asyncio.gather(*(each.leave(self._exit_timeout_s) for each in schedulers))
+        leaving = (sessions.leave(self._exit_timeout_s) for sessions in schedulers)
+        leaves = await asyncio.gather(*leaving)
         kept = instances.kept
         left_s = max(0.0, deadline - loop.time())
         finished = await kept.unload(kept.take_all(), left_s) and all(leaves)
-        await asyncio.gather(*(each.close() for each in schedulers))
+        await asyncio.gather(*(sessions.close() for sessions in schedulers))
         return finished
 
 
@@ -293,7 +301,7 @@ async def _trim_memory(shared_tensors: SharedTensors) -> None:
 
 
 def make_directories(settings: ExecutorSettings, agents: RepositoryAgents) -> ModelDirectories:
-    """What makes models' directories ready that are in object stores, or have agents."""
+    """Create the preparation of model directories that are in object stores or have agents."""
     named = settings.repository_cache_directory
     place = CachePlace(
         Path(named) if named else None, default_cache_directory(), settings.repository_cache_bytes
@@ -303,7 +311,7 @@ def make_directories(settings: ExecutorSettings, agents: RepositoryAgents) -> Mo
 
 
 def make_hello(settings: ExecutorSettings, backends: BackendRegistry) -> pb.Hello:
-    """What this executor offers; GPUs only if a backend here can use them."""
+    """Return the hello with all that this executor offers."""
     return pb.Hello(
         name=settings.own_name(),
         host=devices.host_identity(),
@@ -313,10 +321,10 @@ def make_hello(settings: ExecutorSettings, backends: BackendRegistry) -> pb.Hell
 
 
 def offered_gpus(settings: ExecutorSettings, backends: BackendRegistry) -> list[pb.Device]:
-    """The GPUs that an executor with these settings has to offer."""
-    found = devices.gpus(visible_gpus()) if settings.gpus != "none" else []
-    if found and not backends.any_uses_gpus():
-        _log.warning("%d GPUs are not offered: no backend installed here can use them", len(found))
+    """Return the GPUs that the settings select, or none if no backend here can use GPUs."""
+    gpus = devices.gpus(visible_gpus()) if settings.gpus != "none" else []
+    if gpus and not backends.any_uses_gpus():
+        _log.warning("%d GPUs are not offered: no backend installed here can use them", len(gpus))
         return []
-    offered = settings.select_gpus([device.id for device in found])
-    return [device for device in found if device.id in offered]
+    offered = settings.select_gpus([gpu.id for gpu in gpus])
+    return [gpu for gpu in gpus if gpu.id in offered]

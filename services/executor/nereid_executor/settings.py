@@ -1,4 +1,4 @@
-"""The executor's flags and environment variables; nothing else in the executor reads either."""
+"""The executor's flags and environment variables, which no other module of the executor reads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROGRAM: Final = "nereid_executor"
 
 
 class PathMapping(NamedTuple):
-    """A directory as the scheduler names it, and as this executor does."""
+    """A directory as the scheduler names it, and as this executor names it."""
 
     theirs: PurePosixPath
     mine: PurePosixPath
@@ -50,7 +50,7 @@ def _gpus(text: str) -> str:
 
 
 def _milliseconds(text: str) -> int:
-    """Rounded up: Triton accepts fractions."""
+    """Parse a number of milliseconds; round fractions up, which Triton accepts."""
     try:
         return ceil(flags.seconds(text))
     except ValueError:
@@ -149,27 +149,28 @@ class ExecutorSettings(
     )
 
     def errors(self) -> list[str]:
-        """What is wrong with these settings, one line each."""
+        """Return the errors of these settings, one line each."""
         return self.mesh_errors()
 
     def select_gpus(self, visible: Sequence[int]) -> tuple[int, ...]:
-        """Those of the visible GPUs that are offered."""
+        """Return the visible GPUs that are to be offered."""
         if self.gpus in ("all", "none"):
             return tuple(visible) if self.gpus == "all" else ()
         chosen = {int(part) for part in self.gpus.split(",")}
         return tuple(gpu for gpu in visible if gpu in chosen)
 
     def local_path(self, theirs: str) -> str:
-        """The local name of a path of the scheduler's, by the longest mapping that applies."""
+        """Return the local name of a scheduler's path, by the longest mapping that applies."""
         path = PurePosixPath(theirs)
-        applicable = [one for one in self.model_repository_map if path.is_relative_to(one.theirs)]
+        mappings = self.model_repository_map
+        applicable = [mapping for mapping in mappings if path.is_relative_to(mapping.theirs)]
         if not applicable:
             return theirs
-        best = max(applicable, key=lambda one: len(one.theirs.parts))
+        best = max(applicable, key=lambda mapping: len(mapping.theirs.parts))
         return str(best.mine / path.relative_to(best.theirs))
 
     def own_name(self) -> str:
-        """The executor's name in the mesh."""
+        """Return the executor's name in the mesh."""
         # Containers may share both host name and process id. Without random letters they would
         # replace each other in the scheduler again and again.
         return self.name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -178,7 +179,7 @@ class ExecutorSettings(
 def read(
     argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> ExecutorSettings:
-    """The settings of this process; prints all errors and exits with 2 if there are any."""
+    """Return the settings of this process; print all errors and exit with 2 if there are any."""
     return read_settings(
         ExecutorSettings,
         sys.argv[1:] if argv is None else argv,
@@ -188,7 +189,7 @@ def read(
 
 
 def visible_gpus() -> str | None:
-    """CUDA's own selection of GPUs, which renumbers them; None: all."""
+    """Return CUDA's own selection of GPUs, which renumbers them; `None` means all."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import queue
+import shutil
+from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import tritonclient.grpc
 
 from tests.support.mesh.mesh import Mesh, running
 from tests.support.models import openvino_models
@@ -21,7 +28,6 @@ X, Y = TensorDescription("x", "INT32", (-1, 2)), TensorDescription("y", "INT32",
 
 class Sum:
     description = ModelDescription((X,), (Y,))
-    bytes_as_text = False
 
     def execute(self, inputs, outputs):
         return [inputs["x"].sum(axis=1, dtype="i4")]
@@ -72,6 +78,68 @@ class TritonPythonModel:
 """
 
 
+TOKEN_BACKEND = Path(__file__).parents[3] / "examples" / "token_backend" / "token_backend.py"
+SUCCESSORS = {"a": "rolling", "rolling": "stone", "stone": "gathers", "ever": "and", "and": "ever"}
+PROVERB = """
+backend: "tokens"
+input { name: "prompt" data_type: TYPE_STRING dims: 1 }
+input { name: "max_tokens" data_type: TYPE_INT32 dims: 1 optional: true }
+output { name: "token" data_type: TYPE_STRING dims: 1 }
+model_transaction_policy { decoupled: true }
+parameters { key: "milliseconds_per_token" value { string_value: "1" } }
+"""
+
+
+class Tokens:
+    """A gRPC stream of requests to the example that streams tokens."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.client = tritonclient.grpc.InferenceServerClient(mesh.grpc)
+        self.came: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        self.client.start_stream(lambda result, error: self.came.put((result, error)))
+
+    def ask(self, request_id: str, prompt: str, max_tokens: int | None = None) -> None:
+        text = tritonclient.grpc.InferInput("prompt", [1], "BYTES")
+        text.set_data_from_numpy(np.array([prompt], np.object_))
+        inputs = [text]
+        if max_tokens is not None:
+            inputs.append(tritonclient.grpc.InferInput("max_tokens", [1], "INT32"))
+            inputs[-1].set_data_from_numpy(np.array([max_tokens], np.int32))
+        self.client.async_stream_infer(
+            "proverb", inputs, request_id=request_id, enable_empty_final_response=True
+        )
+
+    def next(self) -> tuple[str, str]:
+        """The id of a request, and its next token; empty: its end."""
+        result, error = self.came.get(timeout=20)
+        assert error is None, error
+        response = result.get_response()
+        ended = response.parameters["triton_final_response"].bool_param
+        assert ended == (not response.outputs)
+        return response.id, "" if ended else result.as_numpy("token")[0].decode()
+
+    def rest(self, requests: int = 1) -> dict[str, list[str]]:
+        """The tokens by request, once so many requests have ended."""
+        tokens: dict[str, list[str]] = defaultdict(list)
+        while requests:
+            request_id, token = self.next()
+            requests -= not token
+            if token:
+                tokens[request_id].append(token)
+        return tokens
+
+    def close(self) -> None:
+        self.client.stop_stream(cancel_requests=True)
+        self.client.close()
+
+
+@pytest.fixture
+def tokens(mesh: Mesh) -> Iterator[Tokens]:
+    tokens = Tokens(mesh)
+    yield tokens
+    tokens.close()
+
+
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = tmp_path_factory.mktemp("repository")
@@ -90,7 +158,12 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     info = packages / "their_backend-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-backend\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[nereid.backends]\ntheirs = their_backend\n")
+    points = "theirs = their_backend\ntokens = token_backend"
+    (info / "entry_points.txt").write_text(f"[nereid.backends]\n{points}\n")
+    shutil.copy(TOKEN_BACKEND, packages)
+    (root / "proverb" / "1").mkdir(parents=True)
+    (root / "proverb" / "1" / "model.json").write_text(json.dumps(SUCCESSORS))
+    (root / "proverb" / "config.pbtxt").write_text(PROVERB)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(packages), prepend=os.pathsep)
         flag = f"--backend-directory={folders}"
@@ -106,6 +179,24 @@ def test_a_package_brings_a_backend_and_its_models_need_no_configuration(mesh: M
     assert json.loads(reply)["outputs"] == [
         {"name": "y", "datatype": "INT32", "shape": [2, 1], "data": [3, 7]}
     ]
+
+
+def test_the_example_streams_a_token_for_each_response(tokens: Tokens) -> None:
+    tokens.ask("1", "once upon a")
+    assert tokens.rest() == {"1": ["rolling", "stone", "gathers"]}
+    tokens.ask("2", "for ever", 5)
+    assert tokens.rest() == {"2": ["and", "ever", "and", "ever", "and"]}
+    tokens.ask("3", "silence")
+    assert tokens.rest() == {}
+
+
+def test_requests_of_the_example_are_generated_side_by_side(tokens: Tokens) -> None:
+    tokens.ask("long", "ever", 2_000)
+    assert tokens.next() == ("long", "and")
+    tokens.ask("short", "rolling")
+    while (received := tokens.next())[0] != "short":
+        pass
+    assert received == ("short", "stone")
 
 
 @pytest.mark.parametrize(("model", "value"), [("one_more", 6), ("ten_more", 15)])

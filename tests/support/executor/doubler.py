@@ -12,7 +12,6 @@ class Doubler:
     """y = 2 x; or it raises `failure`."""
 
     description = EMPTY_DESCRIPTION
-    bytes_as_text = False
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.failure = failure

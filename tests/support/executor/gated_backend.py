@@ -34,7 +34,6 @@ class GatedModel:
     """y = x, once `released` is set."""
 
     description = ModelDescription((_TENSOR,), (_TENSOR._replace(name="y"),))
-    bytes_as_text = False
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
         started.set()

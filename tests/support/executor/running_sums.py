@@ -39,7 +39,6 @@ class ArraySum:
     """y and s_out are s plus x; fails if an x is negative."""
 
     description = EMPTY_DESCRIPTION
-    bytes_as_text = False
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
         if (inputs["x"] < 0).any():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from threading import Event
@@ -28,15 +29,19 @@ SPEC = InstanceSpec(
     version_path=Path("/nowhere"),
     name="m_0_0",
 )
+DECOUPLED_SPEC = replace(
+    SPEC,
+    config=text_format.Parse(
+        "model_transaction_policy { decoupled: true }",
+        model_config_pb2.ModelConfig.FromString(SPEC.config.SerializeToString()),
+    ),
+)
 
 
 class Model:
     """Sends the updates that a test scripts; each makes its descriptor readable."""
 
-    def __init__(
-        self, *, decoupled: bool = False, execution_timeout_s: float | None = None
-    ) -> None:
-        self.decoupled = decoupled
+    def __init__(self, *, execution_timeout_s: float | None = None) -> None:
         self.execution_timeout_s = execution_timeout_s
         self.begun: dict[int, list[Request]] = {}
         self.controls: list[tuple[int, int, int]] = []

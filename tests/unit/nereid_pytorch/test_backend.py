@@ -109,7 +109,7 @@ def test_lists_of_strings_are_bytes(tmp_path: Path, batch: int, shape: tuple[int
     source = "def forward(self, words: List[str]):\n    return [word + '!' for word in words]\n"
     text = f"max_batch_size: {batch}"
     model = pytorch.load(spec(save(tmp_path / "1", source), ["words"], ["y"], text, "STRING"))
-    assert model.bytes_as_text
+    assert model.capabilities.bytes_as_text
     (out,) = model.execute({"words": np.array(["é", ""], np.object_).reshape(shape)}, ["y"])
     assert out.tolist() == np.array(["é!", "!"], np.object_).reshape(shape).tolist()
 

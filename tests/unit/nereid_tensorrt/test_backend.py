@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from nereid.backends import InstanceSpec
+from nereid.backends.device_io.cuda_device import CudaDevice
 from nereid.core.errors import InvalidArgument, Unavailable
-from nereid_executor.backends.device_io.cuda_device import CudaDevice
 from tests.support.executor.instances import instance
 
 trt = pytest.importorskip("tensorrt", reason="TensorRT is not installed")

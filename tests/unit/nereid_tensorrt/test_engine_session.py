@@ -18,7 +18,7 @@ from tests.support.models.onnx_models import config
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nereid_executor.backends.device_io.device_model import DeviceModel
+    from nereid.backends.device_io.device_model import DeviceModel
     from nereid_tensorrt.engine import Engine
     from nereid_tensorrt.optimization_profiles import Profile
 

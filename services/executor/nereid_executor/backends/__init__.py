@@ -1,1 +1,1 @@
-"""What loads and runs model files: Nereid's own backends, and the registry of all."""
+"""Backends of the executor itself, and the registry of all backends."""

@@ -1,12 +1,13 @@
-"""Models that serve their instance's stream themselves, without the instance's thread between.
+"""Models that serve their instance's stream themselves, without the instance's thread in between.
 
-Only for backends of this package: it takes the executor's own protocol with the scheduler.
+This is for backends of this package alone: it takes the executor's own protocol with the scheduler.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,38 +18,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StreamContext:
-    """What a model needs to open and serve its instance's stream."""
+    """Objects that a model needs to open and serve its instance's stream."""
 
-    # With the scheduler, until it is stopping or abandoned.
+    # The stream is served until this is stopping or abandoned.
     tenure: Tenure
-    # Of all of the executor's instances.
+    # Objects that all instances of the executor share.
     shared: InstanceContext
-    # Identifies the instance to the scheduler.
+    # Metadata that identifies the instance to the scheduler.
     metadata: Sequence[tuple[str, str | bytes]]
-    # Its number among those that the instance's models have served.
+    # Number of the stream among those that the instance's models have served.
     number: int
 
 
-@runtime_checkable
-class DirectServing(Protocol):
+class DirectServing(ABC):
     """A RequestModel that may serve its instance's stream itself; same threads as RequestModel."""
 
-    @property
-    def can_serve_stream(self) -> bool:
-        """Whether the model that is loaded now can."""
+    # The model that is loaded now can serve the stream.
+    can_serve_stream: bool
 
     @property
+    @abstractmethod
     def last_batch_begun(self) -> int:
-        """The last batch from a stream that it serves itself; 0: none."""
+        """Number of the last batch from a stream that it serves itself; 0 before the first."""
 
+    @abstractmethod
     def begin_tenure(self) -> None:
-        """The next stream is another scheduler's, which numbers its batches anew."""
+        """Forget the batches' numbers: the next stream's scheduler numbers its batches anew."""
 
+    @abstractmethod
     def running_requests(self) -> Sequence[int]:
-        """The ids of the requests that it executes now, from a stream that it serves itself."""
+        """Return the ids of the requests that it executes, from a stream that it serves itself."""
 
+    @abstractmethod
     def serve_stream(self, context: StreamContext) -> None:
-        """Until the stream ends, or the context stops it.
+        """Serve until the stream ends, or the context stops it.
 
         Raises:
             ModelLostError: the model ended, and the tenure's on_model_lost was called.
@@ -56,5 +59,6 @@ class DirectServing(Protocol):
             ProtocolError: the scheduler broke the protocol (batch.received_batches).
         """
 
+    @abstractmethod
     def wake(self) -> None:
         """Check again whether the tenure is stopping or abandoned. From any thread."""

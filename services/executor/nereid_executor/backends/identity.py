@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from nereid.backends import EMPTY_DESCRIPTION, InstanceSpec, ModelDescription
+from nereid.backends import EMPTY_DESCRIPTION, Capabilities, InstanceSpec, ModelDescription
+from nereid.backends.parameters import parameters_of, parse_count
 from nereid.core.errors import InvalidArgument, Unimplemented
 from nereid.core.tensors.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.core.tensors.shapes import VARIABLE, format_shape
 from nereid.core.tensors.tensors import NUMPY_TYPE
 from nereid.model_config.validation.model_file import config_type_name
 from nereid.pb import model_config_pb2
-from nereid_executor.backends.parameters import parameters_of, parse_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 _INPUT: Final = "INPUT"
 _OUTPUT: Final = "OUTPUT"
-# A load keeps a thread of the executor busy for so long.
+# Longest creation delay: a load keeps a thread of the executor busy meanwhile.
 _MAX_CREATION_S: Final = 60
 
 
 def uses_gpus() -> bool:
-    """It does not; an instance that is placed on a GPU runs on the host."""
+    """Return False; an instance that is placed on a GPU runs on the host."""
     return False
 
 
 def describe(_config: model_config_pb2.ModelConfig, _version_path: Path) -> ModelDescription:
-    """Empty: there is no model file."""
+    """Return an empty description, since there is no model file."""
     return EMPTY_DESCRIPTION
 
 
 def load(spec: InstanceSpec) -> IdentityModel:
-    """A model for this configuration, after creation_delay_sec."""
+    """Return a model for this configuration, after creation_delay_sec."""
     config = spec.config
     _check_pairs(config)
     parameters = parameters_of(config)
@@ -61,31 +61,31 @@ class IdentityModel:
     """Returns its inputs after a delay."""
 
     description = EMPTY_DESCRIPTION
-    bytes_as_text = False
-    any_thread = True
 
     def __init__(self, delay_s: float, config: model_config_pb2.ModelConfig) -> None:
         self._delay_s = delay_s
         self._batching = config.max_batch_size > 0
-        # Each request gets its own elements back, in its own shape.
-        self.ragged_outputs = {
-            _OUTPUT + each.name.removeprefix(_INPUT): each.name
-            for each in config.input
-            if each.allow_ragged_batch
+        # Each request gets its own elements of a ragged input back, in its own shape.
+        ragged_outputs = {
+            _OUTPUT + tensor.name.removeprefix(_INPUT): tensor.name
+            for tensor in config.input
+            if tensor.allow_ragged_batch
         }
-        # One row of zeros for each optional input; as on Triton, variable dimensions are 1.
+        self.capabilities = Capabilities(any_thread=True, ragged_outputs=ragged_outputs)
+        # One row of zeros for each optional input; variable dimensions are 1, as on Triton.
         self._absent = {
-            each.name: np.zeros(
-                [1 if dim == VARIABLE else dim for dim in _shape(each)],
-                NUMPY_TYPE[NAME_OF_CONFIG_NUMBER[each.data_type]],
+            tensor.name: np.zeros(
+                [1 if dim == VARIABLE else dim for dim in _shape(tensor)],
+                NUMPY_TYPE[NAME_OF_CONFIG_NUMBER[tensor.data_type]],
             )
-            for each in config.input
-            if each.optional
-            and not each.allow_ragged_batch
-            and each.data_type != model_config_pb2.TYPE_STRING
+            for tensor in config.input
+            if tensor.optional
+            and not tensor.allow_ragged_batch
+            and tensor.data_type != model_config_pb2.TYPE_STRING
         }
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        """Return the inputs of the named outputs' numbers, after the delay."""
         if self._delay_s:
             time.sleep(self._delay_s)
         sources = [_INPUT + name.removeprefix(_OUTPUT) for name in outputs]
@@ -99,10 +99,10 @@ class IdentityModel:
             raise Unimplemented(f"failed to get input '{error.args[0]}'") from error
 
     def _zeros(self, inputs: dict[str, Array]) -> dict[str, Array]:
-        """What stands for optional inputs that are absent; nothing where no input has the rows."""
+        """Return zeros for absent optional inputs, or nothing if no input tells the rows."""
         if not self._batching:
             return self._absent
-        ragged = self.ragged_outputs.values()
+        ragged = self.capabilities.ragged_outputs.values()
         rows = next((len(array) for name, array in inputs.items() if name not in ragged), None)
         if rows is None:
             return {}
@@ -111,11 +111,11 @@ class IdentityModel:
         }
 
     def close(self) -> None:
-        """There is nothing to free."""
+        """Free nothing: the model holds nothing."""
 
 
 def _check_pairs(config: model_config_pb2.ModelConfig) -> None:
-    """Refuse a configuration that is no set of input/output pairs, in Triton's words."""
+    """Refuse a configuration that is no set of pairs of input and output, with Triton's texts."""
     if len(config.input) != len(config.output) or not config.input:
         raise InvalidArgument("model configuration must have equal input/output pairs")
     inputs = {_index("input", _INPUT, tensor): tensor for tensor in config.input}
@@ -152,6 +152,6 @@ def _shape(tensor: _Tensor) -> Sequence[int]:
 
 
 def _instance_number(name: str) -> int:
-    """The number at the end of an instance's name."""
+    """Return the number at the end of an instance's name."""
     number_text = name.rpartition("_")[2]
     return int(number_text) if number_text.isdecimal() else 0

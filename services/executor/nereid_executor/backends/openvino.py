@@ -13,14 +13,14 @@ import numpy as np
 import openvino
 
 from nereid.backends import InstanceSpec, ModelDescription, TensorDescription
-from nereid.core.errors import Internal, InvalidArgument, Unavailable, cause_of
-from nereid.model_config import check_model_file
-from nereid_executor.backends.model_file import find_model_file
-from nereid_executor.backends.parameters import (
+from nereid.backends.model_file import find_model_file
+from nereid.backends.parameters import (
     parameters_of,
     parse_boolean,
     parse_threads,
 )
+from nereid.core.errors import Internal, InvalidArgument, Unavailable, cause_of
+from nereid.model_config import check_model_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,31 +46,31 @@ _DATATYPE: Final = {
     "f64": "FP64",
     "bf16": "BF16",
 }
-# Parameters of Triton's backend that are OpenVINO's properties, by OpenVINO's names for them.
+# Parameters of Triton's backend that have the names of OpenVINO's properties.
 _PROPERTIES: Final = ("PERFORMANCE_HINT", "NUM_STREAMS")
 _THREADS: Final = "INFERENCE_NUM_THREADS"
-# OpenVINO's exceptions are Python's own.
+# OpenVINO raises exceptions of Python's own types.
 _ERRORS: Final = (RuntimeError, ValueError, TypeError)
 
 
 def uses_gpus() -> bool:
-    """OpenVINO does not support NVIDIA's GPUs."""
+    """Return False: OpenVINO does not support NVIDIA's GPUs."""
     return False
 
 
 def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
-    """The graph's inputs and outputs, reshaped as the configuration asks."""
+    """Return the graph's inputs and outputs, reshaped as the configuration asks."""
     return _describe(config, _read(config, version_path, openvino.Core()))
 
 
 def load(spec: InstanceSpec) -> OpenVinoModel:
-    """A newly compiled model."""
+    """Return a newly compiled model."""
     config = spec.config
     if spec.gpu is not None:
         raise Unavailable(
             f"unable to load model '{config.name}', OpenVINO cannot use GPU {spec.gpu}"
         )
-    # One for each model: extensions that a model adds are never removed.
+    # Each model has a core of its own: extensions that a model adds are never removed.
     core = openvino.Core()
     parameters = parameters_of(config)
     model = _read(config, spec.version_path, core)
@@ -87,7 +87,10 @@ def load(spec: InstanceSpec) -> OpenVinoModel:
 def _properties(
     config: model_config_pb2.ModelConfig, parameters: Mapping[str, str], device: str, threads: int
 ) -> dict[str, Any]:
-    """threads: for operators on the CPU, unless the configuration says how many."""
+    """Return OpenVINO's properties for a model.
+
+    threads: for operators on the CPU, unless the configuration says how many.
+    """
     properties: dict[str, Any] = {}
     for name in _PROPERTIES:
         if name in parameters:
@@ -119,7 +122,7 @@ def _read(
 def _shapes(
     config: model_config_pb2.ModelConfig, parameters: Mapping[str, str], model: openvino.Model
 ) -> dict[int, list[int]]:
-    """New shapes for inputs, by index, where the configuration asks for another."""
+    """Return the new shapes of inputs whose shapes the configuration changes, by index."""
     batching = config.max_batch_size > 0
     if parse_boolean(config, parameters, "RESHAPE_IO_LAYERS", default=False):
         wanted = {
@@ -168,7 +171,7 @@ def _describe_tensor(
 
 
 def _names(node: Any) -> list[str]:
-    # A tensor may have no name; its node has one.
+    # A tensor may have no name, but its node has one.
     return sorted(node.names) or [node.node.friendly_name]
 
 
@@ -180,9 +183,7 @@ def _dims(node: Any) -> tuple[int, ...] | None:
 
 
 class OpenVinoModel:
-    """A compiled model's inference request; used by its instance's thread alone."""
-
-    bytes_as_text = False
+    """The inference request of a compiled model; used by its instance's thread alone."""
 
     def __init__(self, request: openvino.InferRequest, description: ModelDescription) -> None:
         self.description = description
@@ -197,6 +198,7 @@ class OpenVinoModel:
         }
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        """Return the named outputs, in this order; raise NereidError if the model fails."""
         tensors: dict[int, Array | openvino.Tensor] = {}
         for name, array in inputs.items():
             index, is_bf16 = self._inputs[name]
@@ -206,12 +208,13 @@ class OpenVinoModel:
             return [self._output(*self._outputs[name]) for name in outputs]
 
     def close(self) -> None:
+        """Free the inference request."""
         del self._request
 
     def _output(self, index: int, is_bf16: bool) -> Array:
-        """A view of an output, which the next execution overwrites."""
+        """Return a view of an output, which the next execution overwrites."""
         array: Array = self._request.get_output_tensor(index).data
-        # numpy has no bfloat16; OpenVINO calls it float16.
+        # numpy has no bfloat16, so OpenVINO gives such data the type float16.
         return array.view(np.uint16) if is_bf16 else array
 
 

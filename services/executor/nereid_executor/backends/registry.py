@@ -1,4 +1,4 @@
-"""The backends of an executor: Nereid's own, those of installed packages, Python-based ones."""
+"""Backends of an executor: built-in ones, those of installed packages, Python-based ones."""
 
 from __future__ import annotations
 
@@ -22,17 +22,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Where installed packages name their backends.
+# Installed packages name their backends in this group of entry points.
 ENTRY_POINT_GROUP: Final = "nereid.backends"
+# A package that is of no use without another one names a module of it here, under the backend's
+# name: the backend is offered where that module can be found. Nothing loads these entry points.
+RUNTIME_GROUP: Final = "nereid.backend_runtimes"
+# The distribution of Nereid itself, whose backends any other package may replace.
+_OWN_DISTRIBUTION: Final = "nereid-mesh"
 
 _PACKAGE: Final = "nereid_executor.backends"
 
 
 class BuiltInBackend(NamedTuple):
-    """One of Nereid's own backends."""
+    """A backend that is part of the executor."""
 
     module: str
-    # The package that must be installed for the module to work.
+    # Name of the package that must be installed for the module to work.
     requires: str
 
 
@@ -40,10 +45,7 @@ BUILT_IN: Final[Mapping[str, BuiltInBackend]] = MappingProxyType(
     {
         "identity": BuiltInBackend(f"{_PACKAGE}.identity", "numpy"),
         "onnxruntime": BuiltInBackend(f"{_PACKAGE}.onnx.backend", "onnxruntime"),
-        "openvino": BuiltInBackend(f"{_PACKAGE}.openvino", "openvino"),
-        "pytorch": BuiltInBackend(f"{_PACKAGE}.pytorch.backend", "torch"),
         "python": BuiltInBackend(f"{_PACKAGE}.python.backend", "numpy"),
-        "tensorrt": BuiltInBackend(f"{_PACKAGE}.tensorrt.backend", "tensorrt"),
     }
 )
 
@@ -60,25 +62,27 @@ class BackendRegistry:
         self._built_in = built_in
         self._python_based: dict[str, Path] = {}
         if python_based_directory is not None:
-            found = sorted(python_based_directory.glob("*/model.py"))
-            self._python_based = {path.parent.name: path for path in found}
-            if not found:
+            sources = sorted(python_based_directory.glob("*/model.py"))
+            self._python_based = {path.parent.name: path for path in sources}
+            if not sources:
                 _log.warning(
                     "there are no Python-based backends (<backend>/model.py) in '%s'",
                     python_based_directory,
                 )
 
     def available_backends(self) -> tuple[str, ...]:
-        """The names of all backends that are installed."""
-        own = (name for name, each in self._built_in.items() if _is_installed(each.requires))
-        return tuple(sorted({*own, *self._python_based, *_packaged(tuple(sys.path))}))
+        """Return the names of all backends that are installed."""
+        built_in = (
+            name for name, backend in self._built_in.items() if _is_installed(backend.requires)
+        )
+        return tuple(sorted({*built_in, *self._python_based, *_packaged(tuple(sys.path))}))
 
     def load_backend(self, name: str) -> Backend:
-        """Import the backend of this name; installed packages' go before Nereid's own.
+        """Import the backend of this name; installed packages' backends take precedence.
 
         Raises:
-            InvalidArgument: there is none; worded as Triton words it.
-            Internal: it cannot be imported.
+            InvalidArgument: no backend has this name; the text is Triton's.
+            Internal: the backend cannot be imported.
         """
         if name not in self.available_backends():
             raise InvalidArgument(
@@ -112,7 +116,7 @@ class BackendRegistry:
                 self.load_backend(name)
 
     def any_uses_gpus(self) -> bool:
-        """Whether some backend can, as installed here; one that cannot be imported cannot."""
+        """Return whether some backend can, as installed here; a broken one cannot."""
         return any(map(self._uses_gpus, self.available_backends()))
 
     def _uses_gpus(self, name: str) -> bool:
@@ -122,8 +126,8 @@ class BackendRegistry:
             return False
 
 
-# Both read the whole environment, and every load of a model needs them. A package that is installed
-# later is found after a restart.
+# Both functions below read the whole environment, and every load of a model needs them. A package
+# that is installed later is found after a restart.
 @cache
 def _is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
@@ -131,5 +135,23 @@ def _is_installed(package: str) -> bool:
 
 @cache
 def _packaged(_path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """The entry points of the packages on this path."""
-    return {each.name: each for each in entry_points(group=ENTRY_POINT_GROUP)}
+    """Return the backends of the packages on this path whose runtimes are found, by name."""
+    points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=_is_foreign)
+    runtimes = {
+        (_owner(point), point.name): point.module for point in entry_points(group=RUNTIME_GROUP)
+    }
+    usable = (
+        point
+        for point in points
+        if (runtime := runtimes.get((_owner(point), point.name))) is None or _is_installed(runtime)
+    )
+    return {point.name: point for point in usable}
+
+
+def _owner(point: EntryPoint) -> str:
+    """Return the name of the distribution that declares an entry point."""
+    return point.dist.name if point.dist is not None else ""
+
+
+def _is_foreign(point: EntryPoint) -> bool:
+    return _owner(point) != _OWN_DISTRIBUTION

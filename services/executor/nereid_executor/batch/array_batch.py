@@ -1,4 +1,4 @@
-"""A batch of arrays, as it is executed."""
+"""One batch of arrays, while an instance executes it."""
 
 # layout: not compiled, extends ReceivedBatch, which is generic
 
@@ -18,19 +18,22 @@ if TYPE_CHECKING:
 
 
 class ArrayBatch(ReceivedBatch):
-    """A batch that the model has, or that failed before. Times are those of perf_counter_ns()."""
+    """A batch that the model has been given, or that failed before that.
+
+    Times are those of perf_counter_ns().
+    """
 
     gathered: GatheredBatch | None = None
-    # When the model had its inputs; 0: something failed before.
+    # Time when the model had its inputs; 0 if something failed before that.
     stacked_ns = 0
-    # None: the model still executes it, or it failed.
+    # `None` while the model executes the batch, and if the batch failed.
     outputs: Sequence[Array] | None = None
-    # Executed with its arrays.
+    # The kept arrays that the batch was executed with, if any.
     lone_run: LoneRun | None = None
     error: Exception | None = None
 
     def __init__(self, message: BatchMessage, ids: Sequence[int], started_ns: int) -> None:
-        """ids: the requests', for RecentRuns."""
+        """ids: the ids of the requests, for RecentRuns."""
         self.id = self.number = message.id
         self.message = message
         self.ids = ids

@@ -1,8 +1,8 @@
-"""A batch's members to the model's input arrays, and its output arrays to the members' responses.
+"""Conversion of a batch's requests to input arrays, and of output arrays to responses.
 
-Pure. A single member's tensors are viewed in place, those of several are joined by one copy;
-outputs are copied once, into the frame. One Python-level pass per member each way: this is the
-executor's share of a request's latency.
+Pure. The tensors of a single member are viewed in place, those of several are joined by one copy;
+outputs are copied once, into the frame. Each direction takes one pass over the members in Python:
+this is the executor's share of a request's latency.
 """
 
 from __future__ import annotations
@@ -49,14 +49,15 @@ if TYPE_CHECKING:
     )
 
 _new_tuple = tuple.__new__
-# Objects that are made in one go: other threads get the interpreter's lock in between.
+# Number of objects that are made in one go; in between other threads get the interpreter's lock.
 _SLICE_ELEMENTS: Final = 16384
 
-# Raw bytes of one input, or the elements of a BYTES input.
+# The raw bytes of one input, or the elements of a BYTES input.
 Raw = bytes | memoryview | list[Any]
 Piece = bytes | memoryview
 
-# View maps a tensor in shared memory. Lend puts outputs there; None: they go inline.
+# View maps a tensor in shared memory. Lend puts outputs into shared memory, or returns `None` if
+# they go inline.
 View = Callable[["pb.SharedMemory"], memoryview]
 Lend = Callable[[list[Piece]], list[SharedMemory] | None]
 
@@ -64,15 +65,15 @@ Lend = Callable[[list[Piece]], list[SharedMemory] | None]
 class GatheredBatch(NamedTuple):
     """A batch's members, checked and planned."""
 
-    # Each member's plan, or its error.
+    # For each member its plan, or its error.
     outcomes: list[Plan | ErrorStatus]
-    # The planned members' input tensors.
+    # Input tensors of the members that have a plan.
     tensors: list[list[Raw]]
-    # The first plan; all have the same columns. None: every member has an error.
+    # The first plan, whose columns all plans share; `None` if every member has an error.
     first: Plan | None
-    # Of all planned members.
+    # Number of rows of all members that have a plan.
     rows: int
-    # The outputs that any member requests: indices into the signature's, ascending, and names.
+    # Outputs that any member requests: ascending indices into the signature's outputs, and names.
     outputs: tuple[int, ...]
     names: list[str]
 
@@ -80,9 +81,9 @@ class GatheredBatch(NamedTuple):
 def gather_members(
     planner: Planner, members: Sequence[BatchRequest], view: View | None = None
 ) -> GatheredBatch:
-    """Find each member's plan and tensors. A member with a defect does not affect the others.
+    """Find the plan and the tensors of each member; a malformed member does not affect the others.
 
-    view: maps tensors in shared memory; None: none are accepted.
+    view: maps tensors in shared memory, which are refused without it.
 
     Raises:
         Internal: there are several members, and the model does not batch.
@@ -106,7 +107,7 @@ def _gather_all(
             plan = plans.get(head) or planner.plan_request(head)
             raws: list[Raw] = member.tensors
             if member.is_shared or [*map(len, raws)] != plan.sizes:
-                # BYTES, shared memory, or a wrong size.
+                # The member has BYTES, shared memory, or a tensor of a wrong size.
                 raws = _checked_tensors(signature, plan, member.tensors, view)
             if plan is not first:
                 if first is None:
@@ -134,7 +135,7 @@ def _gather_all(
 def _gather_lone(
     plans: Mapping[bytes, Plan], members: Sequence[BatchRequest]
 ) -> GatheredBatch | None:
-    """A batch of one member with one inline tensor; None: it is another one, or has a defect."""
+    """Gather a batch of one member with one inline tensor; return `None` for any other batch."""
     if len(members) != 1:
         return None
     member = members[0]
@@ -144,13 +145,16 @@ def _gather_lone(
         return None
     if len(tensors[0]) != plan.sizes[0]:
         return None
-    # Quicker than calling the class.
+    # This is quicker than calling the class.
     values = ([plan], [tensors], plan, plan.rows, plan.outputs, plan.output_names)
     return _new_tuple(GatheredBatch, values)
 
 
 def fail_members(gathered: GatheredBatch, errors: Mapping[int, ErrorStatus]) -> GatheredBatch:
-    """A batch without the members at these places, which have errors as well."""
+    """Return the batch without the members at some places, which get errors.
+
+    errors: by the member's index in the batch.
+    """
     outcomes: list[Plan | ErrorStatus] = []
     tensors: list[list[Raw]] = []
     planned = iter(gathered.tensors)
@@ -159,7 +163,7 @@ def fail_members(gathered: GatheredBatch, errors: Mapping[int, ErrorStatus]) -> 
         if raws is not None and place not in errors:
             tensors.append(raws)
         outcomes.append(outcome if raws is None else errors.get(place, outcome))
-    plans = [each for each in outcomes if not isinstance(each, ErrorStatus)]
+    plans = [outcome for outcome in outcomes if not isinstance(outcome, ErrorStatus)]
     if not plans:
         return GatheredBatch(outcomes, tensors, None, 0, (), [])
     rows = sum(plan.rows for plan in plans)
@@ -175,7 +179,7 @@ def _mixed_batch(signature: Signature) -> Internal:
 def _checked_tensors(
     signature: Signature, plan: Plan, tensors: Sequence[Any], view: View | None
 ) -> list[Raw]:
-    """The tensors of a member that are not all inline and of the planned size."""
+    """Return a member's tensors, some of which are not inline or not of the planned size."""
     if len(tensors) != len(plan.columns):
         raise Internal(
             f"a request for model '{signature.model_name}' has {len(plan.columns)} inputs "
@@ -214,7 +218,7 @@ def _elements(signature: Signature, name: str, count: int, raw: bytes | memoryvi
         return elements
     errors = "surrogateescape" if signature.escapes_bytes else "strict"
     try:
-        # In place: the bytes of each slice are freed before the next.
+        # Decoding in place frees the bytes of each slice before the next one is decoded.
         for start in range(0, count, _SLICE_ELEMENTS):
             some = slice(start, start + _SLICE_ELEMENTS)
             elements[some] = [element.decode("utf-8", errors) for element in elements[some]]
@@ -224,7 +228,7 @@ def _elements(signature: Signature, name: str, count: int, raw: bytes | memoryvi
 
 
 def stack_inputs(signature: Signature, gathered: GatheredBatch) -> dict[str, Array]:
-    """The model's input arrays, of at least one planned member."""
+    """Return the model's input arrays by name; at least one member must have a plan."""
     first, tensors = gathered.first, gathered.tensors
     assert first is not None
     joined = tensors[0] if len(tensors) == 1 else [join_rows(raws) for raws in zip(*tensors)]  # noqa: B905 - all have the same columns, and strict costs time
@@ -238,7 +242,10 @@ def stack_inputs(signature: Signature, gathered: GatheredBatch) -> dict[str, Arr
 
 
 def input_parts(signature: Signature, gathered: GatheredBatch) -> dict[str, TensorParts]:
-    """As stack_inputs, of a model without strings, in the members' own pieces."""
+    """Return the inputs of a model without strings by name, in the pieces that the members brought.
+
+    Shapes and datatypes are those that stack_inputs() would give the arrays.
+    """
     first = gathered.first
     assert first is not None
     inputs: dict[str, TensorParts] = {}
@@ -249,7 +256,7 @@ def input_parts(signature: Signature, gathered: GatheredBatch) -> dict[str, Tens
 
 
 def flat_array(column: Column, raw: Raw) -> Array:
-    """A column's elements in one dimension."""
+    """Return the elements of a column as an array of one dimension."""
     if isinstance(raw, list):
         array: Array = np.empty(len(raw), dtype=np.object_)
         for start in range(0, len(raw), _SLICE_ELEMENTS):
@@ -262,7 +269,7 @@ def flat_array(column: Column, raw: Raw) -> Array:
 
 
 def join_rows(raws: tuple[Raw, ...]) -> Raw:
-    """A column's tensors of several members."""
+    """Join the tensors that several members have for one column."""
     if isinstance(raws[0], list):
         return list(chain.from_iterable(raws))
     return b"".join(raws)  # type: ignore[arg-type]  # a column is of one kind
@@ -274,9 +281,9 @@ def split_outputs(
     arrays: Sequence[Array],
     lend: Lend | None = None,
 ) -> list[Piece]:
-    """The members' responses, as pieces of an Executed message in the members' order.
+    """Return the members' responses, as pieces of an Executed message in the members' order.
 
-    lend: puts a response's outputs in shared memory; None: all go inline.
+    lend: puts a response's outputs in shared memory; without it all of them go inline.
 
     Raises:
         Internal: the outputs are not what the configuration says.
@@ -325,7 +332,7 @@ def _some_rows(signature: Signature, array: Array, row: int, end: int) -> Array:
 def output_bytes(
     signature: Signature, plan: Plan, output: tuple[int, Classification | None], rows: Array
 ) -> bytes:
-    """A member's rows of an output, or their classes."""
+    """Return the bytes of a member's rows of an output, or of the classes that it requests."""
     index, classes = output
     if classes is None:
         return to_raw(rows)
@@ -339,10 +346,10 @@ def output_bytes(
 def check_outputs(
     signature: Signature, gathered: GatheredBatch, arrays: Sequence[Array]
 ) -> tuple[tuple[int, ...], ...]:
-    """The shapes of the outputs' rows, or of the outputs if the model does not batch.
+    """Return the shapes of the outputs' rows, or of the outputs if the model does not batch.
 
-    As on Triton, they need not be those of the configuration, but for the number of rows. A scalar
-    is the output of one row.
+    As on Triton only the number of rows must be that of the configuration, and a scalar counts as
+    the output of one row.
 
     Raises:
         Internal: the outputs are not what the configuration says.
@@ -382,7 +389,7 @@ def _wrong_rows(
 
 
 def check_datatype(signature: Signature, spec: TensorSpec, array: Array) -> None:
-    """Raises Internal if an output has not the datatype that the configuration says."""
+    """Raise Internal if the datatype of an output differs from the configuration's."""
     dtype = array.dtype
     if dtype != NUMPY_TYPE[spec.datatype] and not (spec.datatype == BYTES and dtype.kind in "SU"):
         raise Internal(
@@ -392,7 +399,7 @@ def check_datatype(signature: Signature, spec: TensorSpec, array: Array) -> None
 
 
 def _row_bytes(array: Array, rows: int) -> tuple[memoryview, int]:
-    """An array's bytes in row-major order, and the size of a row; none for BYTES."""
+    """Return the bytes of an array in row-major order, and a row's size; nothing for BYTES."""
     if array.dtype.kind in "OSU":
         return memoryview(b""), 0
     return array.reshape(-1).view(np.uint8).data, array.nbytes // rows if rows else 0
@@ -404,9 +411,10 @@ def _rows(view_and_size: tuple[memoryview, int], row: int, end: int) -> memoryvi
 
 
 def make_layout(signature: Signature, plan: Plan, key: LayoutKey) -> ResponseLayout:
-    """The layout of responses to this plan's requests, for outputs with these shapes of rows.
+    """Return the layout of responses to requests with this plan, and remember it in the plan.
 
-    An output that does not have the shape that a `reshape` begins with keeps its own.
+    key: the batch's outputs and the shapes of their rows. An output keeps its own shape if that is
+    not the one that its `reshape` starts from.
 
     Raises:
         InvalidArgument: more classes are requested than a response can have.

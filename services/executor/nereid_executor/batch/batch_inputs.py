@@ -1,7 +1,7 @@
-"""Inputs that the batch itself provides: what the model has to know of a ragged input's requests.
+"""Batch inputs: inputs that tell a model how a ragged input divides into requests.
 
-Pure. Made of shapes alone, as `batch_input` of the configuration asks, one value or more for each
-request of the batch.
+Pure. `batch_input` in the configuration asks for them. They are computed from shapes alone, and
+have at least one value for each request of the batch.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from nereid_executor.batch.request_plan import Plan
 
-    # Each request's rows, and the shape of one.
+    # For each request its number of rows, and the shape of one row.
     _Items = Sequence[tuple[int, tuple[int, ...]]]
 
 _Kind = model_config_pb2.BatchInput.Kind
 
 
 class BatchInput(NamedTuple):
-    """One batch_input of a configuration. kind: a number of its enumeration."""
+    """One batch_input of a configuration; kind is a number of BatchInput.Kind."""
 
     kind: int
     targets: tuple[str, ...]
@@ -37,10 +37,10 @@ class BatchInput(NamedTuple):
     dtype: np.dtype[np.generic]
 
     def arrays(self, plans: Sequence[Plan]) -> dict[str, Array]:
-        """The inputs for a batch of requests with these plans.
+        """Return the inputs by name, for a batch of requests with these plans.
 
         Raises:
-            Internal: they do not have the source.
+            Internal: the requests do not have the source input.
         """
         try:
             items = [(plan.rows, plan.shapes[self.source]) for plan in plans]
@@ -54,16 +54,16 @@ class BatchInput(NamedTuple):
 
 
 def batch_inputs_of(config: model_config_pb2.ModelConfig) -> tuple[BatchInput, ...]:
-    """Those of a valid configuration."""
+    """Return the batch inputs of a valid configuration."""
     return tuple(
         BatchInput(
-            each.kind,
-            tuple(each.target_name),
-            each.source_input[0],
-            NUMPY_TYPE[NAME_OF_CONFIG_NUMBER[each.data_type]],
+            batch_input.kind,
+            tuple(batch_input.target_name),
+            batch_input.source_input[0],
+            NUMPY_TYPE[NAME_OF_CONFIG_NUMBER[batch_input.data_type]],
         )
-        for each in config.batch_input
-        if each.target_name
+        for batch_input in config.batch_input
+        if batch_input.target_name
     )
 
 
@@ -86,7 +86,7 @@ def _largest_as_shape(items: _Items) -> Array:
 
 def _shapes(items: _Items) -> Array:
     rows = [shape for rows, shape in items for _ in range(rows)]
-    # All shapes have the rank of the configuration's dims, also where there is no row.
+    # All shapes have the rank of the configuration's dims, even if no request has a row.
     return np.asarray(rows, np.int64).reshape(len(rows), len(items[0][1]))
 
 

@@ -1,8 +1,8 @@
-"""Executes batches of arrays on a model: Batch messages in, Executed messages out.
+"""Execution of batches of arrays on a model: Batch messages in, Executed messages out.
 
-One runner for all of these models. A batch is begun, then finished: a Model executes it as it
-begins, and is a pipeline of depth 1; a PipelinedModel is submitted it then, and has several at a
-time. Knows no stream and no thread.
+One runner serves all models that execute arrays. A batch is begun, then finished. A Model executes
+it in begin(), as a pipeline of depth 1; to a PipelinedModel it is submitted in begin(), so that the
+model has several at a time. The runner knows no stream and no thread.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import logging
 from dataclasses import replace
 from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from nereid.backends import PipelinedModel, TensorParts
+from nereid.backends import TensorParts, capabilities_of
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, ProtocolError
 from nereid.core.tensors.classification import read_labels
 from nereid.core.tensors.datatypes import BYTES
@@ -45,7 +45,7 @@ from nereid_executor.core.recent_runs import RecentRuns
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nereid.backends import InstanceSpec, Model
+    from nereid.backends import InstanceSpec, Model, PipelinedModel
     from nereid.core.tensors.tensors import Array
     from nereid.observability.tracing import Tracer
     from nereid_executor.batch.arrays import GatheredBatch, Lend, Piece, View
@@ -60,7 +60,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# The C library keeps most of what more of them have taken.
+# After a batch with more objects, freed memory is returned to the system: the C library keeps most
+# of what so many objects have taken.
 _MANY_OBJECTS: Final = 1 << 16
 
 
@@ -80,40 +81,43 @@ class BatchRunner:
         executions: Executions | None = None,
         ranges: NvtxRanges | None = None,
     ) -> None:
-        """view: maps requests' tensors in shared memory; lender: puts responses' there.
+        """Create the runner of a loaded model.
 
-        recent_runs: is notified of the requests that run; on_freed: that a batch has had very many
-        objects (HeapTrim.on_freed). executions: None: no timeline is recorded.
-        ranges: None: there are none around its phases.
+        view: maps requests' tensors in shared memory. lender: puts responses' tensors there.
+        recent_runs: is notified of the requests that run. on_freed: is called after a batch that
+        had very many objects (HeapTrim.on_freed). executions: records the batches for timelines.
+        ranges: NVTX ranges around the phases of a batch.
         """
         self._executions = executions
-        # Of the last batch that was finished: its number, its requests, when it was received, how
-        # long its phases took, and the bytes of its frame.
+        # Number of the last batch that was finished, its number of requests, the time when it was
+        # received, the durations of its phases, and the size of its frame.
         self._last_number = self._last_size = self._last_started_ns = 0
         self._last_input_ns = self._last_infer_ns = self._last_output_ns = 0
         self._last_frame_bytes = 0
         self._name = spec.name
+        capabilities = capabilities_of(model)
         self.signature = signature_of(
             spec.config,
             spec.version,
             model.description,
-            bytes_as_text=model.bytes_as_text,
+            bytes_as_text=capabilities.bytes_as_text,
             labels=read_labels(spec.config, spec.version_path.parent),
         )
-        if getattr(model, "escapes_bytes", False):
+        if capabilities.escapes_bytes:
             self.signature = replace(self.signature, escapes_bytes=True)
         self._planner = Planner(self.signature)
         stack: StackInputs = stack_inputs
         self._split_outputs: SplitOutputs = split_outputs
         if mixes_shapes(spec.config):
-            own = getattr(model, "ragged_outputs", {})
+            own = capabilities.ragged_outputs
             on_gpu = spec.gpu is not None
             mixed = MixedShapes(spec.config, self.signature, own, pads_to_bucket=on_gpu)
             stack, self._split_outputs = mixed.stack_inputs, mixed.split_outputs
         self._view = view
-        # Set if it keeps implicit state of sequences.
+        # The model with the implicit state of its sequences, if it has any.
         self._states: StatefulModel | None = None
-        # A batch's inputs for the model, and a call with them: the outputs; None: to be collected.
+        # The first function makes a batch's inputs for the model. The second calls the model with
+        # them, and returns the outputs, or `None` if they have to be collected.
         self._inputs_of: Callable[[Signature, GatheredBatch], Any] = stack
         self._execute: Callable[[Any, list[str]], Sequence[Array] | None] = model.execute
         self._pipelined: PipelinedModel | None = None
@@ -122,41 +126,42 @@ class BatchRunner:
         if spec.config.sequence_batching.state:
             self._states = StatefulModel(spec, model, self._planner, stack, view)
             self._execute = self._states.execute
-        elif isinstance(model, PipelinedModel):
+        elif capabilities.pipeline_depth:
             self._inputs_of = input_parts if stack is stack_inputs else partial(_whole_parts, stack)
-            self._execute = model.submit_batch
-            self._pipelined = model
-            depth = model.pipeline_depth
-        elif stack is stack_inputs and getattr(model, "leaves_arrays", False) and ranges is None:
+            self._pipelined = pipelined = cast("PipelinedModel", model)
+            self._execute = pipelined.submit_batch
+            depth = capabilities.pipeline_depth
+        elif stack is stack_inputs and capabilities.leaves_arrays and ranges is None:
             self._lone_runs = LoneRuns(self.signature)
         if ranges is not None:
             self._inputs_of = ranges.around(f"{spec.name} input", self._inputs_of)
             self._execute = ranges.around(f"{spec.name} infer", self._execute)
             self._split_outputs = ranges.around(f"{spec.name} output", self._split_outputs)
-        # Reads a Batch message.
+        # Reader of Batch messages.
         self.read: Callable[[bytes], BatchMessage] = (
             read_batch if self._states is None else parse_batch
         )
-        # Whether it keeps the implicit state of sequences.
+        # The model keeps the implicit state of sequences.
         self.has_states = self._states is not None
         self.received: ReceivedBatches[ArrayBatch] = ReceivedBatches(depth)
         self._tracer = tracer
         self._lender = lender
         self._lend = None if lender is None else lender.lend
         self._recent_runs = recent_runs or RecentRuns()
-        has_strings = any(each.datatype == BYTES for each in self.signature.inputs.values())
+        has_strings = any(tensor.datatype == BYTES for tensor in self.signature.inputs.values())
         self._on_freed = on_freed if has_strings else None
         self.max_frame_bytes = MAX_EXECUTED_BYTES
-        # The last batch, if it had sampled members; recorded once its responses are sent.
+        # The last batch, if some of its requests are traced; recorded once its responses are sent.
         self.traced: Run | None = None
 
     def execute(self, frame: bytes) -> bytes:
-        """Run one Batch that nobody has sent. Its Executed message."""
+        """Execute a Batch that no scheduler has sent; return its Executed message."""
         return self._execute_message(self.read(frame))
 
     def execute_warmup(self, warmup: WarmupBatch) -> bytes:
-        """Run one of a warm-up's batches, whose tensors are not copied for each of its requests.
-        Its Executed message.
+        """Execute a batch of a warm-up; return its Executed message.
+
+        The requests share the batch's tensors, which are not copied for each of them.
         """
         if self._states is not None:
             return self.execute(warmup.to_message().SerializeToString())
@@ -173,9 +178,9 @@ class BatchRunner:
     def begin(
         self, message: BatchMessage, started_ns: int, *, sent: bool = True
     ) -> ArrayBatch | None:
-        """Begin a batch; what fails is reported by finish(). None: it was given back.
+        """Begin a batch; return `None` if it was withdrawn. finish() reports what fails here.
 
-        started_ns: of perf_counter_ns().
+        started_ns: a time of perf_counter_ns(). sent: the batch is a scheduler's.
 
         Raises:
             ProtocolError: the scheduler broke the protocol (received_batches).
@@ -207,19 +212,19 @@ class BatchRunner:
             batch.stacked_ns = perf_counter_ns()
             batch.outputs = outputs = self._execute(inputs, gathered.names)
             if outputs is None:
-                # A PipelinedModel copies them itself.
+                # A PipelinedModel copies its inputs itself, which counts as making them.
                 batch.stacked_ns = perf_counter_ns()
         except Exception as error:
             batch.error = error
         return batch
 
     def is_complete(self, oldest: ArrayBatch) -> bool:
-        """Whether finish() would not have to wait."""
+        """Return whether finish() would not have to wait."""
         there = oldest.outputs is not None or oldest.error is not None
         return there or self._pipelined is None or self._pipelined.is_batch_complete()
 
     def finish(self, oldest: ArrayBatch) -> bytes:
-        """A batch's serialised Executed, with one response per member."""
+        """Return the serialised Executed of the oldest batch, with one response for each member."""
         lender = self._lender
         failed: str | None = None
         pieces: list[Piece]
@@ -235,7 +240,7 @@ class BatchRunner:
             assert gathered is not None, "executed, but not gathered"
             pieces = self._pieces_of(oldest, gathered, outputs)
         except Exception as error:
-            # Its traceback has this frame.
+            # The error's traceback refers to this frame, and the frame to the batch.
             oldest.error = None
             failed = error.message if isinstance(error, NereidError) else INTERNAL_MESSAGE
             ran_ns = perf_counter_ns()
@@ -263,7 +268,7 @@ class BatchRunner:
             self._last_input_ns, self._last_infer_ns = input_ns, infer_ns
             self._last_output_ns = output_ns
         if self._states is not None:
-            # A message's parts are messages.
+            # Concatenated messages are parsed as one merged message.
             pieces.append(self._states.written_states(message).SerializeToString())
         if self._on_freed is not None and _count_objects(oldest.gathered) > _MANY_OBJECTS:
             self._on_freed(0)
@@ -274,7 +279,7 @@ class BatchRunner:
     def _pieces_of(
         self, batch: ArrayBatch, gathered: GatheredBatch, outputs: Sequence[Array]
     ) -> list[Piece]:
-        """The responses of a batch that was executed."""
+        """Return the responses of a batch that was executed."""
         if batch.lone_run is not None:
             lone = batch.lone_run.pieces_of(outputs)
             if lone is not None:
@@ -290,7 +295,7 @@ class BatchRunner:
         return pieces
 
     def record_execution(self, reply_bytes: int) -> None:
-        """The reply to the last batch was written, and has this size; for timelines."""
+        """Record for timelines that the reply to the last batch, of this size, was written."""
         if self._executions is not None:
             self._executions.record(
                 perf_counter_ns(),
@@ -305,14 +310,15 @@ class BatchRunner:
             )
 
     def record_spans(self) -> None:
-        """Of the last batch, if it was traced."""
+        """Record the spans of the last batch, if it was traced."""
         run, self.traced = self.traced, None
         if self._tracer is not None and run is not None:
             record(self._tracer, self._name, run)
 
     def abandon(self) -> None:
-        """Finish what is in flight, though its responses can no longer be delivered: RecentRuns
-        keeps them for who sends the requests again.
+        """Finish the begun batches, though their responses can no longer be delivered.
+
+        RecentRuns keeps the responses for whoever sends the requests again.
         """
         for batch in self.received.lose_all():
             self.finish(batch)
@@ -320,23 +326,23 @@ class BatchRunner:
     def _failures(
         self, error: Exception, gathered: GatheredBatch | None, requests: Sequence[BatchRequest]
     ) -> list[Piece]:
-        """Responses for a batch that failed as a whole; members' own errors are kept."""
+        """Return responses for a batch that failed as a whole; members keep their own errors."""
         if not isinstance(error, NereidError):
             _log.error("instance %s failed on a batch", self._name, exc_info=error)
-            for each in requests:
-                extra = request_log_extra(each.request_id, each.trace_context)
+            for request in requests:
+                extra = request_log_extra(request.request_id, request.trace_context)
                 _log.error("a request failed with its batch on %s", self._name, extra=extra)
             error = Internal(INTERNAL_MESSAGE)
         error_status = ErrorStatus(error.code, error.message, accepted=True)
         outcomes = gathered.outcomes if gathered else [error_status] * len(requests)
         return [
-            error_response(each if isinstance(each, ErrorStatus) else error_status)
-            for each in outcomes
+            error_response(outcome if isinstance(outcome, ErrorStatus) else error_status)
+            for outcome in outcomes
         ]
 
 
 def _count_objects(gathered: GatheredBatch | None) -> int:
-    """The elements of a batch's BYTES tensors."""
+    """Return the number of elements of a batch's BYTES tensors."""
     tensors = () if gathered is None else gathered.tensors
     return sum(len(raw) for raws in tensors for raw in raws if isinstance(raw, list))
 
@@ -344,7 +350,7 @@ def _count_objects(gathered: GatheredBatch | None) -> int:
 def _whole_parts(
     stack: StackInputs, signature: Signature, gathered: GatheredBatch
 ) -> Mapping[str, TensorParts]:
-    """Filled up to one shape, or with inputs that the batch makes."""
+    """Return the inputs of a batch with ragged, padded or batch inputs, each as one part."""
     return {
         name: TensorParts([array.reshape(-1).view("u1").data], array.shape, array.dtype)
         for name, array in stack(signature, gathered).items()

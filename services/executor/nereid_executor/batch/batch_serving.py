@@ -1,5 +1,6 @@
-"""Serves an instance's stream with a BatchRunner: receive, begin, finish, send. Where several
-batches may execute at once, some begin while others execute.
+"""The loop that serves an instance's stream with a BatchRunner: receive, begin, finish, send.
+
+If several batches may execute at once, the next ones begin while others execute.
 """
 
 from __future__ import annotations
@@ -16,19 +17,26 @@ if TYPE_CHECKING:
     from nereid_executor.batch.batch_runner import BatchRunner
     from nereid_executor.batch.inline_execution import InlineRule
 
-# How long a further batch, or the end of the one that executes, may go unnoticed: nothing wakes a
-# thread that waits for a socket and a device.
+# A further batch, or the end of the one that executes, may go unnoticed for so long: nothing wakes
+# a thread that waits for a socket and a device at once.
 _POLL_S: Final = 100e-6
 
 
 class FrameStream(Protocol):
-    """A BlockingStream; or a ThreadStream, where one batch executes at a time."""
+    """A BlockingStream, or a ThreadStream if only one batch executes at a time."""
 
     @property
-    def ended(self) -> bool: ...
-    def receive(self) -> bytes | None: ...
-    def read_messages(self) -> list[bytes]: ...
-    def send(self, message: bytes) -> None: ...
+    def ended(self) -> bool:
+        """State of the stream: no further frame will come."""
+
+    def receive(self) -> bytes | None:
+        """Wait for the next frame and return it, or `None` after the end of the stream."""
+
+    def read_messages(self) -> list[bytes]:
+        """Return the frames that have arrived, without waiting."""
+
+    def send(self, message: bytes) -> None:
+        """Send a frame."""
 
 
 def serve_batches(
@@ -37,10 +45,10 @@ def serve_batches(
     stopping: Callable[[], bool],
     rule: InlineRule | None = None,
 ) -> None:
-    """Until the stream ends, or the batches that execute have been finished once `stopping` is
-    true. Whatever happens, nothing executes afterwards.
+    """Serve until the stream ends, or until `stopping` is true and begun batches are finished.
 
-    rule: learns how long they take.
+    No batch executes after the return, whatever ends the stream. rule: learns how long batches
+    take.
 
     Raises:
         RpcError: the stream broke.
@@ -50,7 +58,7 @@ def serve_batches(
     received, read = runner.received, runner.read
     begin, finish = runner.begin, runner.finish
     overlaps = received.depth > 1
-    # Empty unless the runner is full.
+    # Frames that were read while the runner was full.
     unread: deque[bytes] = deque()
     try:
         while not stopping():
@@ -85,8 +93,9 @@ def _begin_more(
     oldest: ArrayBatch,
     stopping: Callable[[], bool],
 ) -> bool:
-    """Begin what comes, until there is no more room or the oldest batch is complete; False: the
-    stream has ended.
+    """Begin batches until the runner is full or the oldest batch is complete.
+
+    Returns False if the stream has ended.
     """
     while runner.received.may_begin and not stopping():
         if not unread:

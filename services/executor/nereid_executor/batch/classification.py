@@ -1,4 +1,4 @@
-"""The classification extension: an output's largest elements as texts.
+"""The classification extension: the largest elements of an output as texts.
 
 A class is written as `value:index` or `value:index:label`.
 """
@@ -27,18 +27,20 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 _UNORDERED = frozenset({BYTES, "BF16"})
-# Of one response: making the text of a class holds the interpreter's lock, which models share.
+# Bound on the classes in one response: the interpreter's lock, which all models share, is held
+# while the text of a class is made.
 _MAX_CLASSES: Final = 1 << 18
-# Where less than this part of the elements is wanted, sorting all takes far longer.
+# Sorting all elements takes far longer than selecting if less than this part of them is wanted.
 _FEW_OF: Final = 16
 
 
 def classify(rows: Array, most: int, labels: Sequence[str]) -> bytes:
-    """The raw BYTES tensor of each row's largest elements: at most `most`, the largest first.
+    """Return the raw BYTES tensor with each row's largest elements, the largest first.
 
-    rows has two dimensions. Equal elements keep their order, and NaN comes last.
+    rows: has two dimensions. most: the largest number of elements per row. Equal elements keep
+    their order, and NaN comes last.
     """
-    # Sorted descending; integers by complement, since the least of them has no negation.
+    # The order is descending. Integers are complemented, since the least one has no negation.
     flipped = -rows if rows.dtype.kind == "f" else ~rows
     if most * _FEW_OF < rows.shape[1]:
         chosen = [_smallest(row, most) for row in flipped]
@@ -57,7 +59,7 @@ def classify(rows: Array, most: int, labels: Sequence[str]) -> bytes:
 
 
 def check_classes(name: str, count: int) -> None:
-    """Raises InvalidArgument if a response cannot have so many classes of this output."""
+    """Raise InvalidArgument if a response cannot have so many classes of this output."""
     if count > _MAX_CLASSES:
         raise InvalidArgument(
             f"output '{name}' has {count} classes, a response has at most {_MAX_CLASSES}; ask for"
@@ -67,9 +69,9 @@ def check_classes(name: str, count: int) -> None:
 
 
 def _smallest(row: Array, most: int) -> Array:
-    """The indices of the smallest elements, fewer than all, without sorting the others."""
+    """Return the indices of the `most` smallest elements, without sorting the others."""
     last = np.partition(row, most - 1)[most - 1]
-    if last != last:  # noqa: PLR0124 - NaN, which equals nothing
+    if last != last:  # noqa: PLR0124 - NaN alone differs from itself
         return np.argsort(row, kind="stable")[:most]
     below, equal = np.flatnonzero(row < last), np.flatnonzero(row == last)
     chosen = np.concatenate((below, equal[: most - below.size]))
@@ -86,7 +88,10 @@ class Classes:
     def classify_response(
         self, response: Response, wanted: Mapping[str, Classification]
     ) -> Response:
-        """The response with classes instead of outputs, or beside them; wanted: by output."""
+        """Return the response with classes instead of outputs, or beside them.
+
+        wanted: the requested classes, by output.
+        """
         if not response.head:
             return response
         head = kserve_pb2.ModelInferResponse.FromString(response.head)

@@ -1,9 +1,9 @@
-"""Short batches that the event loop executes itself, where it shares its process with the executor.
+"""Short batches that the event loop executes itself, if it shares its process with the executor.
 
-A batch costs two wake-ups of threads on its way to the instance's thread and back, and both threads
-want the interpreter's lock meanwhile: that takes longer than a small model. So the loop runs it
-while the thread does nothing, if it will not stall the others: InlineRule decides that, by what was
-measured before.
+On its way to the instance's thread and back a batch costs two wake-ups of threads, and both threads
+want the interpreter's lock meanwhile: that takes longer than a small model. Therefore the loop
+executes the batch while the thread does nothing, unless this would hold up others. InlineRule
+decides that by earlier measurements.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nereid_executor.batch.batch_runner import BatchRunner
 
-# Executions in the thread before the first one on the loop, and about how many the mean spans.
+# Number of executions in the thread before the first one on the loop; about as many count in the
+# mean.
 _FEWEST: Final = 8
 _MAX_BYTES: Final = 64 << 10
-# A mean that is older says little: the model's memory may have been paged out.
+# An older mean says little: the model's memory may have been paged out.
 _RECENT_NS: Final = 60_000_000_000
-# No execution counts for more than this many times the mean: a thread that was not scheduled
-# meanwhile says little of the model.
+# An execution counts for at most this many times the mean: a long one may only mean that the thread
+# was not scheduled.
 _MAX_WEIGHT: Final = 2
-# An execution that takes this many times the limit bars the model for so many times as long, so
-# that the loop spends at most one part in twenty on such surprises.
+# An execution that takes _SURPRISE times the limit bars the model for _BARRED times as long as it
+# took, so that the loop spends at most one part in twenty on such executions.
 _SURPRISE: Final = 4
 _BARRED: Final = 20
 
 
 @dataclass(slots=True)
 class _SizeClass:
-    """What was measured of frames whose sizes differ by less than a factor of two."""
+    """Measurements of frames whose sizes differ by less than a factor of two."""
 
     count: int = 0
     mean_ns: float = 0.0
@@ -39,20 +40,20 @@ class _SizeClass:
 
 
 class InlineRule:
-    """Whether the loop may execute a batch of one model. Pure: the time is passed in.
+    """Decides whether the loop may execute a batch of one model. Pure: the time is passed in.
 
-    Larger batches take longer, and so do larger requests to models with variable shapes: each class
-    of sizes is measured for itself.
+    Larger batches take longer, and so do larger requests to models with variable shapes. Therefore
+    each class of sizes is measured for itself.
     """
 
     def __init__(self, limit_ns: int) -> None:
-        """limit_ns: the longest that an execution may take on average."""
+        """limit_ns: the longest average time of an execution."""
         self._limit_ns = limit_ns
         self._classes = [_SizeClass() for _ in range(_MAX_BYTES.bit_length() + 1)]
         self._barred_until_ns = 0
 
     def allows(self, size_bytes: int, now_ns: int) -> bool:
-        """Whether a batch of this size is expected to take no longer than the limit."""
+        """Return whether a batch of this size is expected to take no longer than the limit."""
         if size_bytes > _MAX_BYTES:
             return False
         measured = self._classes[size_bytes.bit_length()]
@@ -64,7 +65,7 @@ class InlineRule:
         )
 
     def record(self, size_bytes: int, elapsed_ns: int, now_ns: int) -> None:
-        """A batch was executed, wherever that was."""
+        """Record the execution of a batch, in the thread or on the loop."""
         if size_bytes > _MAX_BYTES:
             return
         measured = self._classes[size_bytes.bit_length()]
@@ -76,29 +77,32 @@ class InlineRule:
         measured.measured_at_ns = now_ns
 
     def record_inline(self, size_bytes: int, elapsed_ns: int, now_ns: int) -> None:
-        """As record(), of an execution that the loop has had to wait for."""
+        """Record an execution on the loop; bar the model for a while if it took too long."""
         self.record(size_bytes, elapsed_ns, now_ns)
         if elapsed_ns > _SURPRISE * self._limit_ns:
             self._barred_until_ns = now_ns + _BARRED * elapsed_ns
 
 
 class InlineExecution:
-    """One model's executions on the event loop, while its instance's thread waits."""
+    """Executions of one model on the event loop, while its instance's thread waits."""
 
     def __init__(self, runner: BatchRunner, rule: InlineRule) -> None:
-        """rule: the thread records there how long its executions take."""
+        """rule: the one in which the thread records its own executions."""
         self._runner = runner
         self.rule = rule
 
     def execute(self, frame: bytes) -> bytes | None:
-        """An Executed message; empty: the batch was withdrawn, None: it is for the thread."""
+        """Execute a batch and return its Executed message, if the rule allows it.
+
+        The message is empty if the batch was withdrawn. `None` leaves the batch to the thread.
+        """
         started_ns = perf_counter_ns()
         if not self.rule.allows(len(frame), started_ns):
             return None
         runner = self._runner
         message = runner.read(frame)
-        # The frame's size does not say how large tensors in shared memory are.
-        if not message.requests or any(each.is_shared for each in message.requests):
+        # The size of a frame does not include tensors in shared memory.
+        if not message.requests or any(request.is_shared for request in message.requests):
             return None
         batch = runner.begin(message, started_ns)
         if batch is None:

@@ -1,19 +1,20 @@
-"""Executions of lone requests whose input arrays are kept.
+"""Executions of lone requests in input arrays that are kept.
 
 Making arrays of a small request's tensors, and finding out how its outputs are encoded, takes
-longer than executing a small model. A request like many before it is copied to the arrays that its
-plan keeps, and its outputs are encoded as those before.
+longer than executing a small model. If many requests with one head came before, the next one is
+copied into the arrays that its plan keeps, and its outputs are encoded as those before.
 
-What this assumes, and where it is checked:
+Assumptions, and the place where each of them is checked:
 
-- The model neither writes to its inputs nor keeps them: only a model with `leaves_arrays` has this.
-- The inputs have the plan's shapes: `gather_members` compares each tensor's size with the plan's.
+- The model neither writes to its inputs nor keeps them: it must declare `leaves_arrays`.
+- The inputs have the plan's shapes: `gather_members` compares the size of each tensor with the
+  plan's.
 - Every byte of the inputs is the request's: each tensor fills its array.
-- The outputs have the datatypes and shapes of those before: compared at each run, and what differs
-  is encoded as for any other batch.
+- The outputs have the datatypes and shapes of those before: each run compares them, and outputs
+  that differ are encoded as for any other batch.
 
-Outputs are the arrays that the model returns. They are not bound to memory of ours: a runtime need
-not write what it is told to, as ONNX Runtime does with an output that is one of its inputs.
+Outputs are the arrays that the model returns. They are not bound to memory of ours, because a
+runtime may not write where it is told to: ONNX Runtime does not if an output is one of its inputs.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ if TYPE_CHECKING:
     from nereid_executor.batch.arrays import GatheredBatch, Piece
     from nereid_executor.batch.request_plan import Plan, Signature
 
-# Lone requests with one head that are executed as any others before that.
+# Number of lone requests with one head that are executed like any others at first.
 FEWEST: Final = 16
-# Of one request's inputs and outputs; above, arrays cost nothing beside the tensors.
+# Bound on the bytes of one request's inputs and outputs: beside larger tensors the cost of making
+# arrays does not matter.
 MOST_BYTES: Final = 1 << 16
-# Of one model: clients may send any number of heads.
+# Bound on the kept runs of one model: clients may send any number of heads.
 MOST_RUNS: Final = 64
 
 
 class LoneRun:
-    """One plan's: requests with one head, one at a time."""
+    """The kept arrays of one plan, for requests with its head, one at a time."""
 
     __slots__ = ("_count", "_outputs", "_places", "inputs")
 
@@ -49,8 +51,11 @@ class LoneRun:
         count: int,
         outputs: list[tuple[bytes, int, tuple[int, ...], np.dtype[np.generic]]],
     ) -> None:
-        """count: how many outputs the model returns. outputs: in the response's order: what is
-        before its bytes, its place among the model's outputs, its shape and datatype.
+        """Create the run of one plan.
+
+        inputs: the kept arrays, by name. count: the number of outputs that the model returns.
+        outputs: those of the response in its order, each as the bytes before it, its place among
+        the model's outputs, its shape and its datatype.
         """
         self.inputs = inputs
         self._places = [array.reshape(-1).view(np.uint8).data for array in inputs.values()]
@@ -58,13 +63,13 @@ class LoneRun:
         self._outputs = outputs
 
     def fill(self, gathered: GatheredBatch) -> None:
-        """Copy the tensors of a batch of one request."""
-        # There are as many as the plan has sizes.
-        for place, raw in zip(self._places, gathered.tensors[0]):  # noqa: B905 - just said
+        """Copy the tensors of a batch of one request into the kept arrays."""
+        # gather_members has checked that there are as many tensors as the plan has sizes.
+        for place, raw in zip(self._places, gathered.tensors[0]):  # noqa: B905 - as checked
             place[:] = raw  # type: ignore[assignment]  # of a plan with known sizes
 
     def pieces_of(self, arrays: Sequence[Array]) -> list[Piece] | None:
-        """The response with these outputs; None: they are not like those before."""
+        """Return the response with these outputs, or `None` if they differ from those before."""
         if len(arrays) != self._count:
             return None
         pieces: list[Piece] = []
@@ -78,15 +83,15 @@ class LoneRun:
 
 
 class LoneRuns:
-    """One model's; used by whoever executes its batches, one at a time."""
+    """The lone runs of one model; used by whichever thread executes its batches, one at a time."""
 
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
-        # The plans that have one, the oldest first.
+        # The plans that have a lone run, the oldest first.
         self._plans: deque[Plan] = deque()
 
     def learn(self, gathered: GatheredBatch, outputs: Sequence[Array]) -> None:
-        """A batch was executed as any other, with these outputs."""
+        """Count a batch that was executed like any other; keep arrays for the next ones if due."""
         plan = gathered.first
         if plan is None or plan.lone_requests >= FEWEST or len(gathered.outcomes) != 1:
             return
@@ -104,7 +109,7 @@ class LoneRuns:
         layouts = [each for key, each in plan.layouts.items() if key[0] == plan.outputs]
         if (
             len(sizes) < len(plan.sizes)
-            # Its outputs have had the same shapes each time.
+            # The outputs must have had the same shapes each time.
             or len(layouts) != 1
             or layouts[0].parts is None
             or any(array.dtype.kind in "OSU" for array in outputs)
@@ -112,7 +117,9 @@ class LoneRuns:
         ):
             return None
         batch = (plan.rows,) if self._signature.batching else ()
-        inputs = {each.name: np.empty((*batch, *each.shape), each.dtype) for each in plan.columns}
+        inputs = {
+            column.name: np.empty((*batch, *column.shape), column.dtype) for column in plan.columns
+        }
         return LoneRun(
             inputs,
             len(outputs),

@@ -1,14 +1,15 @@
-"""Batches of requests with different shapes: ragged and padded inputs, and what belongs to them.
+"""Batches of requests with different shapes: ragged inputs, padded inputs and batch inputs.
 
-Pure. Does for such models what `arrays` does for all others, which pay nothing for it. A ragged
-input is one row of all requests' elements; what the model makes of it and is scattered (see
-`batch_output`) is split by the requests' own shapes. Padded inputs are as large as the largest of
-the batch on a CPU, and as the next of the sizes on a GPU, which is quicker with few shapes; outputs
-are cut back.
+Pure. The module does for such models what `arrays` does for all others, which pay nothing for it.
 
-Padding assumes that the model computes the same for a request beside padding as without. Only its
-author knows that, so only a configuration asks for it; checked is that each padded input was filled
-with the padding's value, by making it so, and that each output has the padded size where it is cut.
+A ragged input is one row with the elements of all requests. A scattered output (`batch_output`) is
+split by the shapes that the requests have. A padded input is as large as the largest of the batch
+on a CPU, and as the next configured size on a GPU, which is quicker with few shapes; outputs are
+cut to the sizes that the requests have.
+
+Padding assumes that the model computes the same for a request with padding beside it as without.
+Only the model's author knows that, so padding has to be configured. Each padded input is created
+filled with the padding's value, and each output is checked to have the padded size where it is cut.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def mixes_shapes(config: model_config_pb2.ModelConfig) -> bool:
-    """Whether a model's batches need this module."""
+    """Return whether a model's batches need this module."""
     return (
         any(tensor.allow_ragged_batch for tensor in config.input)
         or bool(config.batch_input)
@@ -53,8 +54,9 @@ def mixes_shapes(config: model_config_pb2.ModelConfig) -> bool:
 
 
 class _Scattered(NamedTuple):
-    """An output that is split by the shapes of an input. dims: without the batch; -1: the input's
-    size in that place.
+    """An output that is split by the shapes of an input.
+
+    dims has no batch dimension; -1 stands for the size that the input has in that dimension.
     """
 
     source: str
@@ -62,7 +64,7 @@ class _Scattered(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """An output's dimension with the padding of an input's; inputs: any of them has the size."""
+    """A dimension of an output that has the padding of some inputs' dimension, all of one size."""
 
     dim: int
     inputs: tuple[tuple[str, int], ...]
@@ -79,11 +81,10 @@ class MixedShapes:
         *,
         pads_to_bucket: bool = True,
     ) -> None:
-        """ragged_outputs: the model's own pairs (`backends.Model`), by output. pads_to_bucket:
-        whether padding goes to the sizes that the configuration names, and not just to the batch's
-        largest.
+        """Read the configuration of a model; raise NereidError if it asks for the impossible.
 
-        Raises NereidErrors: the configuration asks for what cannot be.
+        ragged_outputs: outputs and inputs that the model declares (Capabilities). pads_to_bucket:
+        pad to the configured sizes, rather than to the largest request of the batch.
         """
         self._batch_inputs = batch_inputs_of(config)
         self._scattered = _scattered_outputs(config, signature, ragged_outputs)
@@ -91,10 +92,10 @@ class MixedShapes:
         self._values: dict[str, float] = {}
         self._cuts: dict[str, list[_Cut]] = {}
         if signature.padding is not None:
-            for each in signature.padding.sizes:
-                self._values.update({tensor.name: tensor.value for tensor in each.inputs})
-                inputs = tuple((tensor.name, tensor.dim) for tensor in each.inputs)
-                for name, dim in each.outputs:
+            for padded in signature.padding.sizes:
+                self._values.update({tensor.name: tensor.value for tensor in padded.inputs})
+                inputs = tuple((tensor.name, tensor.dim) for tensor in padded.inputs)
+                for name, dim in padded.outputs:
                     self._cuts.setdefault(name, []).append(_Cut(dim, inputs))
         varying = any(VARIABLE in state.dims for state in config.sequence_batching.state)
         if varying and (signature.ragged or self._batch_inputs or self._scattered):
@@ -104,7 +105,7 @@ class MixedShapes:
             )
 
     def stack_inputs(self, signature: Signature, gathered: GatheredBatch) -> dict[str, Array]:
-        """As stack_inputs of arrays."""
+        """Return the model's input arrays by name, as arrays.stack_inputs() does."""
         first = gathered.first
         assert first is not None
         plans = _plans_of(gathered)
@@ -139,10 +140,10 @@ class MixedShapes:
         return array
 
     def _padded_shape(self, column: Column, plans: Sequence[Plan]) -> tuple[int, ...]:
-        """Of a padded input's rows."""
+        """Return the shape of a padded input's rows."""
         if self._pads_to_bucket:
             return column.shape
-        # All have the same size where nothing is padded.
+        # All requests have the same size in a dimension that is not padded.
         return tuple(map(max, zip(*(plan.shapes[column.name] for plan in plans), strict=True)))
 
     def split_outputs(
@@ -152,7 +153,7 @@ class MixedShapes:
         arrays: Sequence[Array],
         lend: Lend | None = None,
     ) -> list[Piece]:
-        """As arrays.split_outputs does."""
+        """Return the members' responses, as arrays.split_outputs() does."""
         if gathered.first is not None:
             self._check(signature, gathered, arrays)
         parts = [
@@ -186,9 +187,9 @@ class MixedShapes:
     def _check(
         self, signature: Signature, gathered: GatheredBatch, arrays: Sequence[Array]
     ) -> None:
-        """Raises Internal if the outputs are not what the configuration says."""
+        """Raise Internal if the outputs are not what the configuration says."""
         if len(arrays) != len(gathered.names):
-            # Reported as for any other model.
+            # This reports the error as for any other model.
             check_outputs(signature, gathered, arrays)
         regular = []
         for place, name in enumerate(gathered.names):
@@ -243,7 +244,7 @@ class MixedShapes:
     def _scatter(
         gathered: GatheredBatch, scattered: _Scattered, array: Array, *, batching: bool
     ) -> Iterator[Array]:
-        """Each planned member's part of a scattered output."""
+        """Yield the part of a scattered output for each member that has a plan."""
         flat = array.reshape(-1)
         start = 0
         for plan in gathered.outcomes:
@@ -256,7 +257,7 @@ class MixedShapes:
     def _rows(
         self, gathered: GatheredBatch, name: str, array: Array, *, batching: bool
     ) -> Iterator[Array]:
-        """Each planned member's part of any other output."""
+        """Yield the part of any other output for each member that has a plan."""
         row = 0
         for plan in gathered.outcomes:
             if isinstance(plan, ErrorStatus):
@@ -276,7 +277,7 @@ class MixedShapes:
 
 
 def _plans_of(gathered: GatheredBatch) -> list[Plan]:
-    """Of the members without an error."""
+    """Return the plans of the members without an error."""
     return [plan for plan in gathered.outcomes if not isinstance(plan, ErrorStatus)]
 
 

@@ -2,7 +2,7 @@
 
 Pure: frames and responses in, requests and frames out. Two transports use it: an executor's thread
 between stream and model (request_runner), and a worker process that serves the stream itself
-(backends.python.direct). The states of a batch are those of received_batches; here are its frames:
+(backends.python.direct). received_batches has the states of a batch; its frames are these:
 
     state       next        frame
     EXECUTING   COMPLETE    whole: all responses, in the order of the members
@@ -59,15 +59,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _place = itemgetter(0)
-# Of most batches; never written to.
+# The empty table of most batches, which is never written to.
 _NONE: dict[int, Any] = {}
 
 
 class OpenBatch(ReceivedBatch):
-    """A batch whose members wait for responses. Used by one thread at a time.
+    """A batch whose members wait for responses; used by one thread at a time.
 
-    A member is a request that the model got, by its number there; a place is its number in the
-    batch, which counts malformed requests as well.
+    A member is the index of a request among those that the model got. A place is its index in the
+    batch, where malformed requests count as well.
     """
 
     def __init__(
@@ -79,30 +79,29 @@ class OpenBatch(ReceivedBatch):
         *,
         decoupled: bool,
     ) -> None:
-        """batch_id, number: as ReceivedBatch's. places: those of the members in the batch."""
+        """batch_id, number: as in ReceivedBatch. places: the members' places in the batch."""
         self.id, self.number = batch_id, number
-        # The ids of all its requests, for RecentRuns.
+        # Ids of all its requests, for RecentRuns.
         self.ids: Sequence[int] = ()
-        # Times of perf_counter_ns: when it came, and when the model got it (0: it did not).
+        # Times of perf_counter_ns() when it came and when the model got it; 0 if it did not.
         self.started_ns = started_ns
         self.begun_ns = 0
-        # By member, if it has any: the outputs that are requested as classes, and shared memory
-        # for its outputs.
+        # Outputs that members request as classes, and shared memory for members' outputs.
         self.classes: dict[int, Mapping[str, Classification]] = _NONE
         self.output_buffers: dict[int, SharedMemory] = _NONE
-        # The state of each member's sequence, if the model has implicit state.
+        # States of the members' sequences, if the model has implicit state.
         self.member_states: dict[int, MemberState] = _NONE
-        # Adds states to the frame that has all responses; None: none are wanted.
+        # Adds the states that are wanted to the frame that has all responses.
         self.return_states: Callable[[Iterable[MemberState], pb.Executed], None] | None = None
-        # The trace contexts of the requests that are sampled.
+        # Trace contexts of the requests that are sampled.
         self.trace_contexts: Sequence[bytes] = ()
-        # The model's own object for it, if the transport needs one.
+        # The model's own object for this batch, if the transport needs one.
         self.execution: Any = None
         self._decoupled = decoupled
         self._places = places
         # Members without a final response.
         self._open = {*range(len(places))}
-        # Place, whether another response follows, and the pieces of the response.
+        # Each response's place, whether another response follows, and the response's pieces.
         self._unsent: list[tuple[int, bool, Sequence[Piece]]] = []
 
     def reject_request(self, place: int, error_status: ErrorStatus) -> None:
@@ -110,14 +109,15 @@ class OpenBatch(ReceivedBatch):
         self._unsent.append((place, False, (error_response(error_status),)))
 
     def is_open(self, member: int) -> bool:
-        """Whether the member has no final response."""
+        """Return whether the member has no final response."""
         return member in self._open
 
     def open_members(self) -> list[int]:
+        """Return the members without a final response, in order."""
         return sorted(self._open)
 
     def member_at(self, place: int) -> int | None:
-        """The member in this place; None: the model did not get it."""
+        """Return the member at a place, or `None` if the model did not get that request."""
         return self._places.index(place) if place in self._places else None
 
     def add_response(self, member: int, pieces: Sequence[Piece]) -> None:
@@ -132,15 +132,17 @@ class OpenBatch(ReceivedBatch):
             unsent.append((places[member], False, pieces))
 
     def fail_open_members(self, error_status: ErrorStatus) -> None:
+        """Add an error as the last response of each open member."""
         pieces = (error_response(error_status),)
         self.add_final_responses([(member, pieces) for member in self.open_members()])
 
     def next_frame(
         self, received: ReceivedBatches[OpenBatch], responded_ns: int = 0, *, executed: bool = False
     ) -> bytes | None:
-        """Move on after responses were added, or the model has executed it; the frame to send.
+        """Advance the batch after responses or its execution; return the frame to send, if any.
 
-        responded_ns: when the model was done, of perf_counter_ns; unused for deferred responses.
+        responded_ns: the time of perf_counter_ns() when the model responded, which deferred
+        responses do not need. executed: the model has executed the batch.
         """
         before = self.state
         received.advance(self, executed=executed, waiting=bool(self._open))
@@ -187,15 +189,16 @@ class OpenBatch(ReceivedBatch):
 
 
 class Replay(OpenBatch):
-    """Requests that run again for the states that they leave: nobody gets the responses."""
+    """Requests that run again for the states that they leave; the responses are dropped."""
 
     def drop_response(self, response: Response) -> Response:
-        """What is left of a response; an error loses the state."""
+        """Return a response without its outputs; drop the member's state if it is an error."""
         if response.error_status is not None:
             self.member_states[response.member].tensors.clear()
         return response._replace(head=b"", tensors=())
 
     def fail_open_members(self, error_status: ErrorStatus) -> None:
+        """End the open members, whose states are lost."""
         for member in self.open_members():
             self.member_states[member].tensors.clear()
         super().fail_open_members(error_status)
@@ -203,11 +206,12 @@ class Replay(OpenBatch):
     def next_frame(
         self, received: ReceivedBatches[OpenBatch], responded_ns: int = 0, *, executed: bool = False
     ) -> None:
+        """Advance the batch; drop the frame."""
         super().next_frame(received, responded_ns, executed=executed)
 
 
 class OpenBatches:
-    """The batches that a model has (`received`), what they are read with, and written."""
+    """The batches that a model has (`received`), with the reader and the writer for them."""
 
     def __init__(
         self,
@@ -218,14 +222,14 @@ class OpenBatches:
         decoupled: bool,
         traced: bool,
     ) -> None:
-        """model_path: the model's directory, with its labels. name: the instance's."""
+        """model_path: the model's directory, with its labels. name: the name of the instance."""
         self._states: RequestStates | None = None
         if config.sequence_batching.state:
             self._states = RequestStates(config, model_path)
-        # States move between instances, unless responses change them at any time.
+        # States can move between instances unless responses may change them at any time.
         iterative = config.sequence_batching.iterative_sequence
         self.has_states = self._states is not None and not decoupled and not iterative
-        # States must be in the frames.
+        # A stateful model gets no buffers in shared memory: states among its outputs are read here.
         self.writer = ResponseWriter(predictable=not decoupled and self._states is None)
         self._name = name
         self._decoupled = decoupled
@@ -234,7 +238,7 @@ class OpenBatches:
         outputs = tuple(tensor.name for tensor in config.output)
         reader = RequestReader(outputs, input_reshapes(config))
         self._read_request = reader.read_request
-        # The pieces of a response; from any thread.
+        # Writer of a response's pieces; may be called from any thread.
         self.write_response = self.writer.write_response
         self.received: ReceivedBatches[OpenBatch] = ReceivedBatches(decoupled=decoupled)
 
@@ -246,8 +250,10 @@ class OpenBatches:
         kind: type[OpenBatch] = OpenBatch,
         execution: Any = None,
     ) -> tuple[OpenBatch, list[Request]]:
-        """A batch that executes from now on, in which malformed requests are responded to; and
-        requests for the model, which knows it by this number. execution: as OpenBatch's.
+        """Begin a batch; return it, and the requests for the model.
+
+        Malformed requests get their response in the batch. number: the number by which the model
+        knows the batch. execution: as in OpenBatch.
         """
         members, writer, read_request = message.members, self.writer, self._read_request
         stateful = self._states
@@ -274,7 +280,7 @@ class OpenBatches:
                 writer.release_buffer(buffer)
                 continue
             if request.spec.classes:
-                # Made of the outputs before they are sent, which so need no buffer.
+                # Classes are made of the outputs before these are sent, so no buffer is needed.
                 classes[len(places)] = request.spec.classes
                 writer.release_buffer(buffer)
                 request = request._replace(output_buffer=None)
@@ -298,15 +304,16 @@ class OpenBatches:
     # ---- states from instance to instance
 
     def forget_sequences(self) -> None:
-        """All sequences are over."""
+        """Forget all sequences."""
         if self._states is not None:
             self._states.table.clear()
 
     def begin_replays(
         self, message: pb.Batch, next_number: Callable[[], int]
     ) -> Iterator[tuple[OpenBatch, list[Request]]]:
-        """Batches to execute before this one is begun, each of them when the one before is
-        complete: requests that its sequences have had elsewhere.
+        """Yield the batches that replay requests which the batch's sequences have had elsewhere.
+
+        Each of them must be complete before the next one, or the batch itself, is begun.
         """
         if self._states is None:
             return
@@ -320,13 +327,13 @@ class OpenBatches:
             yield batch, requests
 
     def begin_export(self, message: pb.Batch) -> None:
-        """States of sequences are asked for. Raises ProtocolError: they may not be."""
+        """Note that states of sequences are asked for; raise ProtocolError if they may not be."""
         if not self.has_states:
             raise ProtocolError("states are asked for of a model that gives none away")
         self.received.begin_export(message.id, message.exported_slots)
 
     def export_frame(self) -> bytes | None:
-        """The frame with the states that were asked for, once no response may change them."""
+        """Return the frame with the states that were asked for, once no response changes them."""
         export = self.received.due_export()
         if self._states is None or export is None:
             return None
@@ -340,8 +347,10 @@ class OpenBatches:
     def controlled_members(
         self, controls: Iterable[pb.MemberControl]
     ) -> Iterator[tuple[OpenBatch, int, int]]:
-        """Batch, member and kind of each control for a request that the model has. Raises
-        ProtocolError.
+        """Yield batch, member and kind of each control for a request that the model has.
+
+        Raises:
+            ProtocolError: a control is for a batch that has not come.
         """
         for control in controls:
             batch = self.received.controlled(control.batch)
@@ -350,12 +359,12 @@ class OpenBatches:
                 yield batch, member, control.kind
 
     def classify(self, batch: OpenBatch, response: Response) -> Response:
-        """A response with classes in place of the outputs that they are requested of."""
+        """Return the response with the classes that the member requests of its outputs."""
         wanted = batch.classes.get(response.member)
         return response if wanted is None else self._classes.classify_response(response, wanted)
 
     def add_responses(self, batch: OpenBatch, responses: Iterable[Response]) -> None:
-        """Write and add responses; those that no member waits for are dropped."""
+        """Write and add responses; drop those that no member waits for."""
         buffers = batch.output_buffers
         for response in responses:
             member = response.member
@@ -382,7 +391,7 @@ class OpenBatches:
                 batch.add_final_responses([(member, RESCHEDULED)])
 
     def release_buffers(self, batch: OpenBatch) -> None:
-        """Nothing will be written to them any more."""
+        """Release the buffers of a batch to which nothing will be written any more."""
         for buffer in batch.output_buffers.values():
             self.writer.release_buffer(buffer)
         batch.output_buffers.clear()

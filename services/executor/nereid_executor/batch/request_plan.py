@@ -1,4 +1,4 @@
-"""How requests with a given head are executed, planned once and cached by the head's bytes.
+"""Plans of how requests with one head are executed, made once and cached by the head's bytes.
 
 Pure. The scheduler has validated every head; the checks here only keep a disagreement between the
 services from producing a wrong result.
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     from nereid_executor.batch.lone_runs import LoneRun
     from nereid_executor.batch.responses import ResponseLayout
 
-# Heads differ by batch size and shape.
+# Heads differ by batch size and shape, which clients may vary without end.
 MAX_PLANS: Final = 1024
 # A model's output shapes may vary from batch to batch.
 MAX_LAYOUTS: Final = 256
 
 
-# Of a column that has no shape of its own.
+# Shape of a column whose requests have different shapes.
 FLAT: Final = (VARIABLE,)
 
-# The batch's outputs and the shapes of their rows.
+# A batch's outputs and the shapes of their rows.
 LayoutKey = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 
 class TensorSpec(NamedTuple):
-    """A tensor of the configuration; reshape: the shape that the model itself has, if another."""
+    """A tensor of the configuration; reshape is the model's own shape if that is another one."""
 
     name: str
     datatype: str
@@ -67,12 +67,12 @@ class Signature:
     bytes_as_text: bool
     inputs: dict[str, TensorSpec]
     outputs: tuple[TensorSpec, ...]
-    # The names of an output's classes, by output.
+    # Names of the classes of outputs.
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # The inputs that the model gets as one row of all requests' elements.
+    # Inputs that the model gets as one row with the elements of all requests.
     ragged: frozenset[str] = frozenset()
     padding: Padding | None = None
-    # Bytes that are no UTF-8 may be in text, as surrogates.
+    # Bytes that are not UTF-8 become surrogates in text.
     escapes_bytes: bool = False
 
 
@@ -82,34 +82,35 @@ class Column(NamedTuple):
     name: str
     datatype: str
     dtype: np.dtype[np.generic]
-    # One row's, as the model has it; FLAT for a ragged input.
+    # Shape of one row as the model has it; FLAT for a ragged input.
     shape: tuple[int, ...]
 
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """How requests with one head are executed."""
+    """The plan by which requests with one head are executed."""
 
-    # How many rows of the batch such a request has.
+    # Number of rows that such a request adds to the batch.
     rows: int
-    # Requests may share a batch if these are equal.
+    # Requests may share a batch if their columns are equal.
     columns: tuple[Column, ...]
-    # Each payload's size in bytes; None for BYTES, which varies.
+    # Size of each payload in bytes; `None` for BYTES, whose size varies.
     sizes: list[int | None]
-    # Each input's number of elements.
+    # Number of elements of each input.
     counts: list[int]
-    # One row's shape of each input as the request has it: a column's may be padded or flat.
+    # Shapes of the inputs' rows as the request has them; the shape of a column may be padded or
+    # flat.
     shapes: dict[str, tuple[int, ...]]
-    # Indices into the signature's outputs, ascending, and their names.
+    # Ascending indices into the signature's outputs, and the outputs' names.
     outputs: tuple[int, ...]
     output_names: list[str]
-    # The response's outputs in its order: indices, and the classes requested instead of tensors.
+    # Outputs in the order of the response: their indices, and classes requested instead of tensors.
     response_outputs: tuple[tuple[int, Classification | None], ...] = ()
-    # By the batch's outputs and the shapes of their rows.
+    # Layouts of responses.
     layouts: BoundedCache[LayoutKey, ResponseLayout] = field(
         default_factory=lambda: BoundedCache(MAX_LAYOUTS)
     )
-    # That came alone, and how they are executed now (lone_runs).
+    # Number of requests that came alone, and their kept arrays once these are worth it (lone_runs).
     lone_requests: int = 0
     lone_run: LoneRun | None = None
 
@@ -122,14 +123,14 @@ def signature_of(
     bytes_as_text: bool,
     labels: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Signature:
-    """The signature of a model whose configuration matches its file."""
-    found = {tensor.name: tensor.dims for tensor in (*description.inputs, *description.outputs)}
+    """Return the signature of a model whose configuration matches its file."""
+    described = {tensor.name: tensor.dims for tensor in (*description.inputs, *description.outputs)}
     batching = config.max_batch_size > 0
 
     def spec(tensor: model_config_pb2.ModelInput | model_config_pb2.ModelOutput) -> TensorSpec:
         reshape = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None
-        if not batching and found.get(tensor.name) == ():
-            # A scalar, which a configuration writes as dims of ones.
+        if not batching and described.get(tensor.name) == ():
+            # The tensor is a scalar, which a configuration writes with dims of 1.
             reshape = ()
         datatype = NAME_OF_CONFIG_NUMBER[tensor.data_type]
         return TensorSpec(tensor.name, datatype, tuple(tensor.dims), reshape)
@@ -148,7 +149,7 @@ def signature_of(
 
 
 def _controls(config: model_config_pb2.ModelConfig) -> dict[str, TensorSpec]:
-    """The tensors by which the sequence batcher controls a model."""
+    """Return the tensors by which the sequence batcher controls a model, by name."""
     return {
         tensor.name: TensorSpec(tensor.name, control_datatype(control), (1,), None)
         for tensor in config.sequence_batching.control_input
@@ -161,11 +162,11 @@ class Planner:
 
     def __init__(self, signature: Signature, max_plans: int = MAX_PLANS) -> None:
         self.signature = signature
-        # Read directly on the hot path.
+        # The hot path reads this directly.
         self.plans: BoundedCache[bytes, Plan] = BoundedCache(max_plans)
 
     def plan_request(self, head: bytes) -> Plan:
-        """The plan for this head.
+        """Return the plan for a head, from the cache if it is there.
 
         Raises:
             Internal: the scheduler should have refused the request.
@@ -177,7 +178,7 @@ class Planner:
 
 
 def make_plan(signature: Signature, head: bytes) -> Plan:
-    """The plan for a head; raises Internal as plan_request does."""
+    """Make the plan for a head; raise Internal as plan_request() does."""
     try:
         request = kserve_pb2.ModelInferRequest.FromString(head)
     except DecodeError as error:
@@ -201,7 +202,7 @@ def make_plan(signature: Signature, head: bytes) -> Plan:
 def _shared_columns(
     signature: Signature, columns: list[Column], shapes: dict[str, tuple[int, ...]]
 ) -> list[Column]:
-    """The columns that requests with other shapes have too."""
+    """Return the columns in the form that requests with other shapes have as well."""
     shared = shapes if signature.padding is None else signature.padding.padded_shapes(shapes)
     return [
         column._replace(shape=FLAT if column.name in signature.ragged else shared[column.name])

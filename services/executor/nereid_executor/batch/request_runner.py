@@ -1,8 +1,8 @@
-"""Batches for models that execute requests: from an instance's stream to the model and back.
+"""Runner for models that execute requests, between an instance's stream and the model.
 
 The instance's thread waits for both at once and is never busy itself, so that a model can respond
-while it executes, and long after. How a model runs is its backend's affair; what becomes of a batch
-is decided by received_batches, and what is sent of it by open_batches.
+while it executes, and long after. The backend decides how a model runs, received_batches what
+becomes of a batch, and open_batches what is sent of it.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class RequestRunner:
         *,
         executions: Executions | None = None,
     ) -> None:
-        """recent_runs: is notified of the requests that run. executions: None: no timeline is
-        recorded.
+        """recent_runs: is notified of the requests that run.
+
+        executions: records the batches for timelines.
         """
         self._executions = executions
         self._name = spec.name
@@ -60,23 +61,23 @@ class RequestRunner:
             spec.config,
             spec.version_path.parent,
             spec.name,
-            decoupled=model.decoupled,
+            decoupled=spec.config.model_transaction_policy.decoupled,
             traced=tracer is not None,
         )
         self.received, self.writer = self._open.received, self._open.writer
-        # Whether it keeps implicit state of sequences that it can give away and get.
+        # The model keeps implicit state of sequences that can be exported and restored.
         self.has_states, self.forget_sequences = self._open.has_states, self._open.forget_sequences
-        # The model has numbers of its own: the next scheduler uses its numbers again.
+        # The model gets numbers of its own, since the next scheduler uses its numbers again.
         self._numbers = count(1)
-        # When the batch that executes must end.
+        # Time (monotonic) by which the batch that executes must end.
         self._deadline: float | None = None
 
     def execute(self, frame: bytes) -> bytes:
-        """Run one Batch that nobody has sent, and wait for all its responses: its Executed."""
+        """Execute a Batch that no scheduler has sent; return its Executed with all responses."""
         return self._execute_message(pb.Batch.FromString(frame))
 
     def execute_warmup(self, warmup: WarmupBatch) -> bytes:
-        """Execute a batch of a warm-up, as execute() does one of requests."""
+        """Execute a batch of a warm-up; return its Executed with all responses."""
         return self._execute_message(warmup.to_message())
 
     def _execute_message(self, message: pb.Batch) -> bytes:
@@ -84,15 +85,16 @@ class RequestRunner:
         poll = self._poll_model()
         while self.received.busy:
             replies += self._collect_frames({descriptor for descriptor, _ in poll.poll()})
-        # Messages one behind another are one, merged of all.
+        # Concatenated messages are parsed as one merged message.
         return b"".join(replies)
 
     def serve(self, stream: BlockingStream, stopping: Callable[[], bool]) -> None:
         """Serve until the stream ends, or until stopping and all batches are complete.
 
         Raises:
-            ModelLostError: the model was lost; after responding to what it was executing. Batches
-                that it never saw are left to the scheduler, which runs them elsewhere.
+            ModelLostError: the model was lost, and requests that it was executing have had an
+                error. Batches that it never saw are left to the scheduler, which runs them
+                elsewhere.
             ProtocolError: the scheduler broke the protocol (received_batches).
         """
         poll = self._poll_model()
@@ -103,7 +105,7 @@ class RequestRunner:
             while self.received.busy or not stopping():
                 wait_ms = 0 if stream.has_input else self._wait_ms()
                 ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
-                # Not asking idle descriptors saves a system call for each.
+                # Collecting from the readable descriptors alone saves a system call for each other.
                 arrived = source in ready or stream.has_input
                 ready.discard(source)
                 for reply in self._collect_frames(ready) if ready else ():
@@ -121,8 +123,9 @@ class RequestRunner:
             raise
 
     def finish_batches(self, limit_s: float) -> None:
-        """Have the model complete what it executes, though the stream has ended: the requests may
-        be sent again, and their responses asked for.
+        """Have the model complete what it executes, though the stream has ended.
+
+        The requests may be sent again, and get these responses. limit_s: the longest wait.
         """
         poll = self._poll_model()
         until = time.monotonic() + limit_s
@@ -139,7 +142,7 @@ class RequestRunner:
                 pass
 
     def forget_runs(self) -> None:
-        """The stream has ended, and nothing more is executed for it."""
+        """Report that nothing more is executed for the stream, which has ended."""
         for batch in self.received.begun():
             self._recent_runs.abandon(batch)
 
@@ -159,7 +162,7 @@ class RequestRunner:
                 self._model.control_request(batch.number, member, pb.MemberControl.CANCEL)
 
     def _on_frame(self, frame: bytes) -> Iterator[bytes]:
-        """Pass controls or a batch to the model; frames if there is something to respond yet."""
+        """Pass controls or a batch to the model; yield frames that can be sent at once."""
         started_ns = perf_counter_ns()
         message = pb.Batch.FromString(frame)
         for batch, member, kind in self._open.controlled_members(message.controls):
@@ -180,7 +183,7 @@ class RequestRunner:
         yield from self._execute(batch, requests)
 
     def _await_replay(self, replay: OpenBatch) -> Iterator[bytes]:
-        """Frames of other batches, which are deferred."""
+        """Wait until a replay is complete; yield frames of other batches, which are deferred."""
         poll = self._poll_model()
         while replay.state is not COMPLETE:
             ready = {descriptor for descriptor, _ in poll.poll(self._wait_ms())}
@@ -188,7 +191,7 @@ class RequestRunner:
             self._check_timeout()
 
     def _execute(self, batch: OpenBatch, requests: Sequence[Request]) -> Iterator[bytes]:
-        """Begin a batch in the model; a frame if that fails, or if some are malformed."""
+        """Begin a batch in the model; yield a frame if that fails or a request is malformed."""
         self._recent_runs.begin(batch, batch.ids)
         yield from self._advance(batch, executed=not requests)
         if not requests:
@@ -208,7 +211,7 @@ class RequestRunner:
     def _collect_frames(self, ready: Collection[int]) -> Iterator[bytes]:
         for update in self._model.collect_updates(ready):
             batch = self.received.find(update.batch)
-            # Batches of an earlier stream are unknown.
+            # Batches of an earlier stream are not known any more.
             if batch is not None:
                 self._open.add_responses(batch, update.responses)
                 if update.rescheduled:
@@ -229,7 +232,7 @@ class RequestRunner:
                 yield states
 
     def _record_execution(self, batch: OpenBatch, responded_ns: int, reply_bytes: int = 0) -> None:
-        """A batch's last responses are written; for timelines."""
+        """Record for timelines that the last responses of a batch are written."""
         executions = self._executions
         if executions is not None and batch.id:
             begun_ns, now_ns = batch.begun_ns or responded_ns, perf_counter_ns()
@@ -247,7 +250,10 @@ class RequestRunner:
     # ---- the model's end
 
     def _wait_ms(self) -> float | None:
-        """Until what executes is overdue, which poll() rounds up; None: there is no limit."""
+        """Return the time until the executing batch is overdue, or `None` if there is no limit.
+
+        poll() rounds it up.
+        """
         if self._deadline is None or not self.received.executing:
             return None
         return max(0.0, self._deadline - time.monotonic()) * 1000
@@ -262,7 +268,7 @@ class RequestRunner:
             raise ModelLostError(f"the batch was not executed within {timeout_s:g} s")
 
     def _fail_batches(self, why: str) -> Iterator[bytes]:
-        """Respond for a lost model, except to batches that it never saw."""
+        """Yield error responses for a lost model, except to batches that it never saw."""
         _log.error("instance %s lost its model: %s", self._name, why)
         text = f"Stub process '{self._name}' is not healthy."
         if self._is_overdue():

@@ -1,8 +1,8 @@
-"""Implicit state of models that execute requests one by one: of Python models.
+"""Implicit state of models that execute requests one by one, such as Python models.
 
-The state's input is one more input of the request, and the output that the model returns with a
-response is the input of the sequence's next request. A response without it leaves the state as it
-is. Pure; used by its instance's thread alone.
+A state is one more input of the request, and the output that the model returns with a response is
+that input of the sequence's next request. A response without the output leaves the state as it is.
+Pure; used by its instance's thread alone.
 """
 
 from __future__ import annotations
@@ -33,36 +33,38 @@ if TYPE_CHECKING:
 
     ReadRequest = Callable[[pb.BatchMember, SharedMemory | None], Request]
 
-# States may have any number of shapes.
+# Bound on the remembered specs: states may have any number of shapes.
 _MOST_SPECS = 1024
 
 
 class _Tensor(NamedTuple):
-    """A state: its shape, with the batch dimension, and its raw bytes."""
+    """A tensor of a state: its shape, with the batch dimension, and its raw bytes."""
 
     shape: tuple[int, ...]
     raw: bytes
 
 
 class MemberState(NamedTuple):
-    """What a member's responses change."""
+    """State of a member's sequence, which the member's responses change."""
 
-    # Its sequence's state, one tensor for each that the model has; empty: it is lost.
+    # One tensor for each state that the model has; empty if the state is lost.
     tensors: list[_Tensor]
     # Outputs that the client requested.
     outputs: tuple[str, ...]
-    # Where the scheduler wants to have its state; 0: it does not.
+    # Slot for which the scheduler wants to have the state, or 0 if it does not want it.
     returned_slot: int = 0
 
 
 class RequestStates:
-    """What requests' models get of their sequences' states, and return."""
+    """States of the sequences of one model: added to requests, and taken from responses."""
 
     def __init__(self, config: model_config_pb2.ModelConfig, model_path: Path) -> None:
-        """model_path: the model's folder.
+        """Read the states of a configuration.
+
+        model_path: the model's directory.
 
         Raises:
-            InvalidArgument: a state's initial value cannot be had.
+            InvalidArgument: the initial value of a state cannot be read.
         """
         self._model_name = config.name
         self._batch_dims = (1,) if config.max_batch_size > 0 else ()
@@ -88,13 +90,13 @@ class RequestStates:
     def read_request(
         self, member: pb.BatchMember, buffer: SharedMemory | None, read: ReadRequest
     ) -> tuple[Request, MemberState]:
-        """A member, read and with the state of its sequence, and what becomes of that.
+        """Return a member's request, with the state of its sequence added, and that state.
 
         Raises:
             Unavailable: the sequence's state is not here.
             Internal: the member cannot be read.
         """
-        # First: the state of a member that cannot be read is its sequence's as well.
+        # This comes first because a member that cannot be read begins its sequence as well.
         tensors = self.table.begin(member)
         request = read(member, buffer)
         spec = self._spec_with(request.spec, tuple(tensor.shape for tensor in tensors))
@@ -104,7 +106,7 @@ class RequestStates:
         return stateful, MemberState(tensors, request.spec.outputs, returned_slot)
 
     def keep(self, response: Response, member: MemberState) -> Response:
-        """Keep the states that come with a response; the response as the client gets it."""
+        """Keep the states that come with a response; return the response for the client."""
         if response.error_status is not None or not response.head:
             return response
         try:
@@ -121,7 +123,7 @@ class RequestStates:
             if place is not None:
                 self._check(place, output)
                 assert not isinstance(raw, SharedMemory), "an output in a buffer of no request"
-                # A copy: the response's own memory is used again.
+                # The state is copied because the response's memory is used again.
                 member.tensors[place] = _Tensor(tuple(output.shape), bytes(raw))
         wanted = member.outputs
         shown = [index for index, output in enumerate(head.outputs) if output.name in wanted]
@@ -134,7 +136,7 @@ class RequestStates:
         return response._replace(head=head.SerializeToString(), tensors=raws)
 
     def _check(self, place: int, output: kserve_pb2.ModelInferResponse.InferOutputTensor) -> None:
-        """Raise Internal if the model cannot get this as its input."""
+        """Raise Internal if an output does not fit the state's input."""
         state = self._states[place]
         datatype = NAME_OF_CONFIG_NUMBER[state.data_type]
         dims = [*self._batch_dims, *state.dims]
@@ -159,6 +161,8 @@ class RequestStates:
         return RequestSpec((*spec.inputs, *states), tuple(outputs), spec.classes)
 
     def return_states(self, members: Iterable[MemberState], reply: pb.Executed) -> None:
-        """Add the states that are wanted after members' responses, as far as they fit."""
-        wanted = ((each.returned_slot, each.tensors) for each in members if each.returned_slot)
+        """Add the states that the scheduler wants after members' responses, as far as they fit."""
+        wanted = (
+            (member.returned_slot, member.tensors) for member in members if member.returned_slot
+        )
         self.table.return_states(wanted, reply)

@@ -1,6 +1,6 @@
-"""A batch's members as the requests that a model executes one by one.
+"""Reader that makes requests, which a model executes one by one, of a batch's members.
 
-Pure. What requests have in common is remembered by their heads.
+Pure. The parts that requests have in common are remembered by their heads.
 """
 
 from __future__ import annotations
@@ -34,13 +34,16 @@ class RequestReader:
     def __init__(
         self, outputs: tuple[str, ...], reshapes: Mapping[str, Reshape] | None = None
     ) -> None:
-        """outputs: for requests that name none. reshapes: to the model's shapes, by input."""
+        """Create the reader of one model.
+
+        outputs: those of requests that name none. reshapes: by input, to the model's shapes.
+        """
         self._all_outputs = outputs
         self._reshapes = reshapes or {}
         self._specs: BoundedCache[bytes, RequestSpec] = BoundedCache(_MOST_SPECS)
 
     def read_request(self, member: pb.BatchMember, output_buffer: SharedMemory | None) -> Request:
-        """A member as a request. Raises Internal."""
+        """Return a member as a request; raise Internal if the member is malformed."""
         head, payloads = member.head, member.payloads
         spec = self._specs.get(head) or self._specs.remember(head, self._read_head(head))
         count = len(payloads)
@@ -51,12 +54,12 @@ class RequestReader:
             else [payloads[place].inline for place in range(count)]
         )
         if b"" in tensors:
-            # A reference to shared memory, or an empty tensor.
+            # Some tensor is in shared memory, or empty.
             tensors = [_tensor(payload) for payload in payloads]
         if count != len(spec.inputs):
             raise Internal(f"a request has {len(spec.inputs)} inputs but {count} payloads")
         parameters = member.parameters
-        # Quicker than _make().
+        # This is quicker than _make().
         return _new_tuple(
             Request,
             (
@@ -77,8 +80,8 @@ class RequestReader:
         except DecodeError as error:
             raise Internal("a batch member's head is no ModelInferRequest") from error
         inputs = tuple(
-            (each.name, each.datatype, self._shape_for_model(each.name, tuple(each.shape)))
-            for each in request.inputs
+            (tensor.name, tensor.datatype, self._shape_for_model(tensor.name, tuple(tensor.shape)))
+            for tensor in request.inputs
         )
         outputs = tuple(output.name for output in request.outputs) or self._all_outputs
         return RequestSpec(inputs, outputs, requested_classifications(request.outputs))

@@ -1,8 +1,9 @@
-"""The responses of one model that executes requests, as pieces of Executed messages.
+"""Writer of the responses of one model that executes requests, as pieces of Executed messages.
 
-What precedes outputs of known sizes is remembered by the response's head. Large outputs go to
-shared memory. They are mostly as large as the last ones, so the requests of such a model bring a
-buffer, to which its process can write them itself; others are copied. Used by one thread.
+The bytes that precede outputs of known sizes are remembered by the response's head. Large outputs
+go to shared memory. They are mostly as large as the last ones, so the requests of such a model
+bring a buffer of that size, into which the model's process can write them itself. Other outputs are
+copied. Used by one thread.
 """
 
 from __future__ import annotations
@@ -23,34 +24,37 @@ if TYPE_CHECKING:
     from nereid_executor.batch.arrays import Piece
     from nereid_executor.core.shared_tensors import OutputLender
 
-# Responses differ by batch size and shape.
+# Bound on the remembered heads, which differ by batch size and shape.
 _MOST_HEADS: Final = 1024
 
 
 class ResponseWriter:
-    """Writes one model's responses. predictable: a request has one, whose size may be predicted."""
+    """Writes the responses of one model.
+
+    predictable: each request has one response, whose size may be predicted.
+    """
 
     def __init__(self, *, predictable: bool) -> None:
-        # Lends shared memory; None: there is none to lend, or not yet.
+        # Lender of shared memory, if there is any to lend.
         self.lender: OutputLender | None = None
-        # The shared memory that the last outputs took; 0: they were small.
+        # Bytes of shared memory that the last outputs took; 0 if they were small.
         self.expected_bytes = 0
         self._predictable = predictable
-        # By a response's head: its outputs' sizes, and what precedes each of them.
+        # By a response's head, the sizes of its outputs, and the bytes that precede each of them.
         self._prefixes: BoundedCache[bytes, tuple[list[int], list[bytes]]]
         self._prefixes = BoundedCache(_MOST_HEADS)
 
     def allocate_buffer(self) -> SharedMemory | None:
-        """A buffer for outputs as large as the last ones; None: there is no memory."""
+        """Return a buffer for outputs as large as the last ones, or `None` without free memory."""
         return None if self.lender is None else self.lender.allocate_buffer(self.expected_bytes)
 
     def release_buffer(self, buffer: SharedMemory | None) -> None:
-        """Nothing was written to it, and nothing will be."""
+        """Release a buffer to which nothing was written, and nothing will be."""
         if buffer is not None and self.lender is not None:
             self.lender.free_segment(buffer.segment_name)
 
     def write_response(self, response: Response, buffer: SharedMemory | None) -> Sequence[Piece]:
-        """The pieces of an Executed message with this response alone.
+        """Return the pieces of an Executed message with this response alone.
 
         buffer: shared memory where its outputs may be.
         """
@@ -82,7 +86,7 @@ class ResponseWriter:
         return (reply.SerializeToString(),)
 
     def _place_tensors(self, tensors: Sequence[Any]) -> Sequence[Any]:
-        """Copy tensors to shared memory if they are large, and expect the next ones to be so."""
+        """Copy tensors to shared memory if they are large; expect the next ones to be as large."""
         lent = None
         self.expected_bytes = 0
         if self.lender is not None:

@@ -24,22 +24,23 @@ if TYPE_CHECKING:
 
 # The scheduler accepts no larger message, and ends the stream of an instance that sends one.
 MAX_EXECUTED_BYTES: Final = (1 << 31) - (1 << 16)
-# The pieces of an Executed message with one response: the model wants the request again.
+# Pieces of an Executed message with one response, which says that the model wants the request
+# again.
 RESCHEDULED: Final = (
     pb.Executed(responses=[pb.InferResponse(rescheduled=True)]).SerializeToString(),
 )
 
 
 class ResponseLayout(NamedTuple):
-    """The responses to requests with one head, for outputs whose rows have certain shapes."""
+    """Layout of the responses to requests with one head, for certain shapes of output rows."""
 
     head: bytes
     # The outputs' indices among the batch's outputs.
     indices: tuple[int, ...]
-    # The bytes before each output, and its index. None: there is no output, or one is BYTES, whose
-    # size differs from response to response.
+    # The bytes before each output, and its index. `None` if there is no output, or if one is BYTES,
+    # whose size differs from response to response.
     parts: tuple[tuple[bytes, int], ...] | None
-    # All outputs together, where parts are known.
+    # Bytes of all outputs together, if parts are known.
     size_bytes: int = 0
 
 
@@ -48,7 +49,7 @@ def response_head(
     outputs: Sequence[tuple[int, Classification | None]],
     shapes: Sequence[Sequence[int]],
 ) -> bytes:
-    """A serialised ModelInferResponse without id and tensor data."""
+    """Return a serialised ModelInferResponse without id and tensor data."""
     response = kserve_pb2.ModelInferResponse(
         model_name=signature.model_name, model_version=signature.model_version
     )
@@ -60,7 +61,7 @@ def response_head(
 
 
 def encode_response(head: bytes, payloads: Sequence[Payload]) -> bytes:
-    """An Executed message with one response."""
+    """Return an Executed message with one response."""
     reply = pb.Executed()
     message = reply.responses.add(head=head)
     write_payloads(payloads, message.payloads)
@@ -74,7 +75,7 @@ def append_response(reply: pb.Executed, place: int, pieces: Iterable[Piece]) -> 
 
 
 def error_response(error_status: ErrorStatus) -> bytes:
-    """An Executed message with one response, an error."""
+    """Return an Executed message with one response, which is an error."""
     reply = pb.Executed()
     write_error(error_status, reply.responses.add().error)
     return reply.SerializeToString()

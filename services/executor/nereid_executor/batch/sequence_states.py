@@ -1,9 +1,10 @@
 """Implicit state: tensors that a stateful model gets from its sequence's previous request.
 
-The configuration names pairs of an input and an output; what the model writes to the output is the
-input of the sequence's next request. Kept by the number of the sequence's slot at the instance, so
-that sequences that end without a word leave nothing behind. One table for models that execute
-arrays and for those that execute requests: only their tensors differ.
+The configuration names pairs of an input and an output; the tensor that the model writes to the
+output is the input of the sequence's next request. States are kept by the number of the sequence's
+slot at the instance, so that a sequence that ends without an END flag leaves nothing behind. One
+table serves models that execute arrays and models that execute requests: only the types of their
+tensors differ.
 """
 
 # layout: not compiled, generic
@@ -39,14 +40,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _DIRECTORY = "initial_state"
-# Of requests that run again: no sequence's. Those below it are free as well.
+# Slot of requests that run again. No sequence has this one or those just below it.
 _REPLAY_SLOT: Final = (1 << 32) - 1
-# States beside responses, or of slots that are exported: the scheduler asks for the others again.
+# Bound on the states in one frame, beside responses or of exported slots. The scheduler asks for
+# the others again.
 MAX_STATE_BYTES: Final = 32 << 20
 
 
 class StateSpec(NamedTuple):
-    """One pair, and what the input is on a sequence's first request, without a batch dimension."""
+    """One pair of input and output, with the initial value of the input.
+
+    The initial value is the input of a sequence's first request, without a batch dimension.
+    """
 
     input: str
     output: str
@@ -60,9 +65,9 @@ _T = TypeVar("_T")
 class SequenceStates(Generic[_T]):
     """The states of one instance's sequences; used by its instance's thread alone.
 
-    A state is a list of tensors, one for each pair, which its requests' responses replace; it is
-    empty if it is lost. Another sequence in the same slot has another list: responses to requests
-    of the one before may still come.
+    A state is a list of tensors, one for each pair, which the responses of the sequence's requests
+    replace. The list is empty if the state is lost. The next sequence in the same slot has another
+    list, since responses to requests of the previous sequence may still come.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (a tensor's two conversions)
@@ -74,8 +79,11 @@ class SequenceStates(Generic[_T]):
         write: Callable[[_T], pb.StateTensor],
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
-        """initial: the tensors of a sequence that begins, as specs. read, write: a tensor as it
-        travels; read raises InvalidArgument. max_state_bytes: of the states in one frame.
+        """Create an empty table.
+
+        initial: the tensors of a sequence that begins, one for each of the specs. read, write:
+        convert a tensor from and to its message; read raises InvalidArgument. max_state_bytes: the
+        bound on the states in one frame.
         """
         self._model_name, self._specs, self._initial = model_name, specs, initial
         self._read_tensor, self._write_tensor = read, write
@@ -83,11 +91,13 @@ class SequenceStates(Generic[_T]):
         self._states: dict[int, list[_T]] = {}
 
     def begin(self, member: pb.BatchMember) -> list[_T]:
-        """The state that a member's request begins with. Call it for all, in their order: of two
-        sequences that share a slot, the first one ends in this batch.
+        """Return the state that a member's request begins with.
+
+        Call it for all members in their order: if two sequences share a slot, the first one ends in
+        this batch.
 
         Raises:
-            Unavailable: it is not here.
+            Unavailable: the state is not here.
         """
         slot = member.sequence_slot
         if not slot:
@@ -100,7 +110,7 @@ class SequenceStates(Generic[_T]):
             cause = "it could not be restored"
             self.restore(slot, member.restore.state)
             if member.restore.requests:
-                # They could not be replayed.
+                # The requests are still here because they could not be replayed.
                 self.lose(slot)
         state = self._states.get(slot)
         if state:
@@ -112,28 +122,30 @@ class SequenceStates(Generic[_T]):
         )
 
     def end(self, slot: int, state: list[_T]) -> None:
-        """A sequence is over, unless another one has its slot by now."""
+        """Forget the state of a sequence that has ended, unless another one has its slot by now."""
         if self._states.get(slot) is state:
             del self._states[slot]
 
     def clear(self) -> None:
-        """All sequences are over."""
+        """Forget all states."""
         self._states.clear()
 
     # ---- from instance to instance
 
     def replays(self, members: Iterable[pb.BatchMember]) -> Iterator[list[pb.BatchMember]]:
-        """Requests that sequences of a batch have had elsewhere, of each sequence at most one at a
-        time: execute them before the batch is begun, each list when the one before is complete.
-        Nobody gets the responses. lose() the state of one that fails.
+        """Yield requests that sequences of a batch have had elsewhere, to be executed again.
+
+        Each list has at most one request of each sequence. Execute a list when the one before is
+        complete, and all of them before the batch begins. The responses are dropped; call lose()
+        for the slot of a request that fails.
         """
-        restores = [each.restore for each in members if each.restore.requests]
+        restores = [member.restore for member in members if member.restore.requests]
         for index, restore in enumerate(restores):
             self.restore(_REPLAY_SLOT - index, restore.state)
             for request in restore.requests:
                 request.sequence_slot = _REPLAY_SLOT - index
-        for step in zip_longest(*(each.requests for each in restores)):
-            yield [each for each in step if each is not None]
+        for step in zip_longest(*(restore.requests for restore in restores)):
+            yield [request for request in step if request is not None]
         for index, restore in enumerate(restores):
             state = self.export(_REPLAY_SLOT - index)
             if state:
@@ -146,11 +158,11 @@ class SequenceStates(Generic[_T]):
                 )
 
     def lose(self, slot: int) -> None:
-        """The state of a slot's sequence cannot be had."""
+        """Mark the state of a slot's sequence as lost."""
         self._states[slot] = []
 
     def restore(self, slot: int, state: bytes) -> None:
-        """Begin a sequence with a state, empty for the initial one."""
+        """Begin a sequence with a serialised state; an empty one stands for the initial state."""
         self.lose(slot)
         try:
             self._states[slot] = self._read(state) if state else [*self._initial]
@@ -162,11 +174,11 @@ class SequenceStates(Generic[_T]):
             )
 
     def export(self, slot: int) -> bytes:
-        """Forget a slot's state. A serialised StateTensors; empty: there is none."""
+        """Forget the state of a slot; return its serialised StateTensors, empty without a state."""
         return self._write(self._states.pop(slot, []))
 
     def export_states(self, slots: Iterable[int], reply: pb.Executed) -> None:
-        """Add the states of slots as far as they fit, and forget those."""
+        """Add the states of slots to a reply as far as they fit, and forget the added ones."""
         size_bytes = 0
         for slot in slots:
             state = self._write(self._states.get(slot, []))
@@ -177,7 +189,7 @@ class SequenceStates(Generic[_T]):
             self._states.pop(slot, None)
 
     def return_states(self, states: Iterable[tuple[int, list[_T]]], reply: pb.Executed) -> None:
-        """Add states that are wanted after responses, with their slots, as far as they fit."""
+        """Add states that the scheduler wants after responses, by slot, as far as they fit."""
         size_bytes = 0
         for slot, tensors in states:
             state = self._write(tensors)
@@ -196,16 +208,16 @@ class SequenceStates(Generic[_T]):
 
 
 def state_specs(config: model_config_pb2.ModelConfig, model_path: Path) -> list[StateSpec]:
-    """A model's states. model_path: the model's folder.
+    """Return the states of a model; model_path is the model's directory.
 
     Raises:
-        InvalidArgument: an initial value cannot be had.
+        InvalidArgument: an initial value cannot be read.
     """
     return [_spec(config.name, state, model_path) for state in config.sequence_batching.state]
 
 
 def has_flag(member: pb.BatchMember, name: str) -> bool:
-    """Whether a parameter of a request is true."""
+    """Return whether a parameter of a request is true."""
     return name in member.parameters and member.parameters[name].bool_param
 
 
@@ -217,10 +229,10 @@ def _sequence_id(member: pb.BatchMember) -> CorrelationId:
 def _spec(model: str, state: State, model_path: Path) -> StateSpec:
     datatype = NAME_OF_CONFIG_NUMBER[state.data_type]
     initial: Array | None = None
-    for each in state.initial_state:
-        initial = _initial(model, state, each, model_path / _DIRECTORY)
+    for written in state.initial_state:
+        initial = _initial(model, state, written, model_path / _DIRECTORY)
     if initial is None:
-        # The model has to look at START.
+        # Without an initial value the model has to look at the START flag.
         initial = _zeros(datatype, [max(dim, 1) for dim in state.dims])
     return StateSpec(state.input_name, state.output_name, datatype, initial)
 

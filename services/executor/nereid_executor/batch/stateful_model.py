@@ -1,5 +1,7 @@
-"""Implicit state of models that execute arrays: a state's rows are one more input of a batch, and
-the outputs that the model writes are the rows of its sequences' next requests.
+"""Implicit state of models that execute arrays.
+
+The rows of a state are one more input of a batch, and the rows that the model writes to the state's
+output are the input of the sequences' next requests.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from nereid.backends import capabilities_of
 from nereid.core.errors import NereidError
 from nereid.core.tensors.tensors import from_raw, to_raw
 from nereid.core.wire.messages import ErrorStatus, error_status_of
@@ -29,18 +32,18 @@ if TYPE_CHECKING:
     from nereid_executor.batch.request_plan import Planner, Signature
     from nereid_executor.batch.sequence_states import StateSpec
 
-    # A batch's members to the model's inputs, and by what signature.
+    # Function that makes the model's inputs of a batch's members, by the model's signature.
     StackInputs = Callable[[Signature, GatheredBatch], dict[str, Array]]
 
 _log = logging.getLogger(__name__)
 
-# Of one instance: its sequences mostly come in the batches of before, of which one executes while
-# the other's clients have their responses.
+# Number of batches that an instance keeps. Its sequences mostly come in the same two batches in
+# turn: one executes while the clients of the other have their responses.
 _MOST_KEPT: Final = 2
 
 
 def read_row(spec: StateSpec, tensor: pb.StateTensor) -> Array:
-    """A state's row as it travels. Raises InvalidArgument."""
+    """Return a row of a state from its message; raise InvalidArgument if it is malformed."""
     return np.array(from_raw(tensor.data, spec.datatype, tuple(tensor.shape)))
 
 
@@ -49,8 +52,10 @@ def _write_row(row: Array) -> pb.StateTensor:
 
 
 class _KeptBatch:
-    """What a model wrote for a batch. Its sequences' states are rows of that; if they come together
-    again, it is the next batch's input as it is.
+    """The states that a model wrote for a batch, in the model's own arrays.
+
+    The sequences' states are rows of these arrays. If the same sequences come together again, the
+    arrays are the next batch's input without a copy.
     """
 
     __slots__ = ("_rows", "_states", "arrays")
@@ -63,22 +68,24 @@ class _KeptBatch:
             state[:] = rows
 
     def has(self, states: Sequence[list[Array]]) -> bool:
-        """Whether these are its states in their order, as they were left."""
+        """Return whether these are the batch's states, unchanged and in the same order."""
         return len(states) == len(self._states) and all(
             state is own and all(map(is_, state, rows))
             for state, own, rows in zip(states, self._states, self._rows, strict=True)
         )
 
     def release(self) -> None:
-        """Copy what is still a state: no row may keep all of them in memory."""
+        """Copy the rows that are still states: a row must not keep the whole arrays in memory."""
         for state, rows in zip(self._states, self._rows, strict=True):
             if len(state) == len(rows) and all(map(is_, state, rows)):
                 state[:] = map(np.array, rows)
 
 
 class StatefulModel:
-    """A Model that executes with the states of its batch's sequences; used by its instance's thread
-    alone, for one batch at a time: begin(), execute(), written_states().
+    """A Model that executes with the states of its batch's sequences.
+
+    Used by its instance's thread alone, for one batch at a time: begin(), execute(),
+    written_states().
     """
 
     def __init__(
@@ -89,7 +96,11 @@ class StatefulModel:
         stack: StackInputs,
         view: View | None,
     ) -> None:
-        """Raises InvalidArgument: a state's initial value cannot be had."""
+        """Read the states of the configuration.
+
+        Raises:
+            InvalidArgument: the initial value of a state cannot be read.
+        """
         self._name = spec.config.name
         self._model = model
         self._planner = planner
@@ -97,18 +108,18 @@ class StatefulModel:
         self._view = view
         self._batching = spec.config.max_batch_size > 0
         self._specs = state_specs(spec.config, spec.version_path.parent)
-        initial = [each.initial for each in self._specs]
+        initial = [state.initial for state in self._specs]
         self._table = SequenceStates(self._name, self._specs, initial, read_row, _write_row)
-        # Of the current batch's members, and of those that have a row.
+        # States of the current batch's members; `_planned` has those of the members with a plan.
         self._states: list[list[Array]] = []
-        self._leaves_arrays = bool(getattr(model, "leaves_arrays", False))
+        self._leaves_arrays = capabilities_of(model).leaves_arrays
         self._kept: deque[_KeptBatch] = deque()
-        # Of stacked states, by their inputs.
+        # Memory for stacked states, by the name of their input.
         self._buffers: dict[str, Array] = {}
         self._planned: list[tuple[pb.BatchMember, list[Array]]] = []
 
     def begin(self, members: Sequence[pb.BatchMember], gathered: GatheredBatch) -> GatheredBatch:
-        """Begin the members' states; the batch without those that have none, which have errors."""
+        """Begin the members' states; return the batch, with errors for members without a state."""
         for requests in self._table.replays(members):
             for request in requests:
                 self._replay(request)
@@ -130,7 +141,7 @@ class StatefulModel:
         return gathered
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
-        """As Model.execute."""
+        """Execute as Model.execute() does, with the states of the batch's sequences."""
         states = [spec.output for spec in self._specs if spec.output not in outputs]
         names = [*outputs, *states]
         befores = [state for _, state in self._planned]
@@ -150,12 +161,15 @@ class StatefulModel:
     def _replace(
         self, states: Sequence[list[Array]], afters: Sequence[Array], *, alike: bool
     ) -> None:
-        """Replace the states of a batch by what the model wrote."""
+        """Replace the states of a batch by those that the model wrote.
+
+        alike: all rows of a state have one shape.
+        """
         if not self._batching:
             states[0][:] = afters if self._leaves_arrays else map(np.array, afters)
         elif not self._leaves_arrays or not alike:
             for index, state in enumerate(states):
-                # Copies: a row must not keep its batch's whole array.
+                # A row must not keep the whole array of its batch in memory.
                 state[:] = [np.array(after[index]) for after in afters]
         elif len(states) == 1:
             states[0][:] = [after[0] for after in afters]
@@ -165,7 +179,7 @@ class StatefulModel:
                 self._kept.popleft().release()
 
     def written_states(self, message: BatchMessage) -> pb.Executed:
-        """The states that a batch asks for, after it was executed, alone in a reply."""
+        """Return a reply with the states that an executed batch asks for, and nothing else."""
         reply = pb.Executed()
         self._table.export_states(message.exported_slots, reply)
         states, self._states = self._states, []
@@ -178,10 +192,10 @@ class StatefulModel:
         return reply
 
     def _replay(self, request: pb.BatchMember) -> None:
-        """Run a request again for the state that it leaves."""
+        """Execute a request again for the state that it leaves."""
         try:
             gathered = gather_members(self._planner, [request_of(request)], self._view)
-            # One that is malformed was so the first time.
+            # A malformed request was malformed the first time as well, and left no state.
             if gathered.first is not None:
                 self._planned = [(request, self._table.begin(request))]
                 inputs = self._stack_inputs(self._planner.signature, gathered)
@@ -197,7 +211,7 @@ class StatefulModel:
     def _run(
         self, inputs: dict[str, Array], names: list[str], befores: Sequence[list[Array]]
     ) -> Sequence[Array]:
-        kept = next((each.arrays for each in self._kept if each.has(befores)), None)
+        kept = next((batch.arrays for batch in self._kept if batch.has(befores)), None)
         given = dict(inputs)
         for position, spec in enumerate(self._specs):
             rows = [before[position] for before in befores]
@@ -212,8 +226,10 @@ class StatefulModel:
         return self._model.execute(given, names)
 
     def _stack_rows(self, spec: StateSpec, rows: Sequence[Array]) -> Array:
-        """An array of rows. Its memory is the next one's as well, if the model leaves it alone:
-        that of large states would be new from the system each time.
+        """Return an array of rows.
+
+        If the model leaves arrays alone, the next call uses the same memory: for large states the
+        system would give new memory each time.
         """
         if not self._leaves_arrays:
             return np.stack(rows)
@@ -230,7 +246,7 @@ class StatefulModel:
         befores: Sequence[list[Array]],
         shapes: Sequence[tuple[tuple[int, ...], ...]],
     ) -> list[Array]:
-        """States of variable shape: members with equal shapes run together."""
+        """Execute members with states of equal shapes together, one group after the other."""
         groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
         for index, shape in enumerate(shapes):
             groups.setdefault(shape, []).append(index)
@@ -245,7 +261,7 @@ class StatefulModel:
 
 
 def _stack(rows: Sequence[Array]) -> Array:
-    """An array of rows; of objects, where the rows differ in shape: only states may."""
+    """Return an array of rows, or of objects if the rows differ in shape, as only states may."""
     if len({row.shape for row in rows}) == 1:
         return np.stack(rows)
     array = np.empty(len(rows), np.object_)

@@ -1,7 +1,7 @@
-"""What an executor records for timelines, and its replies to the scheduler that asks for it.
+"""Timeline records of an executor, and its replies to the scheduler that asks for them.
 
-Instances' threads record; replies are made on the event loop. Batches of models whose processes
-serve their streams themselves are not seen here: their times come with their responses.
+Instances' threads record; the event loop replies. Batches of models whose processes serve their
+streams themselves are not recorded here: their times come with their responses.
 """
 
 # layout: not compiled, coroutines, in control calls alone
@@ -29,20 +29,20 @@ _log = logging.getLogger(__name__)
 
 
 class ExecutorTimeline:
-    """Of one executor."""
+    """The timeline of one executor."""
 
     def __init__(self, name: str, seconds: float) -> None:
-        """name: the executor's in the mesh."""
+        """name: that of the executor in the mesh. seconds: the time that records span."""
         self.recorder = Recorder("executor", name, seconds)
         self.own = OwnFrames(self.recorder)
 
     def executions(self, spec: InstanceSpec) -> Executions:
-        """Where the batches of one instance are recorded."""
+        """Return the records of one instance's batches."""
         return Executions(self.recorder, spec.config.name, str(spec.version), spec.name)
 
 
 class TimelineReplies:
-    """To one scheduler, over its Join stream."""
+    """Replies to one scheduler, over its Join stream."""
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class TimelineReplies:
         send_event: Callable[[pb.ExecutorEvent], None],
         buffered_bytes: Callable[[], int],
     ) -> None:
-        """buffered_bytes: of the stream."""
+        """buffered_bytes: returns the bytes in the stream's buffer."""
         self._own = own
         self._send_event = send_event
         self._buffered_bytes = buffered_bytes
         self._tasks: set[asyncio.Task[None]] = set()
-        # Set by whoever sees that the stream's buffer is low again.
+        # Set by the session when the stream's buffer is low again.
         self.writable = asyncio.Event()
 
     def begin(self, query: pb.ReportTimeline) -> None:
@@ -65,7 +65,7 @@ class TimelineReplies:
         task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
-        """The stream has ended."""
+        """Cancel the replies: the stream has ended."""
         for task in self._tasks:
             task.cancel()
 

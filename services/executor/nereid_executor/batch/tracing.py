@@ -1,7 +1,7 @@
-"""The spans of a batch: in the trace of each sampled member, the execution of the whole batch.
+"""The spans of a batch: the trace of each sampled member has the execution of the whole batch.
 
-Recorded by an instance's thread after the responses are written, and only if tracing is on. Knows
-no model and no stream.
+An instance's thread records them after the responses are written, and only if tracing is on. The
+module knows no model and no stream.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 
 class Run(NamedTuple):
-    """When a batch was executed, in perf_counter's nanoseconds."""
+    """Times of a batch's execution, in nanoseconds of perf_counter_ns()."""
 
-    # Of the sampled members.
+    # Trace contexts of the sampled members.
     contexts: list[bytes]
     started_ns: int
     stacked_ns: int
     ran_ns: int
     ended_ns: int
-    # Why the batch failed as a whole.
+    # Reason why the batch failed as a whole, if it did.
     error: str | None
 
 
 def sampled(members: Iterable[pb.BatchMember | BatchRequest]) -> list[bytes]:
-    """The trace contexts of the sampled members."""
-    return [context for each in members if is_sampled(context := each.trace_context)]
+    """Return the trace contexts of the sampled members."""
+    return [context for member in members if is_sampled(context := member.trace_context)]
 
 
 def record(tracer: Tracer, instance: str, run: Run) -> None:

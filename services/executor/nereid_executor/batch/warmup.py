@@ -1,9 +1,10 @@
-"""model_warmup: batches that an instance executes before it is ready.
+"""Warm-up (model_warmup): batches that an instance executes before it is ready.
 
-As on Triton, a sample's batch has batch_size equal requests of one row. A sample that fails, fails
-the load. A sample is made when its turn comes, and once for all of its requests and executions.
-Others of the executor have their turns in between, and a load that is given up ends there. Knows no
-model: it makes batches and reads Executed messages.
+As on Triton, the batch of a sample has batch_size equal requests of one row. A sample that fails,
+fails the load. A sample is made when its turn comes, and once for all of its requests and
+executions. Other warm-ups of the executor have their turns in between, and a load that is given up
+ends between two executions. The module knows no model: it makes batches and reads Executed
+messages.
 """
 
 from __future__ import annotations
@@ -28,18 +29,20 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 _PIECE: Final = 1 << 20
-# For bytes.translate(): a random byte becomes a BOOL element.
+# Table for bytes.translate() that makes a BOOL element of a random byte.
 _TO_BOOLEANS: Final = bytes(byte & 1 for byte in range(256))
-# Of larger batches one executes at a time, and others' work has as long as it takes to copy them.
+# Larger batches execute one at a time. After each there is a pause as long as its copying takes,
+# for the work of others.
 _LARGE_BYTES: Final = 1 << 22
 _COPIED_BYTES_PER_S: Final = 1 << 30
-# A model that hangs in its warm-up must not hold up others' for ever.
+# Longest wait for a turn: a model that hangs in its warm-up must not hold up other warm-ups for
+# ever.
 _TURN_TIMEOUT_S: Final = 10.0
 _LENGTH_DELIMITED: Final = 2
 
 
 class WarmupBatch(NamedTuple):
-    """One batch of equal requests: their head, their tensors, and how many there are."""
+    """One batch of equal requests: their head, their tensors and their number."""
 
     head: bytes
     tensors: list[bytes]
@@ -47,7 +50,7 @@ class WarmupBatch(NamedTuple):
 
     @property
     def byte_count(self) -> int:
-        """The bytes of all its tensors."""
+        """Size of all tensors of the batch, in bytes."""
         return self.size * sum(map(len, self.tensors))
 
     def to_message(self) -> pb.Batch:
@@ -59,10 +62,10 @@ class WarmupBatch(NamedTuple):
 
 
 class WarmupLoad(Protocol):
-    """The load that an instance's warm-up belongs to."""
+    """The load to which an instance's warm-up belongs."""
 
     def wait_given_up(self, timeout_s: float) -> bool:
-        """Wait for so long, or until nobody wants the instance any more; whether that is so."""
+        """Wait until nobody wants the instance, or for timeout_s; return whether that is so."""
 
 
 class WarmupTurns:
@@ -73,7 +76,7 @@ class WarmupTurns:
         self._timeout_s = timeout_s
 
     def execute(self, batch: WarmupBatch, execute: Callable[[WarmupBatch], bytes]) -> bytes:
-        """Execute a batch in its turn; one that waits for a model that hangs does not for ever."""
+        """Execute a batch in its turn, or out of turn after waiting for too long."""
         if batch.byte_count < _LARGE_BYTES:
             return execute(batch)
         has_turn = self._lock.acquire(timeout=self._timeout_s)
@@ -91,9 +94,9 @@ def warm_up(
     load: WarmupLoad,
     turns: WarmupTurns,
 ) -> bool:
-    """Execute every sample of the configuration; False: the load was given up meanwhile.
+    """Execute every sample of a configuration; return False if the load was given up meanwhile.
 
-    execute: returns a batch's Executed.
+    execute: executes a batch and returns its Executed message.
 
     Raises:
         NereidError: a sample is wrong, or the model fails on it.
@@ -115,7 +118,7 @@ def warm_up(
 def read_samples(
     config: model_config_pb2.ModelConfig, model_path: Path
 ) -> Iterator[tuple[model_config_pb2.ModelWarmup, WarmupBatch]]:
-    """Make the samples that are to be executed, one by one.
+    """Yield the samples that are to be executed, with their batches.
 
     Raises:
         NereidError: a sample is wrong, or its file cannot be read.
@@ -123,13 +126,13 @@ def read_samples(
     for sample in config.model_warmup:
         if sample.batch_size:
             batch = _batch(config, sample, model_path / "warmup")
-            # A file of BYTES may have any size.
+            # The size is checked because a file of BYTES may have any size.
             check_warmup_size(config.name, sample.name, batch.byte_count)
             yield sample, batch
 
 
 def errors_of(executed: bytes) -> list[str]:
-    """Return the errors in an Executed, whose tensors are not parsed: they may be large."""
+    """Return the errors in an Executed; its tensors, which may be large, are not parsed."""
     errors: list[str] = []
     for number, start, end in _fields(executed, 0, len(executed)):
         if number != pb.Executed.RESPONSES_FIELD_NUMBER:
@@ -143,7 +146,7 @@ def errors_of(executed: bytes) -> list[str]:
 
 
 def _fields(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Each length-delimited field's number, start and end; the others are numbers."""
+    """Yield number, start and end of each length-delimited field; other fields are numbers."""
     while position < end:
         tag, position = decode_varint(message, position)
         value, position = decode_varint(message, position)
@@ -163,7 +166,7 @@ def _batch(
     known.update(state.input_name for state in sequence.state)
     for name, tensor in sample.inputs.items():
         if name not in known:
-            # As on Triton, other tensors are ignored.
+            # Unknown tensors are ignored, as on Triton.
             continue
         if min(tensor.dims, default=0) < 0:
             raise InvalidArgument(
@@ -183,7 +186,7 @@ def _data(tensor: model_config_pb2.ModelWarmup.Input, directory: Path) -> bytes:
         return _file_data(tensor, directory)
     size = _size(tensor)
     if choice == "random_data" and tensor.data_type != CONFIG_NUMBER[BYTES]:
-        # In pieces, between which the other threads of an executor get the interpreter's lock.
+        # Between the pieces other threads of the executor get the interpreter's lock.
         sizes = (min(_PIECE, size - start) for start in range(0, size, _PIECE))
         pieces = []
         for piece in map(random.randbytes, sizes):
@@ -194,7 +197,7 @@ def _data(tensor: model_config_pb2.ModelWarmup.Input, directory: Path) -> bytes:
 
 
 def _size(tensor: model_config_pb2.ModelWarmup.Input) -> int:
-    """The size of the tensor in bytes; for BYTES, that of as many empty elements."""
+    """Return the size of a tensor in bytes; BYTES have the size of as many empty elements."""
     datatype = NAME_OF_CONFIG_NUMBER.get(tensor.data_type, "")
     size = byte_size(datatype, tensor.dims)
     return 4 * prod(tensor.dims) if size is None else size
@@ -210,7 +213,7 @@ def _file_data(tensor: model_config_pb2.ModelWarmup.Input, directory: Path) -> b
         return data
     size = _size(tensor)
     if len(data) < size:
-        # Triton's text, without the space that it lacks.
+        # The text is Triton's, in which a space is missing.
         raise InvalidArgument(
             f"[request id: <id_unknown>] warmup setting expects {size} bytes, but the data provided"
             f" from {tensor.input_data_file}only has {len(data)} bytes"

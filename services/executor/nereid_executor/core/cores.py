@@ -1,7 +1,7 @@
 """The processor cores that an executor's models may use, and each instance's share of them.
 
-Model runtimes start a thread for each core of the machine, also where a container may use two of
-sixty-four, and do so again for every instance.
+By themselves model runtimes start a thread for each core of the machine, even if a container may
+use two of sixty-four, and do so again for every instance.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ _TOPOLOGY: Final = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
 def usable_cores(root: Path = _SYSTEM, processors: Iterable[int] | None = None) -> int:
-    """How many cores' worth of work this process may do at once; at least 1.
+    """Return the number of cores that this process may use at once, at least 1.
 
     Hardware threads of one core count once: they share what matrix products need. A cgroup's quota
     is rounded down, since a process that exceeds it is stopped, with all its threads, for the rest
     of the period.
 
-    root: where /proc and /sys are. processors: those that it may run on; None: by its affinity.
+    root: the directory with /proc and /sys. processors: those that the process may run on, by
+    default the ones of its affinity.
     """
     if processors is None:
         processors = os.sched_getaffinity(0)
-    cores = len({_read(root / _TOPOLOGY.format(one)) or str(one) for one in processors})
+    cores = len({_read(root / _TOPOLOGY.format(number)) or str(number) for number in processors})
     return max(1, min([cores, *map(int, _quotas(root))]))
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """The CPU quotas, in cores, of the process's cgroup and of those around it."""
+    """Yield the CPU quotas, in cores, of the process's cgroup and of the cgroups around it."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -44,7 +45,8 @@ def _quotas(root: Path) -> Iterator[float]:
             mount, read = root / "sys/fs/cgroup" / controllers, _quota_v1
         else:
             continue
-        # A container sees its own cgroup as the mount's root, but may be given the host's path.
+        # A container sees its own cgroup as the root of the mount, but may get the path on the
+        # host.
         group = mount / path.strip("/")
         for directory in (group, *group.parents):
             quota = read(directory)
@@ -66,7 +68,7 @@ def _quota_v1(directory: Path) -> float | None:
 
 
 def _read(path: Path) -> str:
-    """A file's text without the final newline; none if it cannot be read."""
+    """Return the text of a file without its final newline, or an empty one if it is unreadable."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -74,11 +76,11 @@ def _read(path: Path) -> str:
 
 
 def threads_per_instance(cores: int, config: model_config_pb2.ModelConfig) -> int:
-    """The threads for an instance's operators, so that all instances together have no more than
-    there are cores; at least 1.
+    """Return the number of threads for the operators of one instance, at least 1.
 
-    Only instances that the configuration asks for divide the cores: where their number is left
-    open, and two are made, a lone request may use all cores.
+    All instances together have no more threads than there are cores. Only instances that the
+    configuration asks for divide the cores: if it leaves their number open, and two are made, a
+    lone request may use all cores.
     """
     instances = sum(
         max(1, group.count) * max(1, len(group.gpus)) for group in config.instance_group

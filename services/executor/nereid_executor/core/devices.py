@@ -1,7 +1,7 @@
-"""The devices that an executor can run models on: the CPU, and GPUs as NVML and CUDA number them.
+"""The devices that an executor can run models on: the CPU, and GPUs by NVML's and CUDA's numbers.
 
-A GPU's number is CUDA's: its index among those in CUDA_VISIBLE_DEVICES. Without NVML there are no
-GPUs. Knows no backends.
+The number of a GPU is CUDA's: its index among those in CUDA_VISIBLE_DEVICES. Without NVML there are
+no GPUs. The module knows no backends.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Gpu(NamedTuple):
     uuid: str
     name: str
     memory_bytes: int
-    # The GPU's index in NVML's order, which its slices share.
+    # Index of the GPU in NVML's order, which its slices share.
     number: int
     is_slice: bool = False
 
 
 def cpu() -> pb.Device:
-    """The machine's processors and memory."""
+    """Return the machine's processors and memory as a device."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return pb.Device(
         kind=pb.Device.CPU, id=0, name=cpu_name(Path("/proc/cpuinfo")), memory_bytes=memory_bytes
@@ -42,7 +42,7 @@ def cpu() -> pb.Device:
 
 
 def cpu_name(cpuinfo: Path) -> str:
-    """The processor's model name, or CPU if it is not listed."""
+    """Return the model name of the processor, or "CPU" if it is not listed."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
@@ -51,7 +51,10 @@ def cpu_name(cpuinfo: Path) -> str:
 
 
 def gpus(selection: str | None) -> list[pb.Device]:
-    """The GPUs that CUDA shows this process, numbered as CUDA numbers them."""
+    """Return the GPUs that CUDA shows this process, by CUDA's numbers.
+
+    selection: the value of CUDA_VISIBLE_DEVICES, if it is set.
+    """
     return [
         pb.Device(
             kind=pb.Device.GPU,
@@ -65,9 +68,9 @@ def gpus(selection: str | None) -> list[pb.Device]:
 
 
 def select_visible(found: Sequence[Gpu], selection: str | None) -> list[Gpu]:
-    """Apply CUDA_VISIBLE_DEVICES as CUDA does: in its order, up to the first unknown one.
+    """Apply CUDA_VISIBLE_DEVICES as CUDA does: in its order, up to the first unknown GPU.
 
-    A process can use one slice only: if there are slices and nothing is selected, CUDA shows the
+    A process can use only one slice. If there are slices and nothing is selected, CUDA shows the
     first slice and no other GPU.
     """
     slices = [gpu for gpu in found if gpu.is_slice]
@@ -92,8 +95,8 @@ def _find(found: Sequence[Gpu], token: str) -> Gpu | None:
 
 
 def used_bytes(gpu: int, selection: str | None) -> int | None:
-    """The memory in use on a GPU, by anybody; None: NVML does not say."""
-    uuid = next((each.uuid for each in gpus(selection) if each.id == gpu), "")
+    """Return the bytes that all processes use on a GPU, or `None` if NVML does not say."""
+    uuid = next((device.uuid for device in gpus(selection) if device.id == gpu), "")
 
     def query(nvml: Any) -> int:
         return int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(uuid)).used)
@@ -102,7 +105,7 @@ def used_bytes(gpu: int, selection: str | None) -> int | None:
 
 
 def _query_nvml(query: Callable[[Any], _Result]) -> _Result | None:
-    """What a query of NVML returns; None: it is missing or fails."""
+    """Return the result of a query of NVML, or `None` if NVML is missing or fails."""
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
@@ -119,12 +122,12 @@ def _query_nvml(query: Callable[[Any], _Result]) -> _Result | None:
 
 
 def _all_gpus(nvml: Any) -> list[Gpu]:
-    """All GPUs and slices of the machine."""
+    """Return all GPUs and slices of the machine."""
     return [gpu for index in range(nvml.nvmlDeviceGetCount()) for gpu in _gpus_at(nvml, index)]
 
 
 def _gpus_at(nvml: Any, index: int) -> list[Gpu]:
-    """The GPU at this index, or its MIG slices."""
+    """Return the GPU at an index of NVML, or its MIG slices."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     try:
         mode, _ = nvml.nvmlDeviceGetMigMode(handle)
@@ -153,7 +156,7 @@ def _gpu(nvml: Any, handle: Any, index: int, *, is_slice: bool) -> Gpu:
 
 
 def host_identity() -> str:
-    """Equal for processes that share memory: the same boot of one kernel, the same /dev/shm."""
+    """Return a text that processes share if they share memory: one kernel's boot, one /dev/shm."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{Path('/dev/shm').stat().st_dev}"  # noqa: S108 - shared memory is there

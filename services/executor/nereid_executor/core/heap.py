@@ -1,6 +1,6 @@
-"""The C heap of this process: where loads and unloads of large models leave gaps.
+"""The C heap of this process, in which loads and unloads of large models leave gaps.
 
-With another C library than glibc, nothing here does anything.
+With a C library other than glibc nothing here has any effect.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# How long freed memory may stay with the process, and how much of it at most.
+# Longest time for which freed memory may stay with the process, and the bytes from which on it is
+# returned at once.
 _TRIM_INTERVAL_S: Final = 2.0
 _MUCH_FREED: Final = 64 << 20
 _LIBC: Final = ctypes.CDLL(None)
@@ -22,8 +23,10 @@ _ARENA_MAX: Final = -8
 
 
 class HeapTrim:
-    """Gives freed memory back to the system: at once if it is much, else a little later, since it
-    costs milliseconds and holds up other threads' allocations. From any thread.
+    """Returns freed memory to the system: at once if it is much, else a little later.
+
+    Returning memory costs milliseconds and holds up other threads' allocations. May be used from
+    any thread.
     """
 
     def __init__(
@@ -36,7 +39,7 @@ class HeapTrim:
         self._due = False
 
     def on_freed(self, size: int) -> None:
-        """About so many bytes were freed; 0: unknown."""
+        """Note that about so many bytes were freed; 0 stands for an unknown number."""
         with self._lock:
             self._freed += size
             at_once = self._freed >= _MUCH_FREED
@@ -58,17 +61,21 @@ class HeapTrim:
 
 
 def trim_heap() -> None:
-    """Give the system back what C code of this process has freed. Without being asked glibc keeps
-    most of it: an unloaded model's weights, and what its load has taken for a moment.
+    """Return the memory to the system that C code of this process has freed.
+
+    By itself glibc keeps most of it: the weights of an unloaded model, and the memory that its load
+    has taken for a moment.
     """
     if _MALLOC_TRIM is not None:
         _MALLOC_TRIM(0)
 
 
 def limit_arenas(count: int) -> None:
-    """Have all threads allocate from so many arenas. Each thread of an instance would get one of
-    its own, whose pages go back to the system at each unload, to be cleared again for the next.
+    """Have all threads allocate from so many arenas.
+
+    Otherwise each instance's thread gets an arena of its own, whose pages go back to the system at
+    each unload, and have to be cleared again for the next load.
     """
-    # Of other C libraries mallopt means something else, where there is one.
+    # In other C libraries mallopt may be missing, or mean something else.
     if _MALLOC_TRIM is not None:
         _LIBC.mallopt(_ARENA_MAX, count)

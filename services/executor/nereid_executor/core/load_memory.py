@@ -1,10 +1,10 @@
-"""How much memory a model takes: by how much its process has grown while it was loaded.
+"""The memory that a model takes, measured as the growth of its process during the load.
 
-A backend whose models live in other processes, or who knows better, gives its models an attribute
-`memory_bytes`. A GPU's memory is NVML's figure for the whole device, since in containers NVML knows
-no processes. While several models load at a time nobody can say which of them took what: then the
-size of a model's files stands for it. So it does where that is more than the growth, as of a model
-that is loaded into memory that the process still had from another one.
+A backend whose models live in other processes, or that knows better, declares `memory_bytes` for
+them (Capabilities). The memory of a GPU is NVML's figure for the whole device, since in containers
+NVML knows no processes. While several models load at a time nobody can say which of them took what:
+the size of a model's files is used instead then. It is used as well where it exceeds the growth,
+which happens when a model is loaded into memory that the process still had from another one.
 
 Measuring costs milliseconds, so a model that is loaded again and again is measured twice.
 """
@@ -15,7 +15,7 @@ import os
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from nereid.bounded_cache import BoundedCache
 from nereid_executor.core import devices
@@ -28,40 +28,46 @@ if TYPE_CHECKING:
     from nereid_executor.core.files.model_files import ModelFiles
 
 _CPU: Final = "cpu"
-# Bounds what is remembered of loads.
+# Bound on the remembered loads.
 _MOST_REMEMBERED: Final = 4096
-# A load is measured so many times; the smallest figure counts.
+# Number of measurements of equal loads, of which the smallest counts.
 _MEASUREMENTS: Final = 2
 
 
 class LoadMeter:
-    """Measures loads, in any thread."""
+    """Measures loads; may be used from any thread."""
 
     def __init__(
         self,
         resident_bytes: Callable[[], int] | None = None,
         gpu_bytes: Callable[[int], int | None] | None = None,
     ) -> None:
-        """resident_bytes: of this process. gpu_bytes: in use on a GPU; None: unknown."""
+        """Create a meter.
+
+        resident_bytes: returns the resident bytes of this process. gpu_bytes: returns the bytes in
+        use on a GPU, or `None` if they are unknown.
+        """
         self._resident_bytes = resident_bytes or process_bytes
         self._gpu_bytes = gpu_bytes or (lambda gpu: devices.used_bytes(gpu, visible_gpus()))
         self._lock = threading.Lock()
         self._measuring: set[Growth] = set()
-        # What loads have taken, each time that they were measured.
+        # Results of all measurements, by load.
         self._measured: BoundedCache[Hashable, tuple[dict[str, int], ...]] = BoundedCache(
             _MOST_REMEMBERED
         )
 
     @contextmanager
     def measuring(self, gpu: int | None, load: Hashable = None) -> Iterator[Growth]:
-        """For as long as a model is loaded, onto this GPU; None: on the CPU. load: equal to that of
-        loads which take the same; None: unlike any other.
+        """Measure the load of a model, which takes place within the context.
+
+        gpu: the GPU that it is loaded onto; `None` for the CPU. load: a key that equal loads share;
+        `None` if it is not known to equal any other.
         """
         measured = self._measured.get(load, ())
         growth = Growth(gpu, self._read, measured if len(measured) == _MEASUREMENTS else ())
         with self._lock:
-            for each in (*self._measuring, growth) if self._measuring else ():
-                each.overlaps = True
+            for overlapping in (*self._measuring, growth) if self._measuring else ():
+                overlapping.overlaps = True
             self._measuring.add(growth)
         try:
             yield growth
@@ -80,7 +86,7 @@ class LoadMeter:
 
 
 class Growth:
-    """By how much the memory in use grows during one load."""
+    """Growth of the memory in use during one load."""
 
     def __init__(
         self,
@@ -88,30 +94,34 @@ class Growth:
         read: Callable[[int | None], dict[str, int]],
         earlier: Sequence[dict[str, int]] = (),
     ) -> None:
-        """earlier: what equal loads have taken, in place of a measurement; empty: unknown."""
+        """earlier: the results of equal loads, which replace a measurement if there are any."""
         self._gpu = gpu
         self._read = read
         self._earlier = earlier
         self._before = {} if earlier else read(gpu)
-        # Another load began, or went on, meanwhile.
+        # Set if another load takes place at the same time.
         self.overlaps = False
-        # None: it could not be measured, or need not be.
+        # The measured growth by device, unless it could not be measured or need not be.
         self.measured: dict[str, int] | None = None
 
-    def sizes(self, model: object, files: ModelFiles | None) -> dict[str, int]:
-        """The bytes so far, by device: "cpu", or "gpu" and its number."""
+    def sizes(self, declared_bytes: int | None, files: ModelFiles | None) -> dict[str, int]:
+        """Return the bytes so far, by device: "cpu", or "gpu" and its number.
+
+        declared_bytes: replaces what was measured of the host's memory.
+        """
         device = _device(self._gpu)
         sizes = {device: sum(size for _, size, _ in files.version) if files is not None else 0}
         for each, growth in self._growth().items():
             sizes[each] = max(sizes.get(each, 0), growth)
-        own: Any = getattr(model, "memory_bytes", None)
-        return sizes | {_CPU: own} if isinstance(own, int) else sizes
+        return sizes if declared_bytes is None else sizes | {_CPU: declared_bytes}
 
     def _growth(self) -> dict[str, int]:
         if self._earlier:
-            # The first load of a process takes what its runtime needs once, too.
+            # The smallest counts: the first load of a process includes what the runtime needs once.
             devices_of_all = set(self._earlier[0]).intersection(*self._earlier)
-            return {each: min(sizes[each] for sizes in self._earlier) for each in devices_of_all}
+            return {
+                device: min(sizes[device] for sizes in self._earlier) for device in devices_of_all
+            }
         if self.overlaps:
             return {}
         now = self._read(self._gpu)
@@ -120,12 +130,12 @@ class Growth:
 
 
 def write_sizes(sizes: dict[str, int]) -> str:
-    """As the scheduler reads them (MEMORY_KEY)."""
+    """Return sizes in the form that the scheduler reads (MEMORY_KEY)."""
     return ",".join(f"{device}={size}" for device, size in sorted(sizes.items()))
 
 
 def process_bytes(pid: int | None = None) -> int:
-    """The resident memory of a process, by default this one; 0: it is gone."""
+    """Return the resident bytes of a process, by default of this one; 0 if it has ended."""
     try:
         pages = Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1]
     except (OSError, IndexError):

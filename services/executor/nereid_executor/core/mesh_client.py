@@ -1,9 +1,9 @@
-"""What models may use of the mesh they are served by: other models' responses, loads and unloads.
+"""Models' client of the mesh that serves them: requests to other models, loads and unloads.
 
-Wraps nereid.mesh_routing for instances' threads, which are called back on the event loop. The first
+It wraps nereid.mesh_routing for instances' threads; callbacks run on the event loop. The first
 request opens the link. Requests' tensors may be in segments of the models' processes, which know
-when they are done with them; responses' tensors are in segments of executors, and the receiver of a
-response gives its segment back.
+when they have finished with them. Responses' tensors are in segments of executors, and the receiver
+of a response releases its segment.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ _SHORT_CALLS: Final = frozenset({"ModelReady"})
 
 
 class BorrowedTensors:
-    """A pending_requests.TensorSharing: tensors are in segments of other processes of this host,
-    and are passed on as references.
+    """A TensorSharing (pending_requests) for tensors in segments of other processes of this host.
+
+    The tensors are passed on as references.
     """
 
     def __init__(self, domain: str) -> None:
@@ -52,29 +53,34 @@ class BorrowedTensors:
         self.shared = False
 
     def on_scheduler_domain(self, domain: str) -> None:
+        """Note the domain of the scheduler's shared memory."""
         self.shared = bool(domain) and domain == self._domain
 
     def make_inline(self, request: InferRequest) -> None:
+        """Replace references to shared memory by copies of the tensors."""
         try:
             request.payloads = [
-                read(each) if isinstance(each, SharedMemory) else each for each in request.payloads
+                read(payload) if isinstance(payload, SharedMemory) else payload
+                for payload in request.payloads
             ]
         except SegmentLostError:
             _log.debug("a model's process ended before its request was sent")
 
     def open_response(self, response: InferResponse) -> None:
-        # One of several cannot be made again.
+        """Raise SegmentLostError if the response is in a segment that is gone."""
+        # One of several responses cannot be computed again, so it is passed on in any case.
         if not response.more and not exists(response.segment_name):
             raise SegmentLostError(f"segment {response.segment_name} does not exist")
 
     def lost_response(self, response: InferResponse) -> InferResponse:
-        """The receiver finds out when it opens the segment."""
+        """Return the response as it is: its receiver finds the loss when it opens the segment."""
         return response
 
 
 class Mesh:
-    """The mesh as models see it, of one session or of all. Any thread may call it, except for
-    close().
+    """The MeshClient of the models of one session, or of all sessions.
+
+    Any thread may call it, except for close().
     """
 
     def __init__(  # noqa: PLR0913 - most by keyword
@@ -88,10 +94,12 @@ class Mesh:
         on_link_up: Callable[[], None] | None = None,
         on_link_lost: Callable[[], None] | None = None,
     ) -> None:
-        """domain: of the memory that this process shares; memory: see backends.Mesh.
+        """Create a client, without a link yet.
 
-        channel: the session's; or None, and schedulers: the way to all of them, for which requests
-        wait no longer than reconnect_limit_s. on_link_up: called once.
+        channel: the channel of the session. It is `None` for all sessions: schedulers is then the
+        way to all schedulers, for which requests wait no longer than reconnect_limit_s. domain:
+        that of the memory that this process shares. memory: as in MeshClient. on_link_up: is called
+        once.
         """
         self.memory = memory if domain else None
         self._loop = asyncio.get_running_loop()
@@ -101,7 +109,7 @@ class Mesh:
             assert channel is not None, "no way to any scheduler"
             open_link = dial_scheduler(channel, domain, for_models=True)
             schedulers = OneScheduler(open_link, channel)
-            # Its end is the session's.
+            # The link ends with the session, and is not opened again.
             reconnect_limit_s = None
         self._channels = schedulers.channels
         self._on_link_up = on_link_up
@@ -121,7 +129,7 @@ class Mesh:
         return asked
 
     def new_request(self, request: InferRequest, on_response: OnResponse) -> MeshRequest:
-        """A request to be submitted."""
+        """Return a request that can be submitted."""
         return MeshRequest(self, self._router.pending, request, on_response)
 
     def call_scheduler(self, method: str, message: bytes, on_reply: OnReply) -> None:
@@ -129,7 +137,7 @@ class Mesh:
         self.call_on_loop(lambda: self._start_call(method, message, on_reply))
 
     def release_segment(self, segment_name: str) -> None:
-        """Release the segment of a response that is read no more."""
+        """Release the segment of a response that has been read."""
         self.call_on_loop(lambda: self.release_segments((segment_name,)))
 
     def close(self) -> None:
@@ -139,7 +147,7 @@ class Mesh:
             task.cancel()
 
     def call_on_loop(self, work: Callable[[], None]) -> None:
-        """Have the event loop call work, unless it is closed."""
+        """Have the event loop call `work`, unless the loop is closed."""
         try:
             self._loop.call_soon_threadsafe(work)
         except RuntimeError:
@@ -152,7 +160,7 @@ class Mesh:
         self._router.open()
 
     def release_segments(self, segment_names: tuple[str, ...]) -> None:
-        """Release the segments of responses that are read no more."""
+        """Release the segments of responses that have been read."""
         self._router.pending.release_segments(segment_names)
 
     def submit(self, asked: MeshRequest) -> None:
@@ -191,7 +199,7 @@ class Mesh:
 
 
 class MeshRequest:
-    """A request of a model: it is cancelled at its deadline."""
+    """A request of a model, which is cancelled at its deadline."""
 
     def __init__(
         self,
@@ -208,7 +216,7 @@ class MeshRequest:
         self._deadline_timer: asyncio.TimerHandle | None = None
 
     def submit(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Send it; on the event loop."""
+        """Send the request; called on the event loop."""
         deadline = self.request.deadline
         if deadline is not None:
             left_s = max(0.0, deadline - time.monotonic())
@@ -216,11 +224,11 @@ class MeshRequest:
         self._pending = self._requests.infer(self.request, self._forward_response)
 
     def send_control(self, kind: RequestControl) -> None:
-        """What the receiver of the responses wants: cancel, pause or resume. From any thread."""
+        """Cancel the request, or pause or resume its responses. From any thread."""
         self._mesh.call_on_loop(lambda: self.on_receiver_event(kind))
 
     def on_receiver_event(self, kind: RequestControl) -> None:
-        """As send_control(), on the event loop."""
+        """Cancel, pause or resume as send_control() does; called on the event loop."""
         if self._pending is None:
             return
         if kind == "cancel":
@@ -242,6 +250,6 @@ class MeshRequest:
 
     def _stop_timer(self) -> None:
         if self._deadline_timer is not None:
-            # It would keep the request, and its tensors, in memory until the deadline.
+            # An armed timer would keep the request, and its tensors, in memory until the deadline.
             self._deadline_timer.cancel()
             self._deadline_timer = None

@@ -1,7 +1,7 @@
-"""NVTX ranges around what an instance does with a batch, so that NVIDIA's Nsight shows it by the
-names that timelines have.
+"""NVTX ranges around the phases of a batch, which NVIDIA's Nsight shows by the names in timelines.
 
-By the package nvtx, or else the library libnvToolsExt; neither is part of Nereid. Knows no model.
+They use the package nvtx, or else the library libnvToolsExt; neither is part of Nereid. The module
+knows no model.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ _LIBRARIES: Final = ("libnvToolsExt.so.1", "libnvToolsExt.so")
 
 
 class NvtxRanges:
-    """push and pop: begin and end a range of this thread."""
+    """Makes ranges in the thread that calls."""
 
     def __init__(self, push: Callable[[str], Any], pop: Callable[[], Any]) -> None:
+        """push, pop: begin and end a range of the current thread."""
         self._push = push
         self._pop = pop
 
     def around(self, name: str, call: Callable[P, R]) -> Callable[P, R]:
-        """The same call within a range of this name."""
+        """Return a function that makes the same call within a range of this name."""
         push, pop = self._push, self._pop
 
         def ranged(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -49,7 +50,7 @@ def open_ranges(
     import_module: Callable[[str], Any] = importlib.import_module,
     load_library: Callable[[str], Any] = ctypes.CDLL,
 ) -> NvtxRanges | None:
-    """None: neither the package nor the library is here, which is logged."""
+    """Return ranges, or `None` if neither the package nor the library is here, which is logged."""
     try:
         package = import_module(_PACKAGE)
     except ImportError:

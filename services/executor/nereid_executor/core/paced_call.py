@@ -1,4 +1,4 @@
-"""A call that many events ask for, made now and then."""
+"""A call that many events request, and that is made at most once per interval."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class PacedCall:
-    """Makes a call some time after it was asked for, and never more often than at an interval."""
+    """Makes a call some time after it was requested, at most once per interval."""
 
     def __init__(
         self,
@@ -20,14 +20,14 @@ class PacedCall:
         delay_s: float,
         interval_s: float,
     ) -> None:
-        """interval_s: from one call to the next."""
+        """delay_s: from a request to the call. interval_s: from one call to the next."""
         self._loop, self._call = loop, call
         self._delay_s, self._interval_s = delay_s, interval_s
         self._due = False
         self._earliest_s = 0.0
 
     def schedule(self) -> None:
-        """Have the call made; on the event loop."""
+        """Request the call; called on the event loop."""
         if not self._due:
             self._due = True
             due_s = max(self._loop.time() + self._delay_s, self._earliest_s)

@@ -1,11 +1,12 @@
-"""The requests that this executor runs and has run lately, by the ids that survive a resend.
+"""The requests that this executor runs and has run lately, by ids that stay the same in a resend.
 
-A scheduler that died takes its connections along, not the batches in hand. Their requests are sent
-again with the same ids; the next scheduler recalls the responses of their first runs here. Few and
-small ones are kept. Responses in shared memory are lost: it was given back.
+When a scheduler dies its connections are lost, but the batches that instances execute are not.
+Their requests are sent again with the same ids, and the next scheduler recalls the responses of
+their first runs here. A few small responses are kept. Responses in shared memory are lost, because
+that memory was given back.
 
-Written by the instances' threads for each batch, so without locks: every step is one operation of a
-dict or a deque. Read by the event loop.
+Instances' threads write here for each batch, so there are no locks: every step is one operation of
+a dict or a deque. The event loop reads.
 """
 
 from __future__ import annotations
@@ -21,24 +22,27 @@ from nereid.pb import nereid_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    # The response to a request that has run; None: there is none to be had.
+    # Receives the response to a request that has run, or `None` if there is none.
     OnRecalled = Callable[[pb.InferResponse | None], None]
 
 _log = logging.getLogger(__name__)
 
 _MAX_KEPT: Final = 256
-# The largest response of a batch that is kept. Larger outputs are mostly in shared memory.
+# Largest kept response of a batch. Larger outputs are mostly in shared memory.
 MAX_KEPT_BYTES: Final = 64 << 10
 
 
 class RecentRuns:
-    """One executor's. An owner is whoever runs a batch: it has one at a time."""
+    """The recent runs of one executor.
+
+    An owner is an object that runs a batch, one at a time.
+    """
 
     def __init__(self, max_kept: int = _MAX_KEPT, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
-        """max_kept: how many batches; max_kept_bytes: of each."""
+        """max_kept: the number of kept batches. max_kept_bytes: the largest size of each."""
         self._max_kept_bytes = max_kept_bytes
         self._running: dict[Hashable, Sequence[int]] = {}
-        # Ids and serialised Executed messages, oldest first.
+        # Ids of requests and serialised Executed messages of batches, oldest first.
         self._kept: deque[tuple[Sequence[int], bytes]] = deque(maxlen=max_kept)
         # Several schedulers may ask for one request, and several instances may run it.
         self._waiting: dict[int, tuple[OnRecalled, ...]] = {}
@@ -46,11 +50,14 @@ class RecentRuns:
     # ---- for the instances
 
     def begin(self, owner: Hashable, ids: Sequence[int]) -> None:
-        """The owner runs a batch of requests; those with the id 0 are nobody's."""
+        """Note that the owner runs a batch of requests; an id of 0 cannot be recalled."""
         self._running[owner] = ids
 
     def complete(self, owner: Hashable, ids: Sequence[int], reply: bytes | None) -> None:
-        """A batch has run. reply: a whole Executed message; None: there is none."""
+        """Note that a batch has run.
+
+        reply: the whole Executed message, if there is one.
+        """
         if reply is not None and len(reply) <= self._max_kept_bytes:
             self._kept.append((ids, reply))
         self._running.pop(owner, None)
@@ -58,30 +65,30 @@ class RecentRuns:
             self._report_ended(ids, reply)
 
     def keep(self, ids: Sequence[int], reply: bytes) -> None:
-        """A batch had run, which only now becomes known."""
+        """Keep the reply of a batch whose run only now becomes known."""
         self._kept.append((ids, reply))
 
     def abandon(self, owner: Hashable) -> None:
-        """The owner runs nothing any more: if it has a batch, that has no response."""
+        """Note that the owner runs nothing any more; a batch that it has gets no response."""
         ids = self._running.pop(owner, ())
         if self._waiting:
             self._report_ended(ids, None)
 
     def kept(self) -> list[tuple[Sequence[int], bytes]]:
-        """The batches that have run: their ids and Executed messages, oldest first."""
+        """Return the requests' ids and the Executed messages of kept batches, oldest first."""
         return list(self._kept)
 
     # ---- for sessions with the scheduler
 
     def begun_ids(self) -> list[int]:
-        """Those that recall() has something to say about."""
+        """Return the ids of requests that run or have run, which recall() can find."""
         batches = [*self._running.values(), *(ids for ids, _ in self.kept())]
-        return [each for ids in batches for each in ids if each]
+        return [request_id for ids in batches for request_id in ids if request_id]
 
     def recall(self, request_id: int, on_recalled: OnRecalled) -> None:
         """Have on_recalled called once the request has run, from any thread."""
-        # It waits before we look: otherwise the run could end in between. Those that it ends for
-        # just now are notified twice.
+        # The callback is registered before the look-up: otherwise the run could end in between.
+        # Callbacks of a run that ends at this moment are called twice.
         self._waiting[request_id] = *self._waiting.get(request_id, ()), on_recalled
         if not self._is_running(request_id):
             self._report_ended((request_id,), None)
@@ -89,13 +96,16 @@ class RecentRuns:
     # ---- inside
 
     def _report_ended(self, ids: Sequence[int], reply: bytes | None) -> None:
-        """reply: None: it may be among those that are kept."""
+        """Call the callbacks of requests whose run has ended.
+
+        reply: the batch's Executed message; without it the responses may be among the kept ones.
+        """
         for place, request_id in enumerate(ids):
             if request_id not in self._waiting:
                 continue
             response = self._find(request_id) if reply is None else _response_of(place, reply)
             if response is None and self._is_running(request_id):
-                continue  # another instance may have one
+                continue  # another instance may have a response
             for on_recalled in self._waiting.pop(request_id, ()):
                 on_recalled(response)
 

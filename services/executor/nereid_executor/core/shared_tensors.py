@@ -1,8 +1,8 @@
-"""Tensors in shared memory: requests' are read in place, responses' are put into own segments.
+"""Tensors in shared memory: requests' tensors are read in place, responses' are copied to it.
 
-A segment with a response is lent until the scheduler releases it. When an instance's stream breaks,
-what it has lent is discarded: a receiver that has opened a segment keeps it, any other requests the
-inference again. Used by the instances' threads and by the event loop.
+A segment with a response is lent until the scheduler releases it. When the stream of an instance
+breaks, its lent segments are discarded: a receiver that has opened a segment keeps it, any other
+one requests the inference again. Used by the instances' threads and by the event loop.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 
     Piece = bytes | memoryview
 
-# From this size on a copy takes long enough to release the interpreter's lock for it.
+# A copy of this size takes long enough to release the interpreter's lock meanwhile.
 _LONG_COPY_BYTES = 1 << 20
 
 
 class SharedTensors:
-    """The executor's segments and its mappings of others'."""
+    """The executor's own segments, and its mappings of other processes' segments."""
 
     def __init__(self, limit_bytes: int, idle_s: float = IDLE_S) -> None:
         self.domain = shm_namespace(limit_bytes)
         self.process = str(os.getpid())
-        # Models' workers write their responses there themselves.
+        # Models' workers write their responses into these segments themselves.
         self.segments = SegmentPool(limit_bytes, writable=True)
         self._mappings = SegmentMappings()
         self._idle_s = idle_s
         self.trim_interval_s = trim_interval_s(idle_s)
 
     def view(self, memory: pb.SharedMemory) -> memoryview:
-        """A request's tensor, in place.
+        """Return a request's tensor, in place.
 
         Raises:
             Unavailable: its gateway has ended, or has dropped the request.
@@ -63,7 +63,7 @@ class SharedTensors:
             ) from error
 
     def release_segments(self, release: pb.Release) -> None:
-        """The responses in these segments have been read."""
+        """Free segments whose responses have been read, or discard them if the command says so."""
         free = self.segments.discard if release.discard else self.segments.free_segment
         for segment_name in release.segment_names:
             free(segment_name)
@@ -79,16 +79,19 @@ class OutputLender:
 
     def __init__(self, shared_tensors: SharedTensors) -> None:
         self._segments = shared_tensors.segments
-        # The names of the current batch's segments.
+        # Names of the current batch's segments.
         self.lent: list[str] = []
         self._closed = False
 
     def close(self) -> None:
-        """Lend nothing more: nobody would release it."""
+        """Lend nothing more, because nobody would release it."""
         self._closed = True
 
     def lend(self, outputs: Sequence[Piece]) -> list[SharedMemory] | None:
-        """A response's outputs, copied to a segment; None: they are small, or memory is full."""
+        """Copy a response's outputs to a segment; return the references to them.
+
+        Returns `None` if the outputs are small, or if memory is full.
+        """
         offsets, end = [], 0
         for output in outputs:
             offsets.append(end)
@@ -106,7 +109,7 @@ class OutputLender:
             if size < _LONG_COPY_BYTES:
                 view[offset : offset + size] = output
             else:
-                # numpy releases the interpreter's lock: first use of memory takes seconds per
+                # numpy releases the interpreter's lock. The first use of memory takes seconds per
                 # gigabyte, and a process that answers no ping for so long is taken for dead.
                 target = np.frombuffer(view, np.uint8, size, offset)
                 np.copyto(target, np.frombuffer(output, np.uint8))
@@ -114,28 +117,34 @@ class OutputLender:
         return references
 
     def allocate_buffer(self, size_bytes: int) -> SharedMemory | None:
-        """Memory for a response that the model's process writes itself; None: memory is full."""
+        """Return memory for a response that the model's process writes, `None` if there is none."""
         segment = None if self._closed else self._segments.acquire_segment(size_bytes, self)
         return None if segment is None else segment.range(0, segment.size_bytes)
 
     def grant_buffer(self, size_bytes: int) -> SharedMemory | None:
-        """Likewise, for a process that uses it again each time that the response was read."""
+        """Return memory that a process may use again each time its response was read.
+
+        Returns `None` if memory is full.
+        """
         segment = None if self._closed else self._segments.grant_segment(size_bytes, self)
         return None if segment is None else segment.range(0, segment.size_bytes)
 
     def end_grant(self, segment_name: str) -> None:
-        """The process does not use the segment any more."""
+        """Discard a granted segment that the process does not use any more."""
         self._segments.discard_granted(segment_name, self)
 
     def free_segment(self, segment_name: str) -> None:
-        """A segment of this instance is not used after all."""
+        """Free a segment of this instance that is not used after all."""
         self._segments.free_segment(segment_name)
 
     def free_lent(self) -> None:
-        """The current batch failed: no response that refers to its segments was sent."""
+        """Free the segments of a failed batch, of which no response was sent."""
         for name in self.lent:
             self._segments.free_segment(name)
 
     def discard_lent(self) -> None:
-        """The stream broke: unsent responses are dropped, and sent ones may never be released."""
+        """Discard all lent segments after the stream broke.
+
+        Responses that were not sent are dropped, and those that were sent may never be released.
+        """
         self._segments.discard_segments_of(self)

@@ -1,4 +1,5 @@
-"""Instances of models: what loads, serves and unloads them, and which scheduler's they are.
+"""Instances of models: their loading, serving and unloading, and the schedulers that they serve.
 
-An instance outlives its session with a scheduler: it is kept for the next one that asks for it.
+An instance outlives its session with a scheduler: it is kept for the next scheduler that asks for
+it.
 """

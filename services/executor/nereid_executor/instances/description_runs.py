@@ -1,9 +1,9 @@
-"""Runs descriptions of model files in threads: a few at a time, each for a limited time.
+"""Descriptions of model files in threads: a few at a time, each for a limited time.
 
-Describing may read a whole large file into memory, or wait for code of the model's author, so one
-that takes long does not hold others up: after a while it no longer counts among those that run at a
-time, and after its timeout it is given up. A thread that never returns is left behind; there is a
-bound on those as well.
+Describing may read a whole large file into memory, or wait for code of the model's author. A
+description that takes long does not hold others up: after a while it no longer counts among those
+that may run at a time, and after its timeout it is given up. A thread that never returns is left
+behind; the number of those is bounded as well.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DescriptionLimits:
-    """concurrent: how many run at a time, of those that count. reading_s, code_s: after how long
-    one that reads a file, or that runs the model's own code in a process, does not count any more.
-    threads: how many may run in all.
+    """Limits on the descriptions that one executor runs.
+
+    concurrent: the number of counted descriptions that may run at a time. reading_s, code_s: the
+    time after which a description that reads a file, or that runs the model's own code in a
+    process, does not count any more. threads: the number of descriptions that may run in all.
     """
 
     timeout_s: float = 120.0
@@ -60,9 +62,9 @@ class DescriptionRuns:
     def submit(
         self, model: str, work: Callable[[], pb.Described], *, runs_code: bool
     ) -> asyncio.Future[pb.Described]:
-        """Have work called in a thread. The result is Unavailable if that takes too long.
+        """Have `work` called in a thread; the future fails with Unavailable if that takes too long.
 
-        runs_code: work waits for a process that runs the model's own code.
+        runs_code: `work` waits for a process that runs the model's own code.
         """
         outcome: asyncio.Future[pb.Described] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Run(model, runs_code, work, outcome))
@@ -70,7 +72,7 @@ class DescriptionRuns:
         return outcome
 
     def close(self) -> None:
-        """Begin none of those that wait."""
+        """Cancel the descriptions that wait."""
         for run in self._waiting:
             run.outcome.cancel()
         self._waiting.clear()
@@ -110,7 +112,7 @@ class DescriptionRuns:
             except RuntimeError:
                 _log.debug("a description outlived the event loop: model=%s", run.model)
 
-        # The interpreter does not wait for a daemon's end.
+        # The interpreter does not wait for a daemon thread at its end.
         threading.Thread(target=execute, name=f"describe-{run.model}", daemon=True).start()
 
     def _on_slow(self, run: _Run) -> None:

@@ -1,8 +1,8 @@
-"""What model files state, as far as it is known from an earlier scheduler's question.
+"""Descriptions of model files, remembered from one scheduler to the next.
 
-A scheduler that takes a model over asks what its file states, which may take as long as loading it.
-One that asks twice in a row wants to know anew: what a model completes by itself may depend on more
-than its files.
+A scheduler that takes a model over asks what its file states, and reading that may take as long as
+loading the model. A scheduler that asks twice in a row gets a new description: what a model
+completes by itself may depend on more than its files.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import logging
 import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+from nereid.backends import backend_capabilities_of
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
 from nereid.core.wire.codecs import write_error
 from nereid.core.wire.messages import error_status_of
@@ -24,8 +25,7 @@ from nereid.pb import nereid_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.backends import ModelDescription
-    from nereid.pb import model_config_pb2
+    from nereid.backends import ModelCodeBackend
     from nereid_executor.backends.registry import BackendRegistry
     from nereid_executor.core.files.model_files import ModelFiles
     from nereid_executor.instances.description_runs import DescriptionRuns
@@ -34,36 +34,23 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Numbers the sessions of this process.
+# Numbers of this process's sessions.
 _numbers = itertools.count(1)
 _MOST: Final = 1024
 
 
 class _Known(NamedTuple):
-    # The one that was given it last.
+    # The session that was given the description last.
     session: int
     files: ModelFiles
     described: pb.Described
-
-
-@runtime_checkable
-class RunsModelCode(Protocol):
-    """A backend that may run code of a model's author to describe it, in another process."""
-
-    def describe_runs_code(self, config: model_config_pb2.ModelConfig, version_path: Path) -> bool:
-        """Return whether it would for this model. Raises NereidError: there is no such file."""
-
-    def describe_within(
-        self, config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None
-    ) -> ModelDescription:
-        """Describe as Backend.describe() does; kill a process that takes longer. None: no limit."""
 
 
 class Descriptions:
     """The descriptions that one executor remembers; used by any thread."""
 
     def __init__(self, read_files: Callable[[Path], ModelFiles | None], most: int = _MOST) -> None:
-        """read_files: a version's files as they are; most: how many are remembered."""
+        """read_files: returns a version's files as they are. most: the number to remember."""
         self._read_files = read_files
         self._most = most
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
@@ -76,14 +63,15 @@ class Descriptions:
         version_path: Path,
         describe: Callable[[], pb.Described],
     ) -> pb.Described:
-        """The response to a command: known from another session, or what describe returns.
+        """Return the response to a command: a remembered one, or that of the function `describe`.
 
-        session: a number of its own for each.
+        session: the number of the session that asks.
         """
         key = pb.Describe(
             config=command.config, version_path=command.version_path
         ).SerializeToString(deterministic=True)
-        # Before they are read: a file that changes meanwhile must not count as known.
+        # Files are identified before they are described: one that changes meanwhile must not count
+        # as known.
         files = self._read_files(version_path)
         with self._lock:
             known = self._known.pop(key, None)
@@ -105,7 +93,7 @@ class Descriptions:
 
 
 class SessionDescriptions:
-    """The questions of one session; used on the event loop alone."""
+    """The Describe commands of one session; used on the event loop alone."""
 
     def __init__(
         self,
@@ -114,7 +102,7 @@ class SessionDescriptions:
         runs: DescriptionRuns,
         on_described: Callable[[pb.Described], None],
     ) -> None:
-        """descriptions, runs: of all sessions."""
+        """descriptions, runs: those of all sessions."""
         self._instances, self._descriptions, self._runs = instances, descriptions, runs
         self._on_described = on_described
         self._number = next(_numbers)
@@ -176,12 +164,16 @@ def describe_model(
     version_path: Path,
     limit_s: float | None = None,
 ) -> pb.Described:
-    """The response to a Describe; called in a thread. limit_s: for processes; None: no limit."""
+    """Return the response to a Describe; called in a thread.
+
+    limit_s: the time that a process which runs the model's code may take; `None` means no limit.
+    """
     response = pb.Described(command=command.command)
     try:
         backend = backends.load_backend(command.config.backend)
-        if isinstance(backend, RunsModelCode):
-            description = backend.describe_within(command.config, version_path, limit_s)
+        if backend_capabilities_of(backend).runs_model_code:
+            runs_code = cast("ModelCodeBackend", backend)
+            description = runs_code.describe_within(command.config, version_path, limit_s)
         else:
             description = backend.describe(command.config, version_path)
         write_description(description, response)

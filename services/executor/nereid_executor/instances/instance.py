@@ -1,9 +1,9 @@
 """A model instance: a thread that loads the model, warms it up, and serves the instance's stream.
 
-The thread blocks on its socket, executes the batch, writes the responses: no event loop, and no
-hand-over between threads. When a scheduler gives the instance up, or is lost, the thread keeps the
-model loaded until adopt() brings the next tenure. on_ended is called once, from the thread, after
-the model is closed.
+The thread blocks on its socket, executes the batch and writes the responses, without an event loop
+or a hand-over between threads. When a scheduler gives the instance up, or is lost, the thread keeps
+the model loaded until adopt() brings the next tenure. The thread calls on_ended once, after the
+model is closed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import time
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from google.protobuf.message import DecodeError
 
-from nereid.backends import ModelLostError, ReadinessReporter, RequestModel
+from nereid.backends import ModelLostError, capabilities_of
 from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.errors import (
     INTERNAL_MESSAGE,
@@ -61,7 +61,7 @@ from nereid_executor.instances.tenure import Tenure, Tenures
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    from nereid.backends import InstanceSpec, Model
+    from nereid.backends import InstanceSpec, Model, ReadinessReporter, RequestModel
     from nereid.config.recovery import RecoveryTimes
     from nereid.observability.tracing import Tracer
     from nereid.rpc import ThreadStream, ThreadStreams
@@ -76,7 +76,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# After any other status the instance connects again: the scheduler may still want it.
+# Statuses that end the instance. After any other one it connects again: the scheduler may still
+# want it.
 REFUSALS: Final = frozenset(
     {
         Status.INVALID_ARGUMENT,
@@ -92,32 +93,32 @@ REFUSALS: Final = frozenset(
 
 @dataclass(frozen=True)
 class InstanceContext:
-    """What all instances of an executor share."""
+    """Objects that all instances of an executor share."""
 
     backends: BackendRegistry
-    # Held while a model is loaded, to bound how many load at the same time.
+    # A slot is held while a model is loaded, to bound the number of concurrent loads.
     load_slots: LoadSlots
     shared_tensors: SharedTensors
-    # The EXECUTOR_KEY of this process's streams.
+    # Value of EXECUTOR_KEY in the metadata of this process's streams.
     process: str = field(default_factory=lambda: secrets.token_hex(16))
-    # Metadata that proves to the scheduler whose a stream is, each for one stream; None: none.
+    # Returns metadata that proves to the scheduler whose stream it is, anew for each stream.
     credentials: Callable[[str], Iterable[tuple[str, str | bytes]]] | None = None
-    # Records the spans of sampled requests; None: nothing is traced.
+    # Recorder of the spans of sampled requests, if any are traced.
     tracer: Tracer | None = None
     times: RecoveryTimes = DEFAULT_TIMES
     recent_runs: RecentRuns = field(default_factory=RecentRuns)
     load_meter: LoadMeter = field(default_factory=LoadMeter)
     heap_trim: HeapTrim = field(default_factory=HeapTrim)
     warmup_turns: WarmupTurns = field(default_factory=WarmupTurns)
-    # None: no timeline is recorded.
     timeline: ExecutorTimeline | None = None
-    # Around the phases of batches; None: there are none.
+    # NVTX ranges around the phases of batches.
     ranges: NvtxRanges | None = None
 
 
 class Instance:
-    """One loaded copy of a model version; start(), adopt() and stop() may be called from any
-    thread.
+    """One loaded copy of a model version.
+
+    Any thread may call start(), adopt() and stop().
     """
 
     def __init__(self, spec: InstanceSpec, context: InstanceContext, tenure: Tenure) -> None:
@@ -127,65 +128,68 @@ class Instance:
         self.spec = replace(
             spec, number=tenure.number, mesh=self._mesh, is_wanted=self._tenures.is_wanted
         )
-        # The tenure that its thread serves, or has served last.
+        # The tenure that the thread serves, or has served last.
         self._serving = tenure
-        # The files that the model is loaded from; None: they cannot be read.
+        # The files that the model is loaded from, if they can be read.
         self.files: ModelFiles | None = None
-        # It has been loaded and warmed up.
+        # The model has been loaded and warmed up.
         self.loaded = False
-        # The memory that its load took, in bytes by device.
+        # Bytes that the load took, by device.
         self.memory: dict[str, int] = {}
         self._state = InstanceState.LOADING
         self._stream: BlockingStream | ThreadStream | None = None
-        # Set where the event loop may execute in the thread's place.
+        # Set if the event loop may execute batches in place of the thread.
         self._inline: InlineExecution | None = None
         # Set for a RequestModel.
         self._requests: RequestRunner | None = None
-        # Set while it is warmed up.
+        # Set while a RequestModel is warmed up.
         self._warming_up: RequestModel | None = None
         self._readiness: ReadinessReporter | None = None
-        # The batches of this tenure's streams, but for those that the model serves itself.
+        # Batches of this tenure's streams, except for streams that the model serves itself.
         self._received: ReceivedBatches[Any] | None = None
         # Set while the model serves the stream itself.
         self._direct: DirectServing | None = None
-        # How many streams models have served themselves; they are numbered in this order.
+        # Number of streams that models have served themselves, and of the last one of these.
         self._direct_streams = 0
-        # It has sequences' states, which the scheduler moves elsewhere before it unloads it.
+        # The instance keeps states of sequences, which the scheduler moves elsewhere before an
+        # unload.
         self.has_states = False
         # Completed batches of earlier tenures.
         self._earlier_batches = 0
         timeline = context.timeline
         self._executions = None if timeline is None else timeline.executions(self.spec)
-        # When its load began.
+        # Time (monotonic) when the load began.
         self._loading_since_ns = 0
         self._thread = threading.Thread(target=self._run, name=f"instance-{spec.name}", daemon=True)
 
     @property
     def version(self) -> tuple[str, int]:
-        """The model and version that it is an instance of."""
+        """Name and version of the instance's model."""
         return self.spec.config.name, self.spec.version
 
     @property
     def batches(self) -> int:
-        """How many batches it has completed."""
+        """Number of batches that the instance has completed."""
         completed = 0 if self._received is None else self._received.completed
         if self._direct is not None:
             completed = max(completed, self._direct.last_batch_begun)
         return self._earlier_batches + completed
 
     def start(self) -> None:
+        """Start the thread, which loads the model."""
         self._thread.start()
 
     def adopt(self, tenure: Tenure) -> bool:
-        """Serve this tenure once the one before, which was stopped, is over; False: it is too late,
-        the instance ends.
+        """Serve a tenure once the one before, which was stopped, is over.
+
+        Returns False if it is too late because the instance ends.
         """
         return self._tenures.add(tenure)
 
     def stop(self, *, abandon: bool = False, keep: bool = False) -> None:
-        """End its tenure after the current batch, and, unless it is to be kept, its life.
+        """End the tenure after the current batch, and the instance as well unless it is kept.
 
-        abandon: the batch's responses can no longer be delivered.
+        abandon: responses of the batch can no longer be delivered. keep: keep the model loaded.
         """
         tenure = self._tenures.current
         if abandon and not tenure.abandoned.is_set():
@@ -197,27 +201,27 @@ class Instance:
         if not keep:
             self._tenures.set_last()
             if (model := self._warming_up) is not None:
-                # It may take any time, and is of no use to anybody.
+                # The warm-up may take any time, and nobody needs it any more.
                 model.terminate()
         tenure.stopping.set()
         if self._direct is not None:
             self._direct.wake()
         stream = self._stream
-        # A thread with a batch closes the stream itself, after responding. A batch that arrives in
-        # this very moment is lost with the stream, and the scheduler retries it elsewhere.
-        # If the scheduler has vanished, writing the response could block for minutes.
+        # A thread with a batch closes the stream itself, after responding. A batch that arrives at
+        # this very moment is lost with the stream, and the scheduler retries it elsewhere. If the
+        # scheduler has vanished, writing the response could block for minutes.
         busy = self._received is not None and self._received.busy
         if stream is not None and (abandon or not busy):
             stream.cut()
 
     def withdraw(self, batch: int) -> bool:
-        """Whether it has not begun this batch, and never will. From any thread."""
-        # A RequestRunner reads its batches as they arrive, so that none can be given back; the
-        # scheduler knows, as its stream has no WITHDRAWALS_KEY.
+        """Withdraw a batch; return False if it has begun, or may begin. From any thread."""
+        # A RequestRunner reads its batches as they arrive, so that none can be given back. The
+        # scheduler knows this, since the stream has no WITHDRAWALS_KEY.
         return not self._requests and self._received is not None and self._received.withdraw(batch)
 
     def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
-        """Whether the model reports itself ready. From any thread; a model may not respond."""
+        """Ask the model whether it is ready. From any thread; a model may never respond."""
         if self._readiness is None:
             on_response(False)
         else:
@@ -254,7 +258,8 @@ class Instance:
             self._record_event(what, error_status.message)
         if self._executions is not None:
             self._executions.close()
-        # By now nothing refers to the model. Whoever hears of the end counts on its memory.
+        # Nothing refers to the model by now. Its memory is freed before the end is reported,
+        # because receivers of the report count on it.
         self._context.heap_trim.on_freed(self.memory.get("cpu", 0))
         self._state = InstanceState.STOPPED
         self._context.recent_runs.abandon(self)
@@ -270,16 +275,19 @@ class Instance:
             self._loading_since_ns = time.monotonic_ns()
             with self._context.load_meter.measuring(spec.gpu, self._load_key()) as growth:
                 model = self._context.backends.load_backend(spec.config.backend).load(spec)
-                self.memory = growth.sizes(model, self.files)
-            # Loads take about as much again for a moment.
+                capabilities = capabilities_of(model)
+                self.memory = growth.sizes(capabilities.memory_bytes, self.files)
+            # A load takes about as much memory again for a moment.
             self._context.heap_trim.on_freed(self.memory.get("cpu", 0))
         try:
             self._enter(InstanceState.WARMING_UP)
-            if isinstance(model, RequestModel):
+            if capabilities.executes_requests:
                 _refuse_padding(spec)
-                self._serve_requests(model)
+                if capabilities.decides_readiness:
+                    self._readiness = cast("ReadinessReporter", model)
+                self._serve_requests(cast("RequestModel", model))
             else:
-                self._serve_batches(model)
+                self._serve_batches(cast("Model", model))
         finally:
             model.close()
 
@@ -289,19 +297,20 @@ class Instance:
             timeline.recorder.record_event(what, self.spec.name, detail, from_ns=from_ns)
 
     def _load_key(self) -> Hashable:
-        """Equal for loads of the same files with the same configuration onto the same device."""
+        """Return a key that equal loads share: same files, same configuration, same device."""
         if self.files is None:
             return None
         config = self.spec.config.SerializeToString(deterministic=True)
         return str(self.spec.version_path), self.spec.gpu, config, self.files.version
 
     def _serve_batches(self, model: Model) -> None:
-        # Without shared memory: no scheduler would release what a warm-up's responses occupy.
+        # The warm-up has no shared memory: no scheduler would release the memory of its responses.
         if not self._warm_up(BatchRunner(self.spec, model).execute_warmup):
             return
         tenure: Tenure | None = self._tenures.current
         while tenure is not None:
-            # Made anew: the next scheduler knows nothing of sequences or withdrawn batches.
+            # Each tenure has a new runner: its scheduler knows nothing of earlier sequences or
+            # withdrawn batches.
             runner = self._make_runner(model, tenure)
             self._serve_streams(tenure, partial(self._serve_batch_stream, runner))
             tenure = self._await_tenure(tenure)
@@ -320,13 +329,14 @@ class Instance:
         self._received = runner.received
         self._inline = None
         limit_ns = tenure.endpoint.inline_limit_ns
-        # What replaces a sequence's state may run many requests.
-        if limit_ns and getattr(model, "any_thread", False) and not runner.has_states:
+        # A model with states may have to replay many requests, which would hold up the event loop.
+        if limit_ns and capabilities_of(model).any_thread and not runner.has_states:
             self._inline = InlineExecution(runner, InlineRule(limit_ns))
         return runner
 
     def _serve_requests(self, model: RequestModel) -> None:
-        """Like _serve_batches, for a model that may be lost and is restarted then."""
+        """Serve tenures as _serve_batches() does; restart the model when it is lost."""
+        decoupled = self.spec.config.model_transaction_policy.decoupled
         self._requests = runner = RequestRunner(
             self.spec,
             model,
@@ -334,14 +344,12 @@ class Instance:
             self._context.recent_runs,
             executions=self._executions,
         )
-        if isinstance(model, ReadinessReporter):
-            self._readiness = model
         self._warming_up = model
         try:
             if not self._warm_up(runner.execute_warmup):
                 return
         except ModelLostError as error:
-            # Where stop() has ended it, nobody hears of this.
+            # If stop() has ended the warm-up, this error is not reported.
             raise Internal(f"it failed on its warm-up: {error}") from error
         finally:
             self._warming_up = None
@@ -353,9 +361,9 @@ class Instance:
             try:
                 serve_stream = partial(self._serve_request_stream, model, runner)
                 self._serve_streams(tenure, serve_stream)
-                if tenure.abandoned.is_set() and not model.decoupled:
+                if tenure.abandoned.is_set() and not decoupled:
                     runner.finish_batches(self._context.times.abandoned_s)
-                    # Nobody waits for what it is doing.
+                    # Nobody waits any more for the batch that the model still executes.
                     if runner.received.executing:
                         return
             except ModelLostError:
@@ -369,7 +377,7 @@ class Instance:
             tenure = self._await_tenure(tenure)
 
     def _warm_up(self, execute: Callable[[WarmupBatch], bytes]) -> bool:
-        """Return whether it has been warmed up; False: nobody wants it any more."""
+        """Warm the model up; return False if nobody wants the instance any more."""
         turns = self._context.warmup_turns
         path = self.spec.version_path.parent
         if not warm_up(self.spec.config, path, execute, self._tenures, turns):
@@ -380,7 +388,7 @@ class Instance:
         return True
 
     def _await_tenure(self, last: Tenure) -> Tenure | None:
-        """The next tenure, for which the model is kept; None: there is none."""
+        """Keep the model and wait for the next tenure; return `None` if there is none."""
         self._context.recent_runs.abandon(self)
         if not self._tenures.is_last:
             self._enter(InstanceState.KEPT)
@@ -399,10 +407,13 @@ class Instance:
     # ---- streams
 
     def _serve_streams(self, tenure: Tenure, serve_stream: Callable[[], None]) -> None:
-        """Stream after stream, until stop(); serve_stream connects, and serves until the end."""
+        """Serve one stream after the other until stop().
+
+        serve_stream: connects a stream, and serves it until its end.
+        """
         self._serving, stopping, lender = tenure, tenure.stopping, tenure.lender
         longest_pause_s = self._context.times.longest_dial_pause_s
-        # With jitter, since many instances lose their streams at the same time.
+        # Pauses have jitter, since many instances lose their streams at the same time.
         backoff = Backoff(BackoffOptions(largest_s=longest_pause_s))
         while not stopping.is_set():
             self._enter(InstanceState.CONNECTING)
@@ -434,9 +445,9 @@ class Instance:
             stopping.wait(backoff.next_delay_s())
 
     def _serve_batch_stream(self, runner: BatchRunner) -> None:
-        """Until the stream ends, or stop() and the current batch is completed."""
+        """Serve one stream until it ends, or until stop() and the end of the current batch."""
         threads = self._serving.endpoint.thread_streams
-        # A stream that is read while batches execute must have a socket.
+        # A stream that has to be read while batches execute must have a socket.
         if threads is None or runner.received.depth > 1:
             stream: Any = self._connect()
         else:
@@ -446,7 +457,7 @@ class Instance:
             serve_batches(stream, runner, self._serving.stopping.is_set, rule)
 
     def _serve_request_stream(self, model: RequestModel, runner: RequestRunner) -> None:
-        """Until the stream ends: by the model itself if it can, else through this thread."""
+        """Serve one stream until it ends; the model serves it itself if it can."""
         plaintext = self._serving.endpoint.tls is None
         if plaintext and isinstance(model, DirectServing) and model.can_serve_stream:
             self._enter(InstanceState.SERVING)
@@ -486,7 +497,7 @@ class Instance:
         return StreamContext(self._serving, self._context, metadata, number)
 
     def _metadata(self) -> list[tuple[str, str | bytes]]:
-        """Of one stream: it may have a credential that is good for one."""
+        """Return the metadata of one stream; its credential may be valid for one stream alone."""
         context = self._context
         metadata: list[tuple[str, str | bytes]] = [
             (INSTANCE_KEY, str(self._serving.number)),
@@ -507,7 +518,7 @@ class Instance:
 
 
 def _refuse_padding(spec: InstanceSpec) -> None:
-    """For a model that executes requests, whose tensors nobody joins."""
+    """Refuse padding for a model that executes requests, whose tensors are not joined."""
     if PADDING in spec.config.parameters:
         raise InvalidArgument(
             f"unable to load model '{spec.config.name}', parameter '{PADDING}' is not supported by "

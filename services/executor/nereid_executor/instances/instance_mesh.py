@@ -1,4 +1,4 @@
-"""The mesh as a model sees it whose instance goes from one session with a scheduler to the next."""
+"""The MeshClient of a model whose instance moves from one scheduler's session to the next."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ if TYPE_CHECKING:
 
 
 class InstanceMesh:
-    """A MeshClient: the one of the instance's tenure, which calls under the instance's number."""
+    """A MeshClient that passes calls to the tenure's client, with the tenure's instance number."""
 
     def __init__(self, tenure: Tenure) -> None:
         self.memory = tenure.mesh.memory
         self._tenure = tenure
 
     def follow(self, tenure: Tenure) -> None:
-        """Calls from now on are this tenure's."""
+        """Pass further calls to this tenure's client."""
         self._tenure = tenure
 
     def infer(
         self, request: InferRequest, on_response: Callable[[InferResponse], None]
     ) -> MeshRequest:
-        # The model knows the number that it was loaded with.
+        """Have a request executed; see MeshClient."""
+        # The model knows only the instance number that it was loaded with.
         if request.caller:
             request.caller = self._tenure.number
         return self._tenure.mesh.infer(request, on_response)
 
     def release_segment(self, segment_name: str) -> None:
+        """Release a segment whose response has been read."""
         self._tenure.mesh.release_segment(segment_name)
 
     def call_scheduler(
         self, method: str, message: bytes, on_reply: Callable[[bytes | NereidError], None]
     ) -> None:
+        """Call a control method of the scheduler."""
         self._tenure.mesh.call_scheduler(method, message, on_reply)

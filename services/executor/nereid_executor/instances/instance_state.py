@@ -1,4 +1,4 @@
-"""What an instance's thread does, with a scheduler and without one."""
+"""States of an instance's thread, with a scheduler and without one."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Final
 
 
 class InstanceState(Enum):
-    """What the instance's thread is doing."""
+    """The current activity of an instance's thread."""
 
     LOADING = "loading"
     WARMING_UP = "warming up"
     CONNECTING = "connecting"
-    # It has a stream, or its model has.
+    # The instance has a stream, or its model has one.
     SERVING = "serving"
-    # Without a scheduler.
+    # The model is loaded, and no scheduler has the instance.
     KEPT = "kept"
     STOPPED = "stopped"
 
 
 # A stream that breaks leads back to CONNECTING. Every state may also end in STOPPED: by stop(), by
-# an error while loading or warming up, or by the scheduler refusing the instance; all but the first
-# in KEPT, by stop() with keep.
+# an error while loading or warming up, or because the scheduler refuses the instance. Every state
+# but LOADING may end in KEPT, by stop() with keep.
 TRANSITIONS: Final = {
     InstanceState.LOADING: {InstanceState.WARMING_UP},
     InstanceState.WARMING_UP: {InstanceState.CONNECTING, InstanceState.KEPT},

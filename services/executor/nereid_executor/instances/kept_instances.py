@@ -1,13 +1,14 @@
-"""Instances whose models stay loaded though no scheduler has them, for one that asks for the same.
+"""Instances that stay loaded without a scheduler, for the next one that asks for the same.
 
-An instance is adopted if a scheduler asks for one with equal content and the model's files are
-those that it was loaded from. Those that nobody has asked for are unloaded some time after a
-scheduler has joined; while there is none, they wait for it. Used on the event loop alone.
+An instance is adopted if a scheduler asks for one with equal content, and the model's files are
+still those that it was loaded from. Instances that nobody has asked for are unloaded some time
+after a scheduler has joined; while there is no scheduler, they wait for one. Used on the event loop
+alone.
 
-There is no budget of memory here, but the scheduler's: its residency knows the sizes that instances
-have reported and what models it has placed here, and says with each load what these leave free, by
-device. Kept instances beyond that make way. An executor that no scheduler has given a budget keeps
-all, and unloads them if a load fails for want of memory.
+The budget of memory is the scheduler's: its residency knows the sizes that instances have reported
+and the models that it has placed here, and says with each load how much these leave free, by
+device. Kept instances that exceed this are unloaded. An executor that no scheduler has given a
+budget keeps all instances, and unloads them if a load fails for lack of memory.
 """
 
 from __future__ import annotations
@@ -27,17 +28,18 @@ _log = logging.getLogger(__name__)
 
 
 class InstanceContent(NamedTuple):
-    """What an instance is loaded from: those with equal contents may stand for each other."""
+    """Content that an instance is loaded from; equal contents make instances interchangeable."""
 
-    # Model, version, kind and number of the device.
+    # Model, version, and the kind and number of the device.
     place: tuple[str, int, int, int]
-    # The command without what differs between schedulers; and without the instance's name, too.
+    # The load command without the fields that differ between schedulers; `nameless` has no instance
+    # name either.
     command: bytes
     nameless: bytes
 
     @classmethod
     def of_command(cls, load: pb.LoadInstance) -> InstanceContent:
-        """The content that a scheduler asks for."""
+        """Return the content that a scheduler asks for."""
         bare = pb.LoadInstance()
         bare.CopyFrom(load)
         for name in ("instance", "scheduler", "epoch", "shm_namespace", "kept_bytes"):
@@ -49,21 +51,23 @@ class InstanceContent(NamedTuple):
 
 
 def model_of(load: pb.LoadInstance) -> str:
-    """The model's name in the mesh."""
+    """Return the model's name in the mesh."""
     return load.model or load.config.name
 
 
 class KeptInstances:
-    """One executor's."""
+    """The kept instances of one executor."""
 
     def __init__(self, keep_s: float, is_joined: Callable[[], bool]) -> None:
-        """keep_s: how long after the last command to load; 0: nothing is kept. is_joined: whether
-        there is a scheduler that has sent a command.
+        """Keep nothing yet.
+
+        keep_s: the time after the last load command for which instances are kept; 0 keeps none.
+        is_joined: returns whether there is a scheduler that has sent a command.
         """
         self.keep_s = keep_s
         self._is_joined = is_joined
         self._kept: dict[Instance, InstanceContent] = {}
-        # Those that were stopped for good, until they have ended.
+        # Instances that were stopped for good, until they have ended.
         self._ending: dict[Instance, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -74,70 +78,75 @@ class KeptInstances:
         return iter(list(self._kept))
 
     def add(self, instance: Instance, content: InstanceContent) -> None:
-        """The instance was stopped, and keeps its model."""
+        """Keep an instance that was stopped and still has its model."""
         self._kept[instance] = content
         self.restart_timer()
 
     def take(self, content: InstanceContent) -> Instance | None:
-        """One with this content, for a scheduler."""
+        """Remove and return an instance with this content, for a scheduler."""
         self.restart_timer()
-        for instance, each in self._kept.items():
-            if each.command == content.command:
+        for instance, kept in self._kept.items():
+            if kept.command == content.command:
                 del self._kept[instance]
                 return instance
         return None
 
     def take_obsolete(self, content: InstanceContent) -> list[Instance]:
-        """Those in the same place that are not what schedulers ask for now, by this content."""
-        found = [
+        """Remove and return instances that this content, which a scheduler asks for, replaces.
+
+        They have the same place and another content.
+        """
+        obsolete = [
             instance
-            for instance, each in self._kept.items()
-            if each.place == content.place and each.nameless != content.nameless
+            for instance, kept in self._kept.items()
+            if kept.place == content.place and kept.nameless != content.nameless
         ]
-        for instance in found:
+        for instance in obsolete:
             del self._kept[instance]
-        return found
+        return obsolete
 
     def take_excess(self, limits: Mapping[str, int]) -> list[Instance]:
-        """Those that have executed least, so that the others take no more memory than this, in
-        bytes by device; a device without a limit is not looked at.
+        """Remove and return instances so that the others fit into limits of memory.
+
+        Those that have executed the fewest batches go first. limits: bytes by device; a device
+        without a limit is ignored.
         """
         over = {device: -limit for device, limit in limits.items()}
         for instance in self._kept:
             for device in over.keys() & instance.memory.keys():
                 over[device] += instance.memory[device]
-        found: list[Instance] = []
-        for instance in sorted(self._kept, key=lambda each: each.batches):
+        removed: list[Instance] = []
+        for instance in sorted(self._kept, key=lambda kept: kept.batches):
             if any(excess > 0 and instance.memory.get(device) for device, excess in over.items()):
-                found.append(instance)
+                removed.append(instance)
                 del self._kept[instance]
                 for device in over:
                     over[device] -= instance.memory.get(device, 0)
-        return found
+        return removed
 
     def take_all(self) -> list[Instance]:
-        """All of them."""
-        found = list(self._kept)
+        """Remove and return all instances."""
+        instances = list(self._kept)
         self._kept.clear()
-        return found
+        return instances
 
     async def unload(self, instances: Iterable[Instance], timeout_s: float) -> bool:
-        """Unload instances that were taken, and wait until they have ended, or for timeout_s."""
-        ends = [self._begin_unload(each) for each in instances]
+        """Unload removed instances; return whether they have ended within timeout_s."""
+        ends = [self._begin_unload(instance) for instance in instances]
         if not ends:
             return True
         _, pending = await asyncio.wait(ends, timeout=timeout_s)
         return not pending
 
     def instance_ended(self, instance: Instance) -> None:
-        """It has no model any more."""
+        """Note that an instance has no model any more."""
         self._kept.pop(instance, None)
         end = self._ending.pop(instance, None)
         if end is not None:
             end.set_result(None)
 
     def restart_timer(self) -> None:
-        """A scheduler has joined, or asks for instances: it may ask for those that are kept."""
+        """Start anew the time in which a scheduler may ask for kept instances."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -146,13 +155,13 @@ class KeptInstances:
             self._timer = loop.call_later(self.keep_s, self._on_timeout)
 
     def close(self) -> None:
-        """The executor ends."""
+        """Cancel the timer: the executor ends."""
         if self._timer is not None:
             self._timer.cancel()
 
     def _on_timeout(self) -> None:
         self._timer = None
-        # Without a scheduler nobody could have asked.
+        # While there is no scheduler, nobody could have asked for the instances.
         if not self._is_joined():
             return
         for instance in self.take_all():

@@ -1,7 +1,8 @@
-"""How many instances load at a time, so that one model's loads hold up no other model's for long.
+"""Slots that bound the number of concurrent loads without letting one model hold up the others.
 
-A load runs code of others and may take any time. So models take turns, one whose loads hold all
-slots leaves one more to another, and a load that takes very long does not count any more.
+A load runs foreign code and may take any time. Therefore models take turns, another model gets one
+more slot if one model's loads hold all of them, and a load that takes very long does not count any
+more.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class LoadSlots:
     """The slots for loads of one executor; used by instances' threads."""
 
     def __init__(self, count: int, patience_s: float = _PATIENCE_S) -> None:
-        """patience_s: after which a load does not count any more."""
+        """patience_s: the time after which a load does not count any more."""
         self._count = count
         self._patience_s = patience_s
         self._lock = threading.Lock()
@@ -65,11 +66,12 @@ class LoadSlots:
         return [load for load in self._running if load.since_s > overdue_s]
 
     def _grant(self) -> None:
-        """Begin those of the waiting loads that may; called with the lock."""
+        """Begin the waiting loads that may begin; called with the lock held."""
         while self._waiting:
             counted = self._counted()
-            # Of models with as many running loads, the one that waits longest.
-            load = min(self._waiting, key=lambda each: self._running_of(each.model))
+            # The model with the fewest running loads is next; of several, the one that waits
+            # longest.
+            load = min(self._waiting, key=lambda waiting: self._running_of(waiting.model))
             if len(counted) >= self._count and not self._is_crowded_out(load, counted):
                 return
             self._waiting.remove(load)
@@ -82,5 +84,5 @@ class LoadSlots:
 
     def _is_crowded_out(self, load: _Load, counted: list[_Load]) -> bool:
         """Return whether one other model holds all slots. A single slot is a bound on memory."""
-        models = {each.model for each in counted}
+        models = {running.model for running in counted}
         return 1 < self._count == len(counted) and len(models) == 1 and load.model not in models

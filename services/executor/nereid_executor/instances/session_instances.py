@@ -1,6 +1,6 @@
 """The instances of one session with a scheduler: claimed, adopted or loaded, and given up again.
 
-Runs on the event loop; instances live in threads of their own.
+This runs on the event loop; instances have threads of their own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# In the errors of loads that may succeed once other models are unloaded.
+# Words in the errors of loads that may succeed once other models are unloaded.
 _MEMORY_WORDS: Final = ("memory", "alloc")
 
 
@@ -55,14 +55,15 @@ class ExecutorInstances:
     settings: ExecutorSettings
     context: InstanceContext
     kept: KeptInstances
-    # How many cores models' threads may use.
+    # Number of cores that models' threads may use.
     cores: int = 1
-    # Makes an instance, which loads the model and serves its stream.
+    # Constructor of an instance, which loads the model and serves its stream.
     make_instance: Callable[[InstanceSpec, InstanceContext, Tenure], Instance] = Instance
     # Completed batches of instances that have ended, by model and version.
     ended_batches: Counter[tuple[str, int]] = field(default_factory=Counter)
     claims: ModelClaims = field(default_factory=ModelClaims)
-    # None: models are loaded from where the scheduler says that they are.
+    # Directories that are prepared for loads. Without them models are loaded from where the
+    # scheduler says that they are.
     directories: ModelDirectories | None = None
     # The directories that instances were loaded from, until they have ended.
     prepared: dict[Instance, PreparedVersion] = field(default_factory=dict)
@@ -72,13 +73,13 @@ class ExecutorInstances:
         self.begun = BegunReports(self.context.recent_runs.begun_ids)
 
     def carry_out(self, decisions: Iterable[BegunReport | Grant]) -> None:
-        """Have sessions send, and begin, what was decided."""
-        for each in decisions:
-            session = cast("SessionInstances", each.session)
-            if isinstance(each, BegunReport):
-                session.send_begun(each)
+        """Have sessions send the decided reports, and begin the granted instances."""
+        for decision in decisions:
+            session = cast("SessionInstances", decision.session)
+            if isinstance(decision, BegunReport):
+                session.send_begun(decision)
             else:
-                session.on_granted(each.instance)
+                session.on_granted(decision.instance)
 
 
 @dataclass(eq=False)
@@ -87,34 +88,36 @@ class _Requested:
 
     command: pb.LoadInstance
     content: InstanceContent
-    # None: it waits, for other schedulers' to end, for its files, or for others to be unloaded.
+    # `None` while it waits for instances of other schedulers to end, for its files, or for kept
+    # instances to be unloaded.
     instance: Instance | None = None
-    # Its directory, until an instance is loaded from it.
+    # The prepared directory, until an instance is loaded from it.
     prepared: PreparedVersion | None = None
-    # A kept instance whose files have changed since, while those are loaded: if that fails, the
-    # last version that could be loaded goes on.
+    # A kept instance whose files have changed since it was loaded, while the changed ones are
+    # loaded. If that fails, this instance goes on serving.
     former: Instance | None = None
     is_wanted: bool = True
 
     @property
     def number(self) -> int:
-        """The scheduler's number for it."""
+        """Number that the scheduler has given the instance."""
         return self.command.instance
 
     def path(self, settings: ExecutorSettings) -> Path:
-        """Where its files are."""
+        """Return the directory of the model's files on this host."""
         if self.prepared is not None:
             return self.prepared.path
         return Path(settings.local_path(self.command.version_path))
 
     def release_prepared(self) -> None:
+        """Release the prepared directory, if there is one."""
         prepared, self.prepared = self.prepared, None
         if prepared is not None:
             prepared.release()
 
 
 class SessionInstances:
-    """Those that one scheduler has asked for, by its numbers."""
+    """The instances that one scheduler has asked for, by the scheduler's numbers."""
 
     def __init__(
         self,
@@ -124,7 +127,7 @@ class SessionInstances:
         send_event: Callable[[pb.ExecutorEvent], None],
         on_objects_changed: Callable[[], None],
     ) -> None:
-        """on_objects_changed: called when a model was loaded or closed."""
+        """on_objects_changed: is called when a model was loaded or closed."""
         self._shared = shared
         self._endpoint = endpoint
         self._mesh = mesh
@@ -133,17 +136,17 @@ class SessionInstances:
         self._loop = asyncio.get_running_loop()
         self._requested: dict[int, _Requested] = {}
         self._tasks: set[asyncio.Task[object]] = set()
-        # They have segments that this scheduler should release.
+        # Lenders of segments that this scheduler should release.
         self._lenders: WeakSet[OutputLender] = WeakSet()
         self.none_left = asyncio.Event()
         self.none_left.set()
 
     def __iter__(self) -> Iterator[Instance]:
-        found = [each.instance for each in self._requested.values()]
-        return iter([each for each in found if each is not None])
+        instances = [requested.instance for requested in self._requested.values()]
+        return iter([instance for instance in instances if instance is not None])
 
     def find(self, number: int) -> Instance | None:
-        """The instance with this number, if it has not ended."""
+        """Return the instance with this number, if it has not ended."""
         requested = self._requested.get(number)
         return None if requested is None else requested.instance
 
@@ -169,7 +172,7 @@ class SessionInstances:
             )
 
     def unload(self, number: int, *, keep: bool = False) -> None:
-        """Give an instance up; keep: another scheduler will ask for it."""
+        """Give an instance up; `keep` says that another scheduler will ask for it."""
         requested = self._requested.get(number)
         if requested is not None and requested.instance is not None:
             requested.instance.stop(keep=keep and self._shared.kept.keep_s > 0)
@@ -179,10 +182,10 @@ class SessionInstances:
         self._send_event(_unloaded(number))
 
     def on_granted(self, number: int) -> None:
-        """No other session has instances of this one's model."""
+        """Begin an instance, now that no other session has instances of its model."""
         requested = self._requested.get(number)
         if requested is None:
-            return  # it was unloaded meanwhile
+            return  # the instance was unloaded meanwhile
         directories = self._shared.directories
         if directories is not None and directories.needs_preparation(requested.command):
             self._run(self._prepare(directories, requested))
@@ -207,13 +210,13 @@ class SessionInstances:
     def _begin(self, requested: _Requested) -> None:
         content, kept = requested.content, self._shared.kept
         obsolete, instance = kept.take_obsolete(content), kept.take(content)
-        for each in kept.take_excess(requested.command.kept_bytes):
+        for excess in kept.take_excess(requested.command.kept_bytes):
             _log.info(
                 "unloading kept instance %s: instance %s needs its memory",
-                each.spec.name,
+                excess.spec.name,
                 requested.command.instance_name,
             )
-            obsolete.append(each)
+            obsolete.append(excess)
         if instance is None and not obsolete:
             self._load(requested)
         else:
@@ -222,13 +225,13 @@ class SessionInstances:
     # ---- the session's end
 
     def stop_all(self) -> None:
-        """Stop all after their current batches."""
+        """Stop all instances after their current batches."""
         self._forget_waiting()
         for instance in self:
             instance.stop()
 
     def abandon_all(self) -> None:
-        """The scheduler is lost: instances finish what they execute, and are kept."""
+        """Have instances finish what they execute, and keep them: the scheduler is lost."""
         shared = self._shared
         shared.begun.session_ending(self)
         shared.claims.end_waiting(self)
@@ -236,17 +239,18 @@ class SessionInstances:
         keep = shared.kept.keep_s > 0
         for instance in self:
             instance.stop(abandon=True, keep=keep)
-        for each in list(self._requested.values()):
-            # One that is loading goes on with that, and does nothing else.
-            if keep and each.instance is not None and not each.instance.loaded:
-                self._on_kept(each, each.instance)
+        for requested in list(self._requested.values()):
+            # An instance that is loading goes on loading; it executes nothing, so it counts as
+            # kept.
+            if keep and requested.instance is not None and not requested.instance.loaded:
+                self._on_kept(requested, requested.instance)
 
     def report_end(self) -> None:
-        """Most instances have finished since abandon_all(): others may adopt them now."""
+        """Let others adopt the instances, most of which have finished since abandon_all()."""
         self._shared.carry_out(self._shared.begun.session_ended(self))
 
     def expire(self) -> None:
-        """Some time after abandon_all(): do not wait for what its instances still execute."""
+        """Wait no longer for batches that still execute, some time after abandon_all()."""
         for lender in self._lenders:
             lender.discard_lent()
         self._shared.carry_out(self._shared.begun.grant(self._shared.claims.expire(self)))
@@ -286,7 +290,7 @@ class SessionInstances:
             self._load(requested)
 
     def _keep_former(self, requested: _Requested) -> None:
-        """Keep the former instance of one that nobody wants any more."""
+        """Keep the former instance of a requested one that nobody wants any more."""
         former, requested.former = requested.former, None
         if former is not None:
             self._shared.kept.add(former, requested.content)
@@ -299,7 +303,10 @@ class SessionInstances:
         self._on_objects_changed()
 
     def _adopt_former(self, requested: _Requested, error: ErrorStatus) -> bool:
-        """Whether the former instance serves: what has replaced its files cannot be loaded."""
+        """Let the former instance serve, if there is one; return whether it does.
+
+        error: the changed files cannot be loaded.
+        """
         former, requested.former = requested.former, None
         if former is None or not former.adopt(self._make_tenure(requested)):
             return False
@@ -372,7 +379,7 @@ class SessionInstances:
             if prepared is not None:
                 prepared.release()
             return
-        # Until it is known whether the instance is loaded again.
+        # The directory stays prepared until it is known whether the instance is loaded again.
         requested.prepared = prepared
         if error is None:
             self._send_event(_unloaded(requested.number))

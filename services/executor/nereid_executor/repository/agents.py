@@ -1,4 +1,4 @@
-"""The repository agents of an executor: Nereid's own and those of installed packages."""
+"""Repository agents of an executor: Nereid's own ones and those of installed packages."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Where installed packages name their agents.
+# Installed packages name their agents in this group of entry points.
 ENTRY_POINT_GROUP: Final = "nereid.repository_agents"
 
 
 def installed_agents() -> dict[str, Callable[[], RepositoryAgent]]:
-    """What makes each agent, by its name; a package's goes before Nereid's own."""
+    """Return the constructors of all agents by name; packages' agents replace Nereid's own."""
 
     def load(name: str) -> RepositoryAgent:
         agent: RepositoryAgent = packaged[name].load()()
         return agent
 
-    packaged = {each.name: each for each in entry_points(group=ENTRY_POINT_GROUP)}
+    packaged = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     own: dict[str, Callable[[], RepositoryAgent]] = {"checksum": ChecksumAgent}
     return own | {name: lambda name=name: load(name) for name in packaged}
 
 
 class AgentRun(NamedTuple):
-    """An agent that has prepared a model, and what it was given."""
+    """An agent that has prepared a model, with the arguments that it got."""
 
     name: str
     agent: RepositoryAgent
@@ -44,7 +44,7 @@ class AgentRun(NamedTuple):
 
 
 class RepositoryAgents:
-    """One executor's; may be used by several threads."""
+    """The agents of one executor; may be used by several threads."""
 
     def __init__(self, makers: Mapping[str, Callable[[], RepositoryAgent]]) -> None:
         self._makers = makers
@@ -53,18 +53,20 @@ class RepositoryAgents:
 
     @property
     def names(self) -> list[str]:
-        """Of all agents that are installed, sorted."""
+        """Sorted names of all installed agents."""
         return sorted(self._makers)
 
     def before_load(
         self, config: config_pb.ModelConfig, version: int, directory: Path
     ) -> tuple[Path, list[AgentRun]]:
-        """Run the agents that a configuration asks for, in its order; each has the directory that
-        the one before it returned. Returns the last one's, and the runs for after_unload().
+        """Run the agents of a configuration in its order; return the directory and the runs.
+
+        Each agent gets the directory that the one before it returned; the last one's is returned.
+        The runs are for after_unload().
 
         Raises:
-            NereidError: one refuses the model, fails, or is not installed; those before it have
-                been called for the end of the model.
+            NereidError: an agent refuses the model, fails, or is not installed. The agents before
+                it have been called for the end of the model.
         """
         runs: list[AgentRun] = []
         try:

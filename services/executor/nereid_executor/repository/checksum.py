@@ -1,4 +1,4 @@
-"""The repository agent `checksum`, as Triton's: refuses models whose files have another MD5.
+"""The repository agent `checksum`, as on Triton: it refuses models whose files have another MD5.
 
 Its parameters are "MD5:<path in the model's directory>" with the digest in hexadecimal digits.
 """
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 
 
 class ChecksumAgent(RepositoryAgent):
-    """Each version is checked with the files that it is loaded from: not with other versions'."""
+    """Checks the files that a version is loaded from, and not those of other versions."""
 
     def before_load(self, model: AgentModel) -> None:
+        """Compare the digests of the model's files; raise NereidError if one differs."""
         for key, expected in sorted(model.parameters.items()):
             algorithm, colon, name = key.partition(":")
             if not colon:
                 raise InvalidArgument(f"failed to parse key: {key}")
             if algorithm.lower() != "md5":
                 raise Unimplemented(f"Unsupported checksum algorithm: {algorithm}")
-            # Also because the error says what the digest is.
+            # Files outside are refused also because the error tells their digest.
             if not is_inside(name):
                 raise InvalidArgument(f"file '{name}' is not in the model's directory")
             folder = name.partition("/")[0]
@@ -40,14 +41,14 @@ class ChecksumAgent(RepositoryAgent):
 def _check(path: Path, name: str, expected: str) -> None:
     try:
         with open_regular_file(path) as file:
-            found = hashlib.file_digest(file, _md5).hexdigest()
+            digest = hashlib.file_digest(file, _md5).hexdigest()
     except OSError as error:
         raise InvalidArgument(
             f"failed to open text file for read {name}: {error.strerror}"
         ) from error
-    if found != expected:
+    if digest != expected:
         raise InvalidArgument(
-            f"Mismatched MD5 hash for file {name}, expect: {expected}, got: {found}"
+            f"Mismatched MD5 hash for file {name}, expect: {expected}, got: {digest}"
         )
 
 

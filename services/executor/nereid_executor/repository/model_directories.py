@@ -1,7 +1,7 @@
-"""Model directories that have to be made ready before a load: fetched, seen by repository agents.
+"""Model directories that have to be prepared before a load: fetched, seen by repository agents.
 
-A version is prepared once for all of its instances, and given up after the last one's end. Used on
-the event loop; what blocks runs in threads.
+A version is prepared once for all of its instances, and given up after the end of the last one.
+Used on the event loop; blocking work runs in threads.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# From a version's description to the load that follows it.
+# Time for which a described version stays prepared, for the load that follows.
 DESCRIBED_S: Final = 30.0
 _CLOSE_TIMEOUT_S: Final = 5.0
-# Most wait for a store, or for another process that fetches the same.
+# Most of the threads wait for a store, or for another process that fetches the same.
 _THREADS: Final = 8
 
 _Result = TypeVar("_Result")
@@ -45,7 +45,7 @@ _Key = tuple[str, bytes, bytes, "ModelFiles | None"]
 
 @dataclass(eq=False)
 class _Version:
-    """One that is being prepared, or is ready. users: how many need it."""
+    """A version that is being prepared, or is ready; users counts those that need it."""
 
     key: _Key
     task: asyncio.Task[Path] = field(init=False)
@@ -56,48 +56,52 @@ class _Version:
 
 
 class PreparedVersion:
-    """A version's directory, ready until release()."""
+    """The directory of a version, which is ready until release()."""
 
     def __init__(self, path: Path, release: Callable[[], None]) -> None:
         self.path = path
         self._release: Callable[[], None] | None = release
 
     def release(self) -> None:
-        """It is not needed any more; may be called again."""
+        """Give the directory up; may be called again."""
         release, self._release = self._release, None
         if release is not None:
             release()
 
 
 class ModelDirectories:
-    """One executor's."""
+    """The prepared model directories of one executor."""
 
     def __init__(
         self, local_path: Callable[[str], str], stores: ModelStores, agents: RepositoryAgents
     ) -> None:
-        """local_path: this host's name of a directory that the scheduler has named."""
+        """local_path: returns this host's path of a directory that the scheduler has named."""
         self._local_path = local_path
         self._stores = stores
         self._agents = agents
         self._pool = ThreadPoolExecutor(_THREADS, "model-files")
         self._versions: dict[_Key, _Version] = {}
-        # Those that agents are called for after their end.
+        # Versions whose agents are called for their end.
         self._ending: dict[_Key, asyncio.Task[None]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
 
     @staticmethod
     def needs_preparation(command: pb.Describe | pb.LoadInstance) -> bool:
-        """Whether a version cannot be loaded from where the scheduler says that it is."""
+        """Return whether a version cannot be loaded from where the scheduler says that it is."""
         agents, path = command.config.model_repository_agents.agents, command.version_path
         return bool(agents) or is_store_url(path) or _is_override(path)
 
     async def prepare(self, command: pb.Describe | pb.LoadInstance) -> PreparedVersion:
-        """Raises NereidError: the files cannot be fetched, or an agent refuses them."""
+        """Prepare a version for a command, or wait until somebody else has prepared it.
+
+        Raises:
+            NereidError: the files cannot be fetched, or an agent refuses them.
+        """
         config, path = command.config, command.version_path
         agents = config.model_repository_agents.SerializeToString(deterministic=True)
         files = None
         if not is_store_url(path):
-            # A file that changes must be seen by the agents again.
+            # Agents must see a file again that has changed.
             files = await self._run(lambda: read_model_files(Path(self._local_path(path))))
         key = (path, command.files_digest, agents + config.name.encode(), files)
         version = self._versions.get(key)
@@ -113,7 +117,7 @@ class ModelDirectories:
         return PreparedVersion(ready, lambda: self._release(version))
 
     def release_soon(self, prepared: PreparedVersion) -> None:
-        """Release it after a while, in which it may be prepared for a load."""
+        """Release a version after a while, in which it may be prepared for a load."""
 
         def release() -> None:
             self._timers.discard(timer)
@@ -123,7 +127,7 @@ class ModelDirectories:
         self._timers.add(timer)
 
     async def close(self) -> None:
-        """Give up all that is being fetched; agents have some time for the end of their models."""
+        """Give up all fetches; wait a limited time for the agents' calls at the models' end."""
         for timer in self._timers:
             timer.cancel()
         for version in [*self._versions.values()]:
@@ -160,7 +164,7 @@ class ModelDirectories:
         else:
             directory = Path(self._local_path(path)).parent
             if _is_override(path):
-                # Where it is gone, the load says so.
+                # If the directory is gone, the load reports that.
                 with suppress(OSError):
                     version.lease = TemporaryDirectory(directory)
         directory, version.runs = self._agents.before_load(config, int(number), directory)
@@ -189,5 +193,5 @@ class ModelDirectories:
 
 
 def _is_override(path: str) -> bool:
-    """Whether a version is in a directory that its load request's files were written to."""
+    """Return whether a version's directory was written from the files of its load request."""
     return is_temporary(Path(path).parent, OVERRIDE)

@@ -1,6 +1,6 @@
-"""One scheduler's address: session after session with whoever listens there.
+"""Sessions with the schedulers that listen at one address, one after another.
 
-Runs on the event loop; what happens during a session is session.py's business.
+This runs on the event loop; session.py has what happens during a session.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Pauses that grow slowly: the longer a scheduler takes to start, the longer one may be, and the
-# delay after it listens is always a small part of its start-up time.
+# Pauses grow slowly, with the time that a scheduler takes to start: the delay after it listens is
+# always a small part of its start-up time.
 _PAUSES: Final = BackoffOptions(first_s=0.01, factor=1.2)
-# Services start in any order: a scheduler that is missing for longer is worth a warning.
+# Services start in any order, so only a scheduler that is missing for longer is worth a warning.
 _WARN_AFTER_S: Final = 3.0
 
 
@@ -47,22 +47,22 @@ class SchedulerSessions:
 
     @property
     def joined(self) -> bool:
-        """Whether a scheduler has accepted this executor."""
+        """State of the current session: a scheduler has accepted this executor."""
         session = self.session
         return session is not None and session.accepted and not session.ended.is_set()
 
     @property
     def is_commanded(self) -> bool:
-        """Whether that scheduler has sent a command."""
+        """State of the current session: the scheduler has sent a command."""
         session = self.session
         return self.joined and session is not None and session.is_commanded
 
     async def run(self, leaving: asyncio.Event, is_wanted: Callable[[], bool]) -> None:
-        """Until leaving is set, or no session is open and none is wanted any more."""
+        """Run sessions until `leaving` is set, or none is open and none is wanted any more."""
         loop, times = asyncio.get_running_loop(), self._context.instances.context.times
         backoff = Backoff(replace(_PAUSES, largest_s=times.join_pause_s))
         alone_since = loop.time()
-        # Level and reason of the last log line about a failed attempt: each is logged once.
+        # Level and reason of the last log line about a failed attempt, which is logged only once.
         logged = logging.NOTSET, ""
         while not leaving.is_set() and is_wanted():
             session = SchedulerSession(self._context, self._channel, self._endpoint)
@@ -76,7 +76,7 @@ class SchedulerSessions:
                 end = asyncio.ensure_future(session.give_up_instances())
                 self._ends.add(end)
                 end.add_done_callback(self._ends.discard)
-                # The next hello names what they have run.
+                # The next hello names the requests that the instances have run.
                 await asyncio.wait((end,), timeout=times.executor_report_s)
                 backoff.succeeded()
                 alone_since = loop.time()
@@ -90,7 +90,7 @@ class SchedulerSessions:
             await wait_for_any(leaving, timeout_s=backoff.next_delay_s())
 
     async def leave(self, timeout_s: float) -> bool:
-        """End the session, if there is one; False: instances still run."""
+        """End the session, if there is one; return False if instances still run."""
         return self.session is None or await self.session.leave(timeout_s)
 
     async def close(self) -> None:
@@ -98,12 +98,12 @@ class SchedulerSessions:
         await self._channel.close()
 
     async def _report_usage(self, session: SchedulerSession) -> None:
-        """Send how busy this machine is at intervals; read in a thread, since NVML may block."""
+        """Report this machine's usage at intervals; read it in a thread, since NVML may block."""
         interval_s = self._context.settings.metrics_interval_ms / 1000
         if not interval_s:
             return
         devices = self._context.hello.devices
-        reader = UsageReader([each.uuid for each in devices if each.kind == pb.Device.GPU])
+        reader = UsageReader([device.uuid for device in devices if device.kind == pb.Device.GPU])
         while not session.ended.is_set():
             try:
                 session.report_usage(await asyncio.to_thread(reader.read))

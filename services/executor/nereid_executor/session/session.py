@@ -1,8 +1,8 @@
 """One session with the scheduler: the Join stream, and the instances that the scheduler requested.
 
-Runs on the event loop and never blocks it: instances live in threads of their own. When the stream
-ends, the session is over; its instances finish what they execute, and are kept for the next
-session, with this scheduler or another.
+This runs on the event loop and never blocks it: instances have threads of their own. The session
+ends with the stream; its instances finish what they execute, and are kept for the next session,
+with this scheduler or another one.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Batches that were on their way when the scheduler learned that this executor leaves still arrive.
+# Time for batches to arrive that were sent before the scheduler knew that this executor leaves.
 _LEAVING_GRACE_S: Final = 0.2
-# A collection stops all threads for tens of milliseconds, and many models may load at a time, or
-# one after the other for as long as the mesh runs.
+# Delay and shortest interval of garbage collections, which stop all threads for tens of
+# milliseconds: many models may load at a time, or one after the other for as long as the mesh runs.
 _FREEZE_PAUSE_S: Final = 0.5
 _FREEZE_INTERVAL_S: Final = 10.0
-# Models may change their metrics with each request.
+# Pause between reports of metrics, which models may change with each request.
 _METRICS_PAUSE_S: Final = 0.1
 
 
 def freeze_objects() -> None:
-    """Exempt what loads left behind from garbage collections, which would walk all of it."""
+    """Exempt objects of loaded models from garbage collections, which would visit all of them."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
@@ -58,36 +58,37 @@ def freeze_objects() -> None:
 
 @dataclass(frozen=True)
 class SessionContext:
-    """What outlives a session."""
+    """Objects that outlive a session."""
 
     settings: ExecutorSettings
     hello: pb.Hello
     description_runs: DescriptionRuns
     descriptions: Descriptions
     instances: ExecutorInstances
-    # Has the executor leave all schedulers.
+    # Function that has the executor leave all schedulers.
     drain: Callable[[], None]
-    # Of all sessions, where there are several schedulers.
+    # Client of all sessions, if there are several schedulers.
     mesh: Mesh | None = None
-    # Called now and then after models were loaded or closed.
+    # Function that is called now and then after models were loaded or closed.
     freeze: Callable[[], None] = freeze_objects
 
 
 class SchedulerSession:
-    """From Hello to the stream's end; used on the event loop alone."""
+    """One session, from Hello to the end of the stream; used on the event loop alone."""
 
     def __init__(
         self, context: SessionContext, channel: Channel, endpoint: SchedulerEndpoint
     ) -> None:
-        """Channel and endpoint: to the same scheduler."""
+        """channel, endpoint: lead to the same scheduler."""
         self._context = context
         self._loop = asyncio.get_running_loop()
-        # The stream has ended, and why.
+        # Set when the stream has ended, for this reason.
         self.ended = asyncio.Event()
         self.end_reason = ""
         # The scheduler has accepted this executor.
         self.accepted = False
-        # It has sent a command: it knows its models, and asks for what it wants of those kept.
+        # The scheduler has sent a command: it knows its models, and asks for the kept instances
+        # that it wants.
         self.is_commanded = False
         self._stream: StreamHandle = channel.stream(
             JOIN_PATH,
@@ -97,7 +98,6 @@ class SchedulerSession:
             on_open=self._on_accepted,
             on_writable=self._on_writable,
         )
-        # None: no timeline is recorded.
         self._timeline_replies: TimelineReplies | None = None
         timeline = context.instances.context.timeline
         if timeline is not None:
@@ -118,7 +118,7 @@ class SchedulerSession:
         )
         settings = context.settings
         memory = settings.shm_limit_bytes, settings.shm_idle_secs
-        # Where there are several schedulers, a model's requests outlive the session.
+        # With several schedulers the session has no client of its own: models' requests outlive it.
         self._own_mesh: Mesh | None = None
         mesh = context.mesh
         if mesh is None:
@@ -144,17 +144,17 @@ class SchedulerSession:
         return self._shared.context.recent_runs
 
     def report_usage(self, usage: pb.DeviceUsage) -> None:
-        """Send the scheduler how busy the devices are."""
+        """Send the usage of the devices to the scheduler."""
         self._send_event(pb.ExecutorEvent(usage=usage))
 
     async def leave(self, timeout_s: float) -> bool:
-        """Notify the scheduler, complete current batches, end; False: instances still run."""
+        """Notify the scheduler, complete batches, end; return False if instances still run."""
         deadline = self._loop.time() + timeout_s
         self._send_event(pb.ExecutorEvent(leaving=pb.Leaving()))
         instances = self.instances
         if any(instances):
             await wait_for_any(self.ended, timeout_s=_LEAVING_GRACE_S)
-        if any(each.has_states for each in instances):
+        if any(instance.has_states for instance in instances):
             await self._hand_over_states(timeout_s)
         instances.stop_all()
         left_s = max(0.0, deadline - self._loop.time())
@@ -166,7 +166,7 @@ class SchedulerSession:
         return finished
 
     async def _hand_over_states(self, timeout_s: float) -> None:
-        """Stop instances; those with sequences' states when the scheduler has moved these."""
+        """Stop instances without states; wait until the scheduler has moved the others' states."""
         keepers = []
         for instance in self.instances:
             if instance.has_states:
@@ -174,12 +174,13 @@ class SchedulerSession:
             else:
                 instance.stop()
         if not await wait_for_any(self.ended, self.instances.none_left, timeout_s=timeout_s):
-            names = ", ".join(each.spec.name for each in keepers)
+            names = ", ".join(instance.spec.name for instance in keepers)
             _log.warning("the states of sequences were not all moved in time: instances=%s", names)
 
     async def give_up_instances(self) -> None:
-        """After the end: its instances finish what they execute, and are kept. What takes long
-        holds up nobody.
+        """Have instances finish what they execute, after the session's end; keep them.
+
+        Other sessions do not wait for batches that take long.
         """
         instances = self.instances
         instances.abandon_all()
@@ -217,9 +218,9 @@ class SchedulerSession:
         if not self.is_commanded:
             # A scheduler of an older release accepts by its first command.
             self.accepted = self.is_commanded = True
-            # The scheduler knows its models, and asks for what it wants of those kept.
+            # The scheduler knows its models by now, and asks for the kept instances that it wants.
             self._shared.kept.restart_timer()
-            # Kept models have some that will not change.
+            # Kept models have metrics that may not change again.
             self._metrics.schedule()
         try:
             command = pb.ExecutorCommand.FromString(message)
@@ -275,7 +276,7 @@ class SchedulerSession:
             self._send_event(pb.ExecutorEvent(withdrawn=withdrawn))
 
     def _on_report_begun(self, query: pb.ReportBegun) -> None:
-        """The scheduler asks what was begun for another one."""
+        """Report the requests that were begun for another scheduler, which is lost."""
         begun = self._shared.begun
         self._shared.carry_out(begun.session_asks(self.instances, query.query, query.scheduler))
 
@@ -299,7 +300,7 @@ class SchedulerSession:
 
 
 async def wait_for_any(*events: asyncio.Event, timeout_s: float | None = None) -> bool:
-    """Until one of them is set; False: none was in time."""
+    """Wait until one of the events is set; return False if none was in time."""
     waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
         done, _ = await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

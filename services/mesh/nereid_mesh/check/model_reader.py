@@ -6,8 +6,9 @@ It loads no model onto a device, and runs no model's code unless that is asked f
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from nereid.backends import backend_capabilities_of
 from nereid.core.errors import NereidError, Unavailable, error_from_code
 from nereid.core.tensors.classification import read_labels
 from nereid.core.wire.codecs import read_error, write_error
@@ -17,12 +18,12 @@ from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.sequence_states import state_specs
 from nereid_executor.batch.warmup import read_samples
 from nereid_executor.instances.description_runs import DescriptionLimits
-from nereid_executor.instances.descriptions import RunsModelCode, describe_model
+from nereid_executor.instances.descriptions import describe_model
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from nereid.backends import ModelDescription
+    from nereid.backends import ModelCodeBackend, ModelDescription
     from nereid.pb import model_config_pb2
     from nereid_executor.backends.registry import BackendRegistry
 
@@ -120,5 +121,7 @@ class ModelReader:
         if self._run_code:
             return ""
         backend = self._backends.load_backend(config.backend)
-        runs = isinstance(backend, RunsModelCode) and backend.describe_runs_code(config, path)
+        if not backend_capabilities_of(backend).runs_model_code:
+            return ""
+        runs = cast("ModelCodeBackend", backend).describe_runs_code(config, path)
         return NOT_RUN if runs else ""

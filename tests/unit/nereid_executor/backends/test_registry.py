@@ -74,6 +74,22 @@ def test_an_installed_backend_replaces_nereids(install: Install) -> None:
     assert type(backends.load_backend("identity")).__module__ == "their_identity"
 
 
+def test_any_package_replaces_a_backend_of_nereids_own_distribution(install: Install) -> None:
+    backends = BackendRegistry()
+    install("their_package", "", "theirs = their_package")
+    install("nereid-mesh", "", "theirs = nereid_backend")
+    assert backends.load_backend("theirs").__name__ == "their_package"  # type: ignore[attr-defined]
+
+
+def test_a_packaged_backend_without_its_runtime_is_not_offered(install: Install) -> None:
+    backends = BackendRegistry()
+    runtimes = "[nereid.backend_runtimes]\nwith_runtime = numpy\nwithout_runtime = no_such_runtime"
+    points = f"with_runtime = their_package\nwithout_runtime = their_package\n{runtimes}"
+    install("their_package", "", points)
+    assert "with_runtime" in backends.available_backends()
+    assert "without_runtime" not in backends.available_backends()
+
+
 def test_a_folder_with_a_model_file_is_a_backend(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from nereid.backends import TensorParts
+from nereid.backends import Capabilities, TensorParts
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, ProtocolError, Unavailable
 from nereid.core.tensors.tensors import Array
 from nereid.pb import model_config_pb2
@@ -28,7 +28,7 @@ from tests.support.peers.spans import RecordedSpans
 class PipelinedDoubler(Doubler):
     """y = 2 x, two batches at a time; a batch is complete once `ready` counts it."""
 
-    pipeline_depth = 2
+    capabilities = Capabilities(pipeline_depth=2)
 
     def __init__(self) -> None:
         super().__init__()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
+from nereid.backends import Capabilities
 from nereid.core.errors import Internal
 from nereid.core.tensors.classification import Classification
 from nereid.core.tensors.tensors import Array
@@ -36,7 +37,7 @@ from tests.support.models.onnx_models import (
 class WatchedDoubler(Doubler):
     """Counts its executions with arrays that it has had before."""
 
-    leaves_arrays = True
+    capabilities = Capabilities(leaves_arrays=True)
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +54,7 @@ class WatchedDoubler(Doubler):
 
 
 class KeepingDoubler(WatchedDoubler):
-    leaves_arrays = False
+    capabilities = Capabilities()
 
 
 @pytest.fixture

@@ -47,7 +47,6 @@ parameters { key: "padding" value { string_value: "x[0]=-7 w[0] -> y[1]: 2 4" } 
 class Seen:
     """A model that is a function, and remembers what it was given."""
 
-    bytes_as_text = False
     description = EMPTY_DESCRIPTION
 
     def __init__(self, function: Callable[[dict[str, Array]], dict[str, Array]]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nereid.backends import BatchUpdate, ModelLostError, Response
+from nereid.backends import BatchUpdate, InstanceSpec, ModelLostError, Response
 from nereid.core.errors import ProtocolError, Unavailable
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError, Status
@@ -18,6 +18,7 @@ from nereid_executor.batch.request_runner import RequestRunner
 from nereid_executor.batch.warmup import WarmupBatch
 from nereid_executor.core.shared_tensors import OutputLender, SharedTensors
 from tests.support.executor.scripted_model import (
+    DECOUPLED_SPEC,
     SPEC,
     Model,
     Stream,
@@ -36,9 +37,6 @@ def model(request: pytest.FixtureRequest) -> Iterator[Model]:
     model = Model(**getattr(request, "param", {}))
     yield model
     model.close()
-
-
-decoupled = pytest.mark.parametrize("model", [{"decoupled": True}], indirect=True)
 
 
 # ---- models with one response to each request
@@ -71,9 +69,9 @@ def test_a_batch_of_malformed_requests_is_responded_to_at_once(model: Model) -> 
     assert not runner.received.busy
 
 
-@pytest.mark.parametrize("model", [{}, {"decoupled": True}], indirect=True)
-def test_a_batch_that_the_model_cannot_begin(model: Model) -> None:
-    runner = RequestRunner(SPEC, model)
+@pytest.mark.parametrize("spec", [SPEC, DECOUPLED_SPEC])
+def test_a_batch_that_the_model_cannot_begin(model: Model, spec: InstanceSpec) -> None:
+    runner = RequestRunner(spec, model)
     model.refusal = Unavailable("too much")
     frames = begin(runner, batch(member(), pb.BatchMember(head=b"\xff"), member()))
     responses = [each for frame in frames for each in responses_of(frame)]
@@ -122,9 +120,8 @@ def test_after_a_large_output_requests_get_buffers(model: Model) -> None:
 # ---- decoupled ones
 
 
-@decoupled
 def test_responses_are_sent_as_they_come(model: Model) -> None:
-    runner = RequestRunner(SPEC, model)
+    runner = RequestRunner(DECOUPLED_SPEC, model)
     begin(runner, batch(member(), member()))
     frames = collect(
         runner,
@@ -158,9 +155,8 @@ def test_responses_are_sent_as_they_come(model: Model) -> None:
     assert not runner.received.busy
 
 
-@decoupled
 def test_controls_reach_their_member(model: Model) -> None:
-    runner = RequestRunner(SPEC, model)
+    runner = RequestRunner(DECOUPLED_SPEC, model)
     message = batch(pb.BatchMember(head=b"\xff"), member())
     begin(runner, message)
     controls = pb.Batch()

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from nereid.backends import Capabilities
 from nereid.core.tensors.tensors import Array
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.batch_runner import BatchRunner
@@ -15,7 +16,7 @@ from tests.support.executor.scripted_model import SPEC
 
 
 class LeavingSum(ArraySum):
-    leaves_arrays = True
+    capabilities = Capabilities(leaves_arrays=True)
 
     def __init__(self) -> None:
         self.given: list[Array] = []

@@ -16,16 +16,6 @@ from nereid_executor.core.load_memory import (
 FILES = ModelFiles(frozenset({("a", 70, b"x"), ("b", 7, b"y")}), frozenset())
 
 
-class Model:
-    """One whose memory is measured."""
-
-
-class ModelElsewhere:
-    """One in another process."""
-
-    memory_bytes = 12
-
-
 class Memory:
     """What is in use."""
 
@@ -41,12 +31,12 @@ def test_a_load_takes_by_how_much_the_process_grows() -> None:
     memory = Memory()
     with memory.meter().measuring(None) as growth:
         memory.cpu += 90
-        assert growth.sizes(Model(), FILES) == {"cpu": 90}
+        assert growth.sizes(None, FILES) == {"cpu": 90}
         # Into memory that another model has left, or something else was freed meanwhile.
         memory.cpu -= 150
-        assert growth.sizes(Model(), FILES) == {"cpu": 77}
-        assert growth.sizes(Model(), None) == {"cpu": 0}
-        assert growth.sizes(ModelElsewhere(), FILES) == {"cpu": 12}
+        assert growth.sizes(None, FILES) == {"cpu": 77}
+        assert growth.sizes(None, None) == {"cpu": 0}
+        assert growth.sizes(12, FILES) == {"cpu": 12}
 
 
 def test_a_gpus_memory() -> None:
@@ -55,10 +45,10 @@ def test_a_gpus_memory() -> None:
     with meter.measuring(0) as growth:
         memory.cpu += 1
         memory.gpus[0] = 1400
-        assert growth.sizes(Model(), FILES) == {"cpu": 1, "gpu 0": 400}
+        assert growth.sizes(None, FILES) == {"cpu": 1, "gpu 0": 400}
     memory.gpus[0] = None
     with meter.measuring(0) as growth:
-        assert growth.sizes(Model(), FILES) == {"cpu": 0, "gpu 0": 77}
+        assert growth.sizes(None, FILES) == {"cpu": 0, "gpu 0": 77}
 
 
 def test_of_loads_at_a_time_files_say_the_size() -> None:
@@ -67,13 +57,13 @@ def test_of_loads_at_a_time_files_say_the_size() -> None:
     with meter.measuring(None) as one:
         with meter.measuring(0) as other:
             memory.cpu += 30
-            assert other.sizes(Model(), FILES) == {"gpu 0": 77}
-            assert other.sizes(ModelElsewhere(), FILES) == {"gpu 0": 77, "cpu": 12}
-            assert other.sizes(Model(), None) == {"gpu 0": 0}
-        assert one.sizes(Model(), FILES) == {"cpu": 77}
+            assert other.sizes(None, FILES) == {"gpu 0": 77}
+            assert other.sizes(12, FILES) == {"gpu 0": 77, "cpu": 12}
+            assert other.sizes(None, None) == {"gpu 0": 0}
+        assert one.sizes(None, FILES) == {"cpu": 77}
     with meter.measuring(None) as alone:
         memory.cpu += 80
-        assert alone.sizes(Model(), FILES) == {"cpu": 80}
+        assert alone.sizes(None, FILES) == {"cpu": 80}
 
 
 def test_what_is_loaded_again_is_measured_twice_and_the_least_counts() -> None:
@@ -84,7 +74,7 @@ def test_what_is_loaded_again_is_measured_twice_and_the_least_counts() -> None:
         with meter.measuring(0, load) as growth:
             memory.cpu += growth_bytes
             memory.gpus[0] = 900 + memory.cpu
-            return growth.sizes(Model(), FILES)
+            return growth.sizes(None, FILES)
 
     # The first load of a process takes what its runtime needs once.
     assert load(500) == {"cpu": 500, "gpu 0": 500}
@@ -99,18 +89,18 @@ def test_a_load_that_was_not_measured_is_measured_again() -> None:
     memory = Memory()
     meter = memory.meter()
     with meter.measuring(None), meter.measuring(None, "m") as growth:
-        assert growth.sizes(Model(), FILES) == {"cpu": 77}
+        assert growth.sizes(None, FILES) == {"cpu": 77}
     with meter.measuring(None, "m"):
         # It fails before anybody asks.
         memory.cpu += 1000
     for _ in range(2):
         with meter.measuring(None, "m") as growth:
             memory.cpu += 100
-            assert growth.sizes(Model(), FILES) == {"cpu": 100}
+            assert growth.sizes(None, FILES) == {"cpu": 100}
     with meter.measuring(None, "m") as growth:
-        assert growth.sizes(Model(), FILES) == {"cpu": 100}
+        assert growth.sizes(None, FILES) == {"cpu": 100}
         # What is in other processes is asked for each time.
-        assert growth.sizes(ModelElsewhere(), FILES) == {"cpu": 12}
+        assert growth.sizes(12, FILES) == {"cpu": 12}
 
 
 def test_processes() -> None:

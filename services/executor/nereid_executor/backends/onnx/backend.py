@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnxruntime as ort
 
-from nereid.backends import InstanceSpec, ModelDescription, TensorDescription
+from nereid.backends import Capabilities, InstanceSpec, ModelDescription, TensorDescription
+from nereid.backends.model_file import find_model_file, require_file
+from nereid.backends.parameters import parameters_of
 from nereid.core.errors import Internal, InvalidArgument, Unimplemented
 from nereid.core.tensors.datatypes import BYTES
 from nereid.model_config import check_model_file, check_session_costs
-from nereid_executor.backends.model_file import find_model_file, require_file
 from nereid_executor.backends.onnx.device_settings import device_io_settings
 from nereid_executor.backends.onnx.errors import (
     ORT_ERRORS,
@@ -39,21 +41,20 @@ from nereid_executor.backends.onnx.session_options import (
     run_options,
     session_options,
 )
-from nereid_executor.backends.parameters import parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from nereid.backends.device_io.device_model import DeviceModel
     from nereid.core.tensors.tensors import Array
     from nereid.pb import model_config_pb2
-    from nereid_executor.backends.device_io.device_model import DeviceModel
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_FILENAME: Final = "model.onnx"
 
-# A parameter of the model: "a; b, c".
+# Name of a parameter of models, with a value such as "a; b, c".
 _OUTPUT_SETS: Final = "output_sets"
 _NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 _WEIGHTS_FOLDER: Final = "session.model_external_initializers_file_folder_path"
@@ -78,12 +79,12 @@ _ONNX_BFLOAT16: Final = 16
 
 
 def uses_gpus() -> bool:
-    """Whether the installed ONNX Runtime has CUDA."""
+    """Return whether the installed ONNX Runtime has CUDA."""
     return CUDA in ort.get_available_providers()
 
 
 def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
-    """The graph's inputs and outputs. Not optimised, since the session is thrown away."""
+    """Return the graph's inputs and outputs, from a session that is not optimised."""
     path = _model_file(config, version_path)
     options = bare_options()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -94,7 +95,7 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelD
 
 
 def load(spec: InstanceSpec) -> OnnxModel | OutputSetsModel | DeviceModel:
-    """A new session on the instance's device."""
+    """Return a model with a new session on the instance's device."""
     config = spec.config
     path = _model_file(config, spec.version_path)
     options = session_options(config, spec.settings, spec.threads)
@@ -117,7 +118,7 @@ def load(spec: InstanceSpec) -> OnnxModel | OutputSetsModel | DeviceModel:
     if spec.gpu is not None:
         device_io = device_io_settings(config)
         if device_io is not None:
-            # Not for executors without GPUs, nor for models that do not ask for it.
+            # Executors without GPUs, and models that do not ask for it, need not import this.
             from nereid_executor.backends.onnx import device_model  # noqa: PLC0415
 
             return device_model.load(config, spec.gpu, chosen, device_io, make_session)
@@ -141,7 +142,7 @@ def load(spec: InstanceSpec) -> OnnxModel | OutputSetsModel | DeviceModel:
 
 
 def _configured_outputs(config: model_config_pb2.ModelConfig) -> frozenset[str]:
-    """The outputs that can be asked for; none: all."""
+    """Return the outputs that can be requested; an empty set stands for all."""
     if not config.output:
         return frozenset()
     states = (state.output_name for state in config.sequence_batching.state)
@@ -151,10 +152,10 @@ def _configured_outputs(config: model_config_pb2.ModelConfig) -> frozenset[str]:
 def _output_sets(
     config: model_config_pb2.ModelConfig, description: ModelDescription
 ) -> list[frozenset[str]]:
-    """The sets of outputs that get a session of their own, smallest first.
+    """Return the sets of outputs that get a session of their own, smallest first.
 
     Raises:
-        InvalidArgument: one is no output.
+        InvalidArgument: a set names something that is no output.
     """
     text = parameters_of(config).get(_OUTPUT_SETS, "")
     known = {tensor.name for tensor in description.outputs}
@@ -188,7 +189,11 @@ def _session(  # noqa: PLR0913 (as _pruned_session)
     *,
     settings: Mapping[str, str] = _NO_SETTINGS,
 ) -> ort.InferenceSession:
-    """outputs: all that will be asked for; none: any. settings: the backend's."""
+    """Return a session, if possible without the parts of the graph that no output needs.
+
+    outputs: all that will be requested; an empty set stands for any. settings: those of the
+    backend.
+    """
     if outputs:
         pruned = _pruned_session(config, path, options, chosen, outputs, settings=settings)
         if pruned is not None:
@@ -206,8 +211,9 @@ def _pruned_session(  # noqa: PLR0913 (one call of ONNX Runtime's)
     *,
     settings: Mapping[str, str],
 ) -> ort.InferenceSession | None:
-    """A session without what other outputs need; None: there is no such thing, or ONNX Runtime
-    does not load it.
+    """Return a session without the parts of the graph that only other outputs need.
+
+    Returns `None` if there are no such parts, or if ONNX Runtime does not load the rest.
     """
     pruned = prune_outputs(path, outputs)
     if pruned is None:
@@ -223,7 +229,7 @@ def _pruned_session(  # noqa: PLR0913 (one call of ONNX Runtime's)
         )
         return None
     finally:
-        # It would count for models that are loaded from their file as well.
+        # The entry must not apply to models that are loaded from their file.
         options.add_session_config_entry(_WEIGHTS_FOLDER, "")
 
 
@@ -237,7 +243,7 @@ def _open(
     kept = kept_graph(settings, path, model, options, chosen)
     if kept is not None:
         return open_session(kept, model, options)
-    # With the fallback a failing provider is replaced by the CPU, with a line on stdout.
+    # With the fallback ONNX Runtime replaces a failing provider by the CPU, with a line on stdout.
     return ort.InferenceSession(model, options, providers=list(chosen), enable_fallback=False)
 
 
@@ -248,7 +254,7 @@ def _describe(
     inputs = [*session.get_inputs(), *optional]
     unranked: frozenset[str] = frozenset()
     if any(not node.shape for node in (*inputs, *session.get_outputs())):
-        # ONNX Runtime shows scalars and tensors of unknown rank alike.
+        # ONNX Runtime shows scalars like tensors of unknown rank.
         unranked = unranked_tensors(path)
     configured = {tensor.name for tensor in config.output}
     optional_names = {node.name for node in optional}
@@ -281,10 +287,7 @@ def _describe_tensor(
 
 
 class OnnxModel:
-    """A session and how to run it; used by its instance's thread alone."""
-
-    bytes_as_text = True
-    leaves_arrays = True
+    """A session and the way to run it; used by its instance's thread alone."""
 
     def __init__(
         self,
@@ -296,9 +299,13 @@ class OnnxModel:
         escapes_bytes: bool = False,
     ) -> None:
         self.description = description
-        self.escapes_bytes = escapes_bytes
-        # CUDA's provider keeps memory and streams for each thread that runs it.
-        self.any_thread = not on_gpu
+        self.capabilities = Capabilities(
+            bytes_as_text=True,
+            escapes_bytes=escapes_bytes,
+            # CUDA's provider keeps memory and streams for each thread that runs it.
+            any_thread=not on_gpu,
+            leaves_arrays=True,
+        )
         self._name = config.name
         self._session = session
         self._options = run_options(config)
@@ -307,31 +314,33 @@ class OnnxModel:
         has_text = any(one.datatype == BYTES for one in tensors)
         if has_text and self._bf16:
             raise Unimplemented(f"unable to load model '{self._name}', it has both BF16 and BYTES")
-        # IO binding has no strings; there a plain run copies to and from the GPU.
+        # IO binding has no strings; with strings a plain run copies to and from the GPU.
         self._uses_binding = (on_gpu and not has_text) or bool(self._bf16)
-        # The session's own methods check names again, which costs 2 us.
+        # The public methods of the session check names again, which costs 2 us.
         self._run = getattr(session, "_sess", session).run
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        """Return the named outputs, in this order; raise NereidError if the model fails."""
         try:
             if self._uses_binding:
                 return self._execute_bound(inputs, outputs)
             try:
                 arrays: list[Array] = self._run(outputs, inputs, self._options)
             except UnicodeEncodeError:
-                # Some element is no UTF-8.
+                # Some element is not UTF-8.
                 escaped = {name: escape_strings(array) for name, array in inputs.items()}
-                found = self._run(outputs, escaped, self._options)
-                arrays = [unescape_strings(array) for array in found]
+                results = self._run(outputs, escaped, self._options)
+                arrays = [unescape_strings(array) for array in results]
         except ORT_ERRORS as error:
             raise Internal(error_text(error)) from error
         return arrays
 
     def close(self) -> None:
+        """Free the session."""
         del self._run, self._session
 
     def _execute_bound(self, inputs: dict[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """With IO binding: inputs are copied to the device first, outputs back at the end."""
+        """Execute with IO binding: copy inputs to the device first, and outputs back at the end."""
         binding = self._session.io_binding()
         values = []
         for name, array in inputs.items():
@@ -340,7 +349,7 @@ class OnnxModel:
             else:
                 value = ort.OrtValue.ortvalue_from_numpy(array)
             binding.bind_ortvalue_input(name, value)
-            # Keeps the value alive, which itself refers to the array's memory.
+            # This keeps the value alive, which itself refers to the array's memory.
             values.append(value)
         for name in outputs:
             binding.bind_output(name, "cpu")
@@ -348,7 +357,7 @@ class OnnxModel:
         self._session.run_with_iobinding(binding, self._options)
         binding.synchronize_outputs()
         arrays = [_to_array(value) for value in binding.get_outputs()]
-        # An output that is an input has its memory, which is the caller's and ends with the input.
+        # An output that is an input has the input's memory, which is valid only until the return.
         return [
             array.copy()
             if any(np.may_share_memory(array, given) for given in inputs.values())
@@ -358,26 +367,27 @@ class OnnxModel:
 
 
 class OutputSetsModel:
-    """Sessions with fewer outputs beside the whole one; each batch runs on the smallest that has
-    the outputs that it asks for. What they assume, pruned_graph says.
+    """Sessions with fewer outputs beside the one with all outputs.
+
+    Each batch runs on the smallest session that has the outputs it requests. pruned_graph has the
+    assumptions.
     """
 
-    bytes_as_text = True
-    leaves_arrays = True
-
     def __init__(self, whole: OnnxModel, smaller: Mapping[frozenset[str], OnnxModel]) -> None:
-        """smaller: by their outputs, smallest first."""
+        """smaller: models by the sets of their outputs, smallest first."""
         self.description = whole.description
-        self.escapes_bytes = whole.escapes_bytes
+        self.capabilities = replace(whole.capabilities, any_thread=False)
         self._whole = whole
         self._smaller = smaller
         self._chosen: dict[tuple[str, ...], OnnxModel] = {}
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        """Return the named outputs, in this order; raise NereidError if the model fails."""
         model = self._chosen.get(tuple(outputs)) or self._choose(outputs)
         return model.execute(inputs, outputs)
 
     def close(self) -> None:
+        """Free all sessions."""
         self._chosen.clear()
         for model in (self._whole, *self._smaller.values()):
             model.close()
@@ -394,5 +404,5 @@ def _to_array(value: ort.OrtValue) -> Array:
         return array
     shape = tuple(value.shape())
     size_bytes = 2 * int(np.prod(shape))
-    # Copied: the memory belongs to the value.
+    # The bytes are copied because the memory belongs to the value.
     return np.frombuffer(ctypes.string_at(value.data_ptr(), size_bytes), np.uint16).reshape(shape)

@@ -1,6 +1,7 @@
 """ONNX models whose batches go through device_io.
 
-Not tried on a GPU yet: `python -m benchmarks.gpu` does that, on a machine that has one.
+This has not been tried on a GPU yet; `python -m benchmarks.gpu` does that, on a machine that has
+one.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ import logging
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.backends.device_io.captured_graphs import capture_graphs
+from nereid.backends.device_io.cuda_device import open_gpu
+from nereid.backends.device_io.device_model import DeviceModel, make_streams
+from nereid.backends.device_io.graph_specs import graph_specs
+from nereid.backends.device_io.pipeline import Pipeline
 from nereid.core.errors import NereidError
-from nereid_executor.backends.device_io.captured_graphs import capture_graphs
-from nereid_executor.backends.device_io.cuda_device import open_gpu
-from nereid_executor.backends.device_io.device_model import DeviceModel, make_streams
-from nereid_executor.backends.device_io.graph_specs import graph_specs
-from nereid_executor.backends.device_io.pipeline import Pipeline
 from nereid_executor.backends.onnx.device_session import OrtDeviceSession
 from nereid_executor.backends.onnx.session_options import CUDA, TENSORRT
 
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
     from nereid.backends import ModelDescription
+    from nereid.backends.device_io.device import Device
+    from nereid.backends.device_io.pipeline import Streams
     from nereid.pb import model_config_pb2
-    from nereid_executor.backends.device_io.device import Device
-    from nereid_executor.backends.device_io.pipeline import Streams
     from nereid_executor.backends.onnx.device_settings import DeviceIoSettings
     from nereid_executor.backends.onnx.session_options import Provider
 
-    # A new session with these providers, and what the file states.
+    # Makes a new session with some providers; returns it and the description of the file.
     MakeSession = Callable[[Sequence[Provider]], tuple[ort.InferenceSession, ModelDescription]]
 
 _log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ def load(  # noqa: PLR0913 (called once)
     *,
     device: Device | None = None,
 ) -> DeviceModel:
-    """A model on this GPU, by CUDA's number. device: in its place.
+    """Return a model on a GPU, by CUDA's number; device replaces that GPU.
 
     Raises:
         NereidError: the GPU or ONNX Runtime refuses.
@@ -78,7 +79,7 @@ def load(  # noqa: PLR0913 (called once)
 
 
 def _with_stream(providers: Sequence[Provider], stream: int) -> list[Provider]:
-    """Providers that execute on this stream, and capture no graphs by themselves."""
+    """Return providers that execute on this stream, and capture no graphs by themselves."""
     return [
         (name, {**options, _STREAM: str(stream), **({_GRAPHS: "0"} if name == CUDA else {})})
         if name in {CUDA, TENSORRT}
@@ -93,9 +94,10 @@ def _load_session(
     settings: DeviceIoSettings,
     make_session: MakeSession,
 ) -> tuple[ort.InferenceSession, ModelDescription, bool]:
-    """A session, and whether it captures graphs.
+    """Return a session and its description, and whether it captures graphs.
 
-    Triton ignores the setting for ONNX models: one that cannot have graphs runs without.
+    Triton ignores the setting for ONNX models, so a model that cannot have graphs runs without
+    them.
     """
     if settings.graphs:
         capturing = [
@@ -119,10 +121,13 @@ def make_model(  # noqa: PLR0913 (by keyword)
     settings: DeviceIoSettings,
     resources: ExitStack,
 ) -> DeviceModel:
-    """resources: collects what to close; the model takes it over."""
+    """Return a model on a device, with graphs if the settings ask for them and they are possible.
+
+    resources: collects what has to be closed; the model takes it over.
+    """
     graphs = None
     dims: dict[str, Any] = {
-        each.name: each.dims for each in description.inputs if not each.optional
+        tensor.name: tensor.dims for tensor in description.inputs if not tensor.optional
     }
     if settings.graphs and None not in dims.values() and not session.host_inputs:
         try:
@@ -146,7 +151,7 @@ def make_model(  # noqa: PLR0913 (by keyword)
 
 
 def _with_graphs(config: model_config_pb2.ModelConfig) -> model_config_pb2.ModelConfig:
-    """The configuration, with graphs asked for as Triton does it."""
+    """Return the configuration with Triton's setting for graphs switched on."""
     asking = type(config)()
     asking.CopyFrom(config)
     asking.optimization.cuda.graphs = True

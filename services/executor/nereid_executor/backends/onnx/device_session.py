@@ -1,12 +1,12 @@
-"""ONNX Runtime on tensors that are on the device already, and graphs of its executions."""
+"""ONNX Runtime on tensors that are already on the device, and graphs of its executions."""
 
 from __future__ import annotations
 
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.backends.device_io.device import DeviceTensor
 from nereid.core.tensors.tensors import NUMPY_TYPE
-from nereid_executor.backends.device_io.device import DeviceTensor
 from nereid_executor.backends.onnx.errors import translated_errors
 from nereid_executor.backends.onnx.session_options import run_options
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from nereid.backends import ModelDescription
     from nereid.pb import model_config_pb2
 
-# Of run options: a run returns once its kernels are enqueued; which graph it captures or launches.
+# Entries of run options: a run returns once its kernels are enqueued; the number of the graph that
+# a run captures or launches.
 _NO_SYNCHRONIZATION: Final = "disable_synchronize_execution_providers"
 _GRAPH: Final = "gpu_graph_id"
 _NO_GRAPH: Final = "-1"
@@ -40,23 +41,25 @@ class OrtDeviceSession:
         device_number: int,
         graphs: bool = False,
     ) -> None:
-        """device_type, device_number: of the memory, by ONNX Runtime's names.
+        """device_type, device_number: those of the memory, by ONNX Runtime's names.
 
         graphs: the provider captures graphs.
         """
         self._session = session
         self._place = (device_type, device_number)
         places = {} if device_type == HOST else input_places(session, description)
-        # What is bound in the device's memory and wanted in the host's, ONNX Runtime copies while
-        # it is bound, and waits for no stream of ours.
+        # Inputs that the session wants in the host's memory must be bound there: ONNX Runtime would
+        # copy them from the device as they are bound, without waiting for any stream of ours.
         self.host_inputs = frozenset(name for name, place in places.items() if place == HOST)
         self.reads_early = None in places.values()
         tensors = (*description.inputs, *description.outputs)
-        self._dtypes = {each.name: NUMPY_TYPE[each.datatype] for each in tensors}
-        # numpy has no BF16.
+        self._dtypes = {tensor.name: NUMPY_TYPE[tensor.datatype] for tensor in tensors}
+        # numpy has no BF16, which ONNX knows by a number.
         self._elements: dict[str, Any] = {
-            each.name: _ONNX_BFLOAT16 if each.datatype == "BF16" else NUMPY_TYPE[each.datatype].type
-            for each in tensors
+            tensor.name: (
+                _ONNX_BFLOAT16 if tensor.datatype == "BF16" else NUMPY_TYPE[tensor.datatype].type
+            )
+            for tensor in tensors
         }
         self._config = config
         self._options = _asynchronous(config)
@@ -66,7 +69,7 @@ class OrtDeviceSession:
 
     @translated_errors()
     def run(self, inputs: Mapping[str, DeviceTensor], outputs: Sequence[str]) -> list[DeviceTensor]:
-        """Enqueue an execution, with outputs in ONNX Runtime's memory."""
+        """Enqueue an execution; return the outputs, which are in ONNX Runtime's memory."""
         binding = self._bind_inputs(inputs)
         for name in outputs:
             binding.bind_output(name, *self._place)
@@ -80,7 +83,7 @@ class OrtDeviceSession:
     def capture(
         self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
     ) -> Callable[[], None]:
-        """Capture a graph on this memory; what launches it. It has been launched once."""
+        """Capture a graph on this memory and launch it once; return what launches it again."""
         binding = self._bind_inputs(inputs)
         for name, tensor in outputs.items():
             binding.bind_output(
@@ -98,7 +101,7 @@ class OrtDeviceSession:
         return launch
 
     def close(self) -> None:
-        """End the session: before its stream is destroyed."""
+        """Free the session; called before its stream is destroyed."""
         del self._session
 
     def _bind_inputs(self, inputs: Mapping[str, DeviceTensor]) -> Any:
@@ -112,15 +115,15 @@ class OrtDeviceSession:
 def input_places(
     session: ort.InferenceSession, description: ModelDescription
 ) -> dict[str, str | None]:
-    """Where the session wants each input: "cpu" or "cuda"; None: it does not say.
+    """Return where the session wants each input: "cpu", "cuda", or `None` if it does not say.
 
-    Inputs of operators that run on the CPU, and shapes, are wanted there.
+    Shapes, and inputs of operators that run on the CPU, are wanted in the host's memory.
     """
-    names = [each.name for each in description.inputs if not each.optional]
+    names = [tensor.name for tensor in description.inputs if not tensor.optional]
     find = getattr(session, "get_input_memory_infos", None)
     infos = [] if find is None else [str(info.name).lower() for info in find()]
     if len(infos) != len(names):
-        # Releases before 1.23 do not say it.
+        # Releases before 1.23 do not tell the places.
         return dict.fromkeys(names)
     known = {HOST: HOST, "cuda": "cuda", "cudapinned": HOST, "cuda_cpu": HOST}
     return {name: known.get(info) for name, info in zip(names, infos, strict=True)}

@@ -1,16 +1,16 @@
-"""Whether and how a model's batches go through device_io, by its configuration."""
+"""Settings of a model's configuration for device_io."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nereid.pb import model_config_pb2
-from nereid_executor.backends.device_io.pipeline import PipelineOptions
-from nereid_executor.backends.parameters import (
+from nereid.backends.device_io.pipeline import PipelineOptions
+from nereid.backends.parameters import (
     parameters_of,
     parse_boolean,
     parse_count,
 )
+from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 DEVICE_IO: Final = "device_io"
 CACHE_BYTES: Final = "device_input_cache_bytes"
 CACHED_FROM_BYTES: Final = "device_input_cache_min_bytes"
-# Batches in flight where copies and execution overlap: one executes, one is copied.
+# Number of batches in flight if copies and execution overlap: one executes, one is copied.
 _OVERLAPPING: Final = 2
 _GRAPH_OPTION: Final = "enable_cuda_graph"
 
 
 class DeviceIoSettings(NamedTuple):
-    """What the configuration asks for."""
+    """Settings of a model whose batches go through device_io."""
 
     options: PipelineOptions
     # Capture CUDA graphs.
@@ -32,12 +32,13 @@ class DeviceIoSettings(NamedTuple):
 
 
 def device_io_settings(config: model_config_pb2.ModelConfig) -> DeviceIoSettings | None:
-    """None: the model's inputs and outputs are copied by ONNX Runtime, batch after batch.
+    """Return a model's settings, or `None` if ONNX Runtime copies its inputs and outputs.
 
-    That is what models do that ask for nothing else, and all with strings, which no GPU has.
+    ONNX Runtime copies one batch after the other for models that ask for nothing else, and for all
+    models with strings, which no GPU has.
 
     Raises:
-        InvalidArgument: a parameter is none of its type's.
+        InvalidArgument: the value of a parameter has the wrong type.
     """
     if any(tensor.data_type == model_config_pb2.TYPE_STRING for tensor in _tensors(config)):
         return None
@@ -68,9 +69,10 @@ def _tensors(
 
 
 def _asks_for_graphs(config: model_config_pb2.ModelConfig) -> bool:
-    """By Triton's setting, or ONNX Runtime's own, whose graphs need the same fixed addresses.
+    """Return whether Triton's setting or ONNX Runtime's own option asks for graphs.
 
-    TensorRT's provider captures by itself, if its own option says so.
+    Graphs of both need fixed addresses. TensorRT's provider captures by itself, if its option says
+    so.
     """
     asks = config.optimization.cuda.graphs
     for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:

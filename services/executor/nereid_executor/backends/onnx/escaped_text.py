@@ -1,8 +1,9 @@
-"""Strings that are no UTF-8, for ONNX Runtime's Python API, which takes and gives valid text only.
+"""Strings that are not UTF-8, for ONNX Runtime's Python API, which accepts and returns valid text.
 
 Bad bytes arrive as surrogates (PEP 383). Each becomes a private-use character on the way in, and a
-byte again on the way out; where such characters come as text, their bytes are treated alike, so
-that nothing is ambiguous. To a model that only moves and compares strings this makes no difference.
+byte again on the way out. If a text contains such private-use characters, each of their bytes is
+escaped in the same way, so that nothing is ambiguous. For a model that only moves and compares
+strings this makes no difference.
 """
 
 from __future__ import annotations
@@ -15,28 +16,28 @@ import numpy as np
 if TYPE_CHECKING:
     from nereid.core.tensors.tensors import Array
 
-# 128 characters of the last plane, for the bytes from 0x80.
+# First of 128 characters of the last plane, for the bytes from 0x80 on.
 _FIRST: Final = 0x10FE80
 _BYTE: Final = 0x80
-# How surrogateescape has a byte.
+# Offset by which surrogateescape represents a byte.
 _SURROGATE: Final = 0xDC00
 _TO_ESCAPE: Final = re.compile(f"[\udc80-\udcff{chr(_FIRST)}-{chr(_FIRST + 127)}]")
 _ESCAPED: Final = re.compile(f"[{chr(_FIRST)}-{chr(_FIRST + 127)}]")
 
 
 def escape_strings(array: Array) -> Array:
-    """An input; a copy if it holds strings."""
+    """Return an input array, as an escaped copy if it holds strings."""
     return _map_strings(array, _escape) if array.dtype.kind == "O" else array
 
 
 def unescape_strings(array: Array) -> Array:
-    """An output: strings become bytes."""
+    """Return an output array, in which strings have become bytes."""
     return _map_strings(array, _unescape) if array.dtype.kind in "OU" else array
 
 
 def _map_strings(array: Array, change: Any) -> Array:
     changed: Array = np.empty(array.size, dtype=np.object_)
-    changed[:] = [change(each) for each in array.ravel().tolist()]
+    changed[:] = [change(text) for text in array.ravel().tolist()]
     return changed.reshape(array.shape)
 
 

@@ -1,8 +1,8 @@
-"""What ONNX Runtime's Python API does not say of an ONNX file: which inputs and outputs have no
-rank, since scalars look alike, whether the model looks into its strings, and whether it has
-weights in other files.
+"""Facts of an ONNX file that ONNX Runtime's Python API does not tell.
 
-This parses only the protobuf fields that it needs, so that weights are not read.
+These are the inputs and outputs without a rank, which look like scalars there, whether the model
+looks into its strings, and whether it has weights in other files. Only the protobuf fields that
+matter are parsed, so that weights are not read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ATTRIBUTE_SPARSE_TENSORS: Final = frozenset({22, 23})
 _SPARSE_PARTS: Final = frozenset({1, 2})  # values, indices
 _TENSOR_EXTERNAL_DATA: Final = 13
 _DEFAULT_DOMAINS: Final = frozenset({b"", b"ai.onnx"})
-# Of the default domain: operators whose result depends on what is in a string, but for equality.
+# Operators of the default domain whose results depend on the content of strings, beyond equality.
 _INSPECTING: Final = re.compile(rb"Regex|String(?!Concat)|^TfIdfVectorizer$|^Unique$")
 VALUE_NAME: Final = 1
 _VALUE_TYPE: Final = 2
@@ -48,9 +48,9 @@ _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
 def unranked_tensors(path: Path) -> frozenset[str]:
-    """The names of the graph's inputs and outputs whose type has no shape.
+    """Return the names of the graph's inputs and outputs whose type has no shape.
 
-    None for a file that ONNX Runtime cannot load either.
+    The set is empty for a file that ONNX Runtime cannot load either.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         names: set[str] = set()
@@ -61,8 +61,9 @@ def unranked_tensors(path: Path) -> frozenset[str]:
 
 
 def only_moves_strings(path: Path) -> bool:
-    """Whether the graph's operators at most move, join and compare strings, so that it makes no
-    difference how their bytes are written.
+    """Return whether the graph's operators at most move, join and compare strings.
+
+    The representation of the strings' bytes makes no difference then.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         fields = list(_fields(data, 0, len(data)))
@@ -73,7 +74,7 @@ def only_moves_strings(path: Path) -> bool:
 
 
 def _moves_strings(data: _Buffer, start: int, end: int) -> bool:
-    """As only_moves_strings, of one graph and those within it."""
+    """Return the same as only_moves_strings(), for one graph and the graphs within it."""
     for number, *span in _fields(data, start, end):
         if number != GRAPH_NODE:
             continue
@@ -95,9 +96,9 @@ def _moves_strings(data: _Buffer, start: int, end: int) -> bool:
 
 
 def has_external_data(path: Path) -> bool:
-    """Whether any tensor of the model is in another file.
+    """Return whether any tensor of the model is in another file.
 
-    Not for a file that is no ONNX model, as ONNX Runtime says better.
+    Returns False for a file that is no ONNX model: ONNX Runtime reports that better.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -171,15 +172,16 @@ def _has_shape(data: _Buffer, start: int, end: int) -> bool:
 
 
 def _fields(data: _Buffer, position: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Each length-delimited field's number, start and end; others are skipped."""
+    """Yield number, start and end of each length-delimited field; skip other fields."""
     for number, _, start, stop in raw_fields(data, position, end):
         if start:
             yield number, start, stop
 
 
 def raw_fields(data: _Buffer, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Each field's number, where its tag begins, where its content does, and its end. The content
-    of one that is not length-delimited is said to begin at 0.
+    """Yield each field's number, the start of its tag, the start of its content, and its end.
+
+    The content of a field that is not length-delimited starts at 0.
     """
     while position < end:
         begin = position

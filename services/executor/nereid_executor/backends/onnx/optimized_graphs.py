@@ -1,10 +1,11 @@
-"""Graphs as ONNX Runtime has optimised them, kept in files, so that later loads need not do it.
+"""Graphs that ONNX Runtime has optimised, kept in files, so that later loads need not do it again.
 
-A file is for exactly one model, version of ONNX Runtime, level and kind of processor: layouts are
-chosen for the processor. The directory may be shared, read-only, or emptied at any time.
+A file is for exactly one model, version of ONNX Runtime, level and kind of processor, because
+layouts are chosen for the processor. The directory may be shared, read-only, or emptied at any
+time.
 
-It assumes that the model's file is all that a load reads, which `kept_graph` checks: an optimised
-graph looks for external weights beside itself.
+The assumption is that a load reads nothing but the model's file. `kept_graph` checks it: an
+optimised graph looks for external weights beside itself.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import TYPE_CHECKING, Final
 
 import onnxruntime as ort
 
+from nereid.backends.file_digests import digest_of
 from nereid_executor.backends.onnx.model_graph import has_external_data
 from nereid_executor.backends.onnx.session_options import CPU, Provider
-from nereid_executor.core.files.file_digests import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SETTING: Final = "optimized-graph-directory"
-# Larger graphs do not fit into one file of protobuf's.
+# A larger graph does not fit into one protobuf message.
 _LARGEST_BYTES: Final = 1 << 30
 
 
@@ -42,9 +43,9 @@ def kept_graph(
     options: ort.SessionOptions,
     chosen: Sequence[Provider],
 ) -> Path | None:
-    """Where the optimised graph of a model is kept, or would be; None: it is not.
+    """Return the path where the optimised graph of a model is or will be kept, if it may be kept.
 
-    path: the model's file. model: what is loaded, which may be a part of it.
+    path: the model's file. model: the file's path, or the bytes of a part of it that are loaded.
     """
     directory = settings.get(SETTING)
     level = options.graph_optimization_level
@@ -65,7 +66,7 @@ def kept_graph(
 def open_session(
     kept: Path, model: str | bytes, options: ort.SessionOptions
 ) -> ort.InferenceSession:
-    """A session on the CPU, from the kept graph if there is one; else it is kept now."""
+    """Return a session on the CPU, from the kept graph; keep the graph if it is not there yet."""
     level = options.graph_optimization_level
     if kept.exists():
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -75,7 +76,7 @@ def open_session(
             _log.warning("the optimised graph %s cannot be loaded: %s", kept, error)
         finally:
             options.graph_optimization_level = level
-    # Not the final name, which others may read meanwhile.
+    # The graph is written under another name, since others may read the final one meanwhile.
     written = kept.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
     options.optimized_model_filepath = str(written)
     try:
@@ -86,7 +87,7 @@ def open_session(
         with contextlib.suppress(OSError):
             written.unlink()
         options.optimized_model_filepath = ""
-        # The model's own error, if it has one, comes again.
+        # An error of the model itself is raised here again.
         session = _session(model, options)
         _log.warning("the optimised graph %s cannot be kept: %s", kept, error)
     finally:
@@ -100,7 +101,7 @@ def _session(model: str | bytes, options: ort.SessionOptions) -> ort.InferenceSe
 
 @functools.cache
 def _processor() -> str:
-    """What the processor can do."""
+    """Return a text that tells the capabilities of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,11 +1,12 @@
-"""ONNX models without what only unwanted outputs need.
+"""ONNX models without the nodes that only unwanted outputs need.
 
-ONNX Runtime computes every output of a graph, whichever a run asks for: what must not be computed
-must not be in its graph. Only the protobuf fields that matter are parsed, all else is copied.
+ONNX Runtime computes every output of a graph, whichever ones a run requests, so nodes that must not
+be computed must not be in the graph. Only the protobuf fields that matter are parsed; the rest is
+copied.
 
-It assumes that a node does nothing but write its outputs, as ONNX says, and that ONNX Runtime loads
-a model from memory as from its file. It does not where external weights are links to elsewhere:
-what it refuses is loaded from the file, with all its outputs.
+The assumptions are that a node does nothing but write its outputs, as ONNX says, and that ONNX
+Runtime loads a model from memory as from its file. The latter fails if external weights are links
+to another place: a model that ONNX Runtime refuses is loaded from its file, with all outputs.
 """
 
 from __future__ import annotations
@@ -38,18 +39,19 @@ _DELIMITED: Final = 2
 
 
 class _Node(NamedTuple):
-    # Where its field begins.
+    # Position of the node's field.
     begin: int
-    # Also what graphs within it take from around them.
+    # Names of inputs, with those that graphs within the node use from outside.
     inputs: set[bytes]
     outputs: list[bytes]
 
 
 def prune_outputs(path: Path, wanted: Collection[str]) -> bytes | None:
-    """The model with these outputs and what they need; None: no node would be spared, it does not
-    have these outputs, or it is no ONNX model, as ONNX Runtime says better.
+    """Return a model with some outputs alone, and the nodes that they need.
 
-    Its external weights, if any, are found relative to the original file.
+    Returns `None` if no node would be spared, if the model does not have these outputs, or if it is
+    no ONNX model, which ONNX Runtime reports better. External weights are found relative to the
+    original file.
     """
     try:
         return _prune(path, wanted)
@@ -120,7 +122,7 @@ def _node(data: mmap.mmap, begin: int, start: int, end: int) -> _Node:
 
 
 def _taken_by_graphs(data: mmap.mmap, start: int, end: int) -> Iterator[bytes]:
-    """All names that the graphs of an attribute refer to; some of them are their own."""
+    """Yield all names that the graphs of an attribute refer to, some of which are their own."""
     for number, _, at, stop in raw_fields(data, start, end):
         if number not in ATTRIBUTE_GRAPHS or not at:
             continue
@@ -132,7 +134,7 @@ def _taken_by_graphs(data: mmap.mmap, start: int, end: int) -> Iterator[bytes]:
 
 
 def _text(data: mmap.mmap, start: int, end: int, wanted: int) -> bytes:
-    """A field of a message; empty if it has none."""
+    """Return a field of a message, or an empty text if the message does not have it."""
     for number, _, at, stop in raw_fields(data, start, end):
         if number == wanted and at:
             return data[at:stop]

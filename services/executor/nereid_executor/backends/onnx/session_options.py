@@ -1,4 +1,4 @@
-"""ONNX Runtime's session options and execution providers, from a model configuration.
+"""Session options and execution providers of ONNX Runtime, from a model configuration.
 
 The parameters are those of Triton's ONNX Runtime backend.
 """
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import onnxruntime as ort
 
-from nereid.core.errors import InvalidArgument, Unavailable, Unimplemented
-from nereid_executor.backends.parameters import (
+from nereid.backends.parameters import (
     parameters_of,
     parse_boolean,
     parse_count,
     parse_threads,
 )
+from nereid.core.errors import InvalidArgument, Unavailable, Unimplemented
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,12 +57,12 @@ _TENSORRT_NAMES: Final = {
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
     "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
 }
-# What enables a cache of TensorRT's, and where it is.
+# Options that enable TensorRT's caches, and the options with their directories.
 _CACHES: Final = {
     "trt_engine_cache_enable": "trt_engine_cache_path",
     "trt_timing_cache_enable": "trt_timing_cache_path",
 }
-# CUDA settings that Triton also accepts as the model's parameters, and their numbers' names.
+# CUDA settings that Triton also accepts as parameters of models, with the names of their numbers.
 _CUDA_VALUES: Final[dict[str, dict[str, str]]] = {
     "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},
     "arena_extend_strategy": {"0": "kNextPowerOfTwo", "1": "kSameAsRequested"},
@@ -72,7 +72,7 @@ _CUDA_VALUES: Final[dict[str, dict[str, str]]] = {
 
 
 def bare_options() -> ort.SessionOptions:
-    """Options that every session in this process has."""
+    """Return the options that every session in this process has."""
     options = ort.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
     # Once there are global threads, ONNX Runtime refuses sessions that want their own.
@@ -83,13 +83,13 @@ def bare_options() -> ort.SessionOptions:
 def session_options(
     config: model_config_pb2.ModelConfig, settings: Mapping[str, str], threads: int = 0
 ) -> ort.SessionOptions:
-    """The session options by the configuration and the backend's settings.
+    """Return the session options by the configuration and the backend's settings.
 
     threads: for operators, unless the configuration says how many. With 0 ONNX Runtime takes one
     for each core of the machine, and binds them to the first ones.
 
     Raises:
-        InvalidArgument: a value is not one of the option's.
+        InvalidArgument: an option does not have this value.
     """
     parameters = parameters_of(config)
     options = bare_options()
@@ -129,7 +129,7 @@ def session_options(
 
 @functools.cache
 def _make_global_threads(intra_op: int, inter_op: int) -> None:
-    """The thread pool that all sessions share; a process can create it only once."""
+    """Create the thread pool that all sessions share, which a process can do only once."""
     try:
         ort.set_global_thread_pool_sizes(intra_op, inter_op)
     except Exception as error:
@@ -137,9 +137,9 @@ def _make_global_threads(intra_op: int, inter_op: int) -> None:
 
 
 def run_options(config: model_config_pb2.ModelConfig) -> ort.RunOptions:
-    """The options of each run."""
+    """Return the options of each run."""
     options = ort.RunOptions()
-    # A run's failure is sent to its clients; ONNX Runtime would also write it to stderr.
+    # Clients get the error of a run; ONNX Runtime would write it to stderr as well.
     options.log_severity_level = _FATAL_ONLY
     if _SHRINKAGE in config.parameters:
         options.add_run_config_entry(_SHRINKAGE, config.parameters[_SHRINKAGE].string_value)
@@ -163,7 +163,9 @@ def register_operators(
 def execution_providers(
     config: model_config_pb2.ModelConfig, gpu: int | None, available: Sequence[str]
 ) -> list[Provider]:
-    """The execution providers for an instance on this GPU (None: the CPU), first choice first.
+    """Return the execution providers for an instance, first choice first.
+
+    gpu: the number of its GPU; `None` for the CPU.
 
     Raises:
         InvalidArgument: an accelerator or a setting of it is unknown.
@@ -192,8 +194,8 @@ def execution_providers(
 def keep_engines(providers: Sequence[Provider], version_path: Path) -> list[Provider]:
     """Have TensorRT keep its engines and timings in the version's directory.
 
-    Where the configuration asks for caches without saying where, and that directory can be written;
-    else ONNX Runtime uses the process's own.
+    This applies if the configuration asks for caches without naming a directory, and the version's
+    directory can be written. Otherwise ONNX Runtime uses the working directory of the process.
     """
     if not os.access(version_path, os.W_OK):
         return list(providers)
@@ -219,7 +221,7 @@ def _cpu_accelerator(config: model_config_pb2.ModelConfig, accelerator: _Acceler
 
 def _gpu_providers(config: model_config_pb2.ModelConfig, gpu: int) -> list[Provider]:
     device = {"device_id": str(gpu)}
-    # Triton's default; the search runs once for each shape.
+    # This is Triton's default; the search runs once for each shape.
     cuda = {"cudnn_conv_algo_search": "EXHAUSTIVE"}
     for name in _CUDA_VALUES.keys() & config.parameters.keys():
         cuda[name] = _cuda_value(config, name, config.parameters[name].string_value)
@@ -269,7 +271,7 @@ def _cuda_value(config: model_config_pb2.ModelConfig, name: str, value: str) -> 
 
 
 def _numeric_boolean(value: str) -> str:
-    """ONNX Runtime's providers accept 1 and 0 only, Triton also true and false."""
+    """Return 1 or 0 for true or false, which Triton accepts and ONNX Runtime's providers do not."""
     return {"true": "1", "false": "0"}.get(value.lower(), value)
 
 

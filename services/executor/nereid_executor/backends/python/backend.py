@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from google.protobuf import json_format
 
 from nereid.backends import (
+    BackendCapabilities,
     BatchUpdate,
+    Capabilities,
     InstanceSpec,
     ModelDescription,
     ModelLostError,
@@ -29,6 +31,7 @@ from nereid.model_config import config_json
 from nereid.model_config.reshapes import output_reshapes
 from nereid.pb import model_config_pb2
 from nereid.rpc.net.backoff import Backoff, BackoffOptions
+from nereid_executor.backends.direct_serving import DirectServing
 from nereid_executor.backends.python.messages.request_metadata import (
     RequestForms,
     meta_of,
@@ -60,6 +63,8 @@ if TYPE_CHECKING:
     from nereid_executor.backends.direct_serving import StreamContext
 
 _log = logging.getLogger(__name__)
+
+capabilities: Final = BackendCapabilities(runs_model_code=True)
 
 DEFAULT_FILENAME: Final = "model.py"
 _HAS_AUTO_COMPLETE: Final = re.compile(rb"\bauto_complete_config\b")
@@ -169,13 +174,13 @@ def _merge_completed(
         ) from error
 
 
-class PythonModel:
+class PythonModel(DirectServing):
     """A model in a worker; only its instance's thread uses it, unless a method says otherwise."""
 
     def __init__(self, spec: InstanceSpec, settings: WorkerSettings) -> None:
         self._spec = spec
         self._settings = settings
-        self.decoupled = spec.config.model_transaction_policy.decoupled
+        self._decoupled = spec.config.model_transaction_policy.decoupled
         self.execution_timeout_s = settings.execute_s
         # The worker can serve the stream itself if it runs in Nereid's own Python, and if the
         # executor need not interrupt a batch, forward responses before the batch has ended, or keep
@@ -183,7 +188,7 @@ class PythonModel:
         sequences = spec.config.sequence_batching
         self._iterative = sequences.iterative_sequence
         self.can_serve_stream = (
-            not self.decoupled
+            not self._decoupled
             and not self._iterative
             and not sequences.state
             and settings.execute_s is None
@@ -205,9 +210,12 @@ class PythonModel:
             raise
 
     @property
-    def memory_bytes(self) -> int:
-        """Memory of the worker's process in bytes."""
-        return 0 if self._worker is None else process_bytes(self._worker.pid)
+    def capabilities(self) -> Capabilities:
+        """Capabilities of the model, with the memory that its worker's process takes now."""
+        memory_bytes = 0 if self._worker is None else process_bytes(self._worker.pid)
+        return Capabilities(
+            executes_requests=True, decides_readiness=True, memory_bytes=memory_bytes
+        )
 
     # ---- the worker's life
 
@@ -383,7 +391,7 @@ class PythonModel:
                 latest_us = max(latest_us, remaining_us) if remaining_us else None
             if request.output_buffer is not None:
                 self._output_buffers[batch, place] = request.output_buffer
-        if self.decoupled:
+        if self._decoupled:
             # A decoupled model may make calls on behalf of any of its open requests.
             latest_us = None
         worker.calls.deadline = time.monotonic() + latest_us / 1e6 if latest_us else None

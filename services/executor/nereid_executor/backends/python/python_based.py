@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class PythonBased:
     """A Python-based backend with this model.py; its methods are those of a backend."""
 
+    capabilities = backend.capabilities
+
     def __init__(self, source: Path) -> None:
         self._source = source
 

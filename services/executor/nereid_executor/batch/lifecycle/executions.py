@@ -1,5 +1,7 @@
-"""The batches of one instance, as they are recorded for timelines: written once a reply is, read
-when somebody asks. The thread that executes a batch records it.
+"""Records of the batches of one instance, for timelines.
+
+The thread that executes a batch records it after the reply was written. Records are decoded when
+somebody asks for a timeline.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ if TYPE_CHECKING:
     from nereid.timeline.recorder import Recorder
     from nereid.timeline.ring import PackedRing
 
-# When the reply was written, and the batch received; its number and size; how long its inputs, the
-# model and its outputs took; the bytes of its frame and of the reply.
+# Times when the reply was written and when the batch was received; the batch's number and size;
+# durations of its inputs, of the model and of its outputs; bytes of its frame and of the reply.
 _RECORD: Final = Struct("<9q")
 
 
 class Executions:
-    """Recorded in a ring of its own."""
+    """Records of one instance's batches, in a ring of their own."""
 
     def __init__(self, recorder: Recorder, model: str, version: str, instance: str) -> None:
         self._named = model, version, instance
@@ -31,7 +33,7 @@ class Executions:
         self._ring: PackedRing = recorder.add_packed_ring(ExecutionRecord, self._read)
 
     def close(self) -> None:
-        """The instance will execute no more."""
+        """Remove the ring: the instance will execute nothing more."""
         self._recorder.remove_ring(ExecutionRecord, self._ring)
 
     def record(  # noqa: PLR0913, PLR0917 (a record)
@@ -46,8 +48,11 @@ class Executions:
         bytes_in: int,
         bytes_out: int,
     ) -> None:
-        """A batch of so many requests was received then, and its reply written; its phases took so
-        long. bytes_in, bytes_out: of its frame and of the reply; 0: not known.
+        """Record a batch whose reply was written.
+
+        written_ns, received_ns: times. size: the number of requests. input_ns, infer_ns, output_ns:
+        durations of the phases. bytes_in, bytes_out: sizes of the frame and of the reply; 0 if
+        unknown.
         """
         piece = self._ring.piece
         try:
@@ -61,16 +66,16 @@ class Executions:
             write_i64_le(piece, bytes_in)
             write_i64_le(piece, bytes_out)
         except ValueError:
-            # The scheduler numbers batches as it likes.
+            # A scheduler may use a number that does not fit into 64 bits with a sign.
             self._ring.drop()
             return
         self._ring.end(written_ns)
 
     def _read(self, data: bytes, _objects: list[Any]) -> Iterator[tuple[int, ExecutionRecord]]:
         model, version, instance = self._named
-        for each in _RECORD.iter_unpack(data):
+        for record in _RECORD.iter_unpack(data):
             written_ns, received_ns, number, size, input_ns, infer_ns, output_ns, *bytes_moved = (
-                each
+                record
             )
             prepared_ns = received_ns + input_ns
             ran_ns = prepared_ns + infer_ns

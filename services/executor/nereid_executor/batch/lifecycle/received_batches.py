@@ -1,16 +1,15 @@
-"""What one instance has received: the life of its batches, from the first that is heard of them to
-their last response.
+"""The life of the batches that one instance receives, up to their last response.
 
-The executor's side of the instance stream (docs/protocols.md), for all that serve one: batches of
-arrays, of requests, and a worker process. Pure, and the only writer of a begun batch's state. The
-scheduler's side is InstanceBatches.
+This is the executor's side of the instance stream (docs/protocols.md), for all that serve one:
+batches of arrays, batches of requests, and a worker process. It is pure, and the only writer of a
+begun batch's state. The scheduler's side is InstanceBatches.
 
     state      event                                         next
-    -          asked back                                    WITHDRAWN: reported as given back
+    -          withdrawal requested                          WITHDRAWN: reported as given back
     -          read, while fewer than `depth` execute        begun at once, or after replays
     WITHDRAWN  read, or a later one is read                  forgotten: it is never begun
     -          begun                                         EXECUTING
-    EXECUTING  asked back                                    EXECUTING: its response follows
+    EXECUTING  withdrawal requested                          EXECUTING: its response follows
     EXECUTING  responses of a decoupled model                EXECUTING
     EXECUTING  executed, and members wait for a response     DEFERRED: the next one may come
     EXECUTING  all have responded; if decoupled: executed    COMPLETE
@@ -19,13 +18,14 @@ scheduler's side is InstanceBatches.
     COMPLETE   its last frame was sent                       forgotten, and counted
     any begun  the stream ends                               LOST: no frame of it is sent
 
-A batch of arrays has one frame, which completes it: it is ended when that was sent.
-While the instance executes, its next batches may lie in its socket, where nobody can remove them,
-so that a withdrawn one is skipped when its turn comes. Exactly one side wins: a batch is executed
-and responded to, or reported as given back and never executed.
+A batch of arrays has one frame, which completes it; it ends when that frame was sent.
 
-States of sequences are asked for while no batch executes, and given when none is deferred either.
-Everything else breaks the protocol, and the stream ends for it.
+While the instance executes, its next batches may lie in its socket, where nobody can remove them. A
+withdrawn batch is therefore skipped when its turn comes. Exactly one side wins: a batch is executed
+and responded to, or it is reported as given back and never executed.
+
+The scheduler may ask for states of sequences while no batch executes; it gets them once none is
+deferred either. Everything else breaks the protocol, which ends the stream.
 """
 
 # layout: not compiled, generic
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class BatchState(Enum):
-    """Of a begun batch: see the module's table."""
+    """State of a begun batch, by the table of this module."""
 
     EXECUTING = 1
     DEFERRED = 2
@@ -58,9 +58,9 @@ EXECUTING, DEFERRED, COMPLETE, LOST = BatchState
 class ReceivedBatch:
     """A batch that its instance has begun; its runner extends it."""
 
-    # The scheduler's number; 0: of a replay or a warm-up, which nobody sends.
+    # The scheduler's number; 0 for a replay or a warm-up, which no scheduler has sent.
     id: int
-    # What the model knows it by.
+    # The number by which the model knows the batch.
     number: int
     state: BatchState = EXECUTING
 
@@ -69,32 +69,34 @@ _B = TypeVar("_B", bound=ReceivedBatch)
 
 
 class ReceivedBatches(Generic[_B]):
-    """One instance's, of one session with a scheduler. Used by the instance's thread, but for
-    what says otherwise. Raises ProtocolError for what may not come now.
+    """The batches of one instance in one session with a scheduler.
+
+    Used by the instance's thread, except for methods that say otherwise. Methods raise
+    ProtocolError for a message that may not come now.
     """
 
     def __init__(self, depth: int = 1, *, decoupled: bool = False) -> None:
-        """depth: how many batches may execute at once.
+        """depth: the number of batches that may execute at once.
 
-        decoupled: a batch may execute on when all of its members have responded.
+        decoupled: a batch may still execute after all of its members have responded.
         """
         self.depth = depth
         self._decoupled = decoupled
         self._lock = threading.Lock()
-        # Messages up to this number were read.
+        # Number of the last message that was read.
         self.last_read = 0
         self._withdrawn: set[int] = set()
-        # By the model's numbers, the oldest first. COMPLETE ones, until their frame is sent, are
-        # where they were before.
+        # Batches by the model's numbers, the oldest first. A COMPLETE batch stays where it was
+        # until its frame is sent.
         self.executing: dict[int, _B] = {}
         self.deferred: dict[int, _B] = {}
-        # The number of the request for sequences' states that has no reply, and their slots.
+        # Number and slots of the request for sequences' states that has no reply yet.
         self.export: tuple[int, Sequence[int]] | None = None
-        # How many batches were completed.
+        # Number of completed batches.
         self.completed = 0
 
     def begin_session(self) -> None:
-        """The next scheduler numbers its messages from 1 again. What was begun stays."""
+        """Forget messages' numbers, since the next scheduler begins with 1; keep begun batches."""
         with self._lock:
             self.last_read = self.completed = 0
             self._withdrawn.clear()
@@ -102,7 +104,7 @@ class ReceivedBatches(Generic[_B]):
     # ---- from the scheduler
 
     def read(self, number: int) -> bool:
-        """A batch has come; False: it was given back, and must not begin."""
+        """Note that a batch has come; return False if it was withdrawn, and must not begin."""
         if self.executing and not self.may_begin:
             raise ProtocolError(f"batch {number} comes while {_names(self.executing)} executes")
         if self.export is not None:
@@ -114,12 +116,12 @@ class ReceivedBatches(Generic[_B]):
             if not self._withdrawn:
                 return True
             withdrawn = number in self._withdrawn
-            # Those before it were lost with an earlier stream.
-            self._withdrawn = {each for each in self._withdrawn if each > number}
+            # Withdrawn batches with smaller numbers were lost with an earlier stream.
+            self._withdrawn = {later for later in self._withdrawn if later > number}
             return not withdrawn
 
     def withdraw(self, number: int) -> bool:
-        """Prevent that a batch begins; False: it was read. From any thread."""
+        """Prevent a batch from beginning; return False if it was read. From any thread."""
         with self._lock:
             if number <= self.last_read:
                 return False
@@ -127,43 +129,44 @@ class ReceivedBatches(Generic[_B]):
             return True
 
     def begin_export(self, number: int, slots: Sequence[int]) -> None:
-        """States of sequences are asked for."""
+        """Note that the scheduler asks for states of sequences."""
         if self.executing:
             raise ProtocolError(f"states are asked for while {_names(self.executing)} executes")
         self.read(number)
         self.export = number, slots
 
     def controlled(self, batch_id: int) -> _B | None:
-        """The batch that a control is for; None: it has ended."""
+        """Return the batch that a control is for, or `None` if it has ended."""
         if batch_id > self.last_read:
             raise ProtocolError(f"a control for batch {batch_id}, which has not come")
-        return next((each for each in self.begun() if each.id == batch_id), None)
+        return next((batch for batch in self.begun() if batch.id == batch_id), None)
 
     # ---- from the model
 
     def begin(self, batch: _B) -> None:
-        """A batch that was read, or that nobody has sent, executes from now on."""
+        """Let a batch execute that was read, or that no scheduler has sent."""
         self.executing[batch.number] = batch
 
     def advance(self, batch: _B, *, executed: bool, waiting: bool) -> None:
-        """A begun batch has had responses, or was executed.
+        """Change the state of a begun batch that has had responses, or was executed.
 
-        waiting: some of its members have no last response.
+        executed: the model has executed it. waiting: some of its members have no last response.
         """
         if batch.state is EXECUTING:
             if not executed and (waiting or self._decoupled):
                 return
             if waiting:
                 batch.state = DEFERRED
-                # In this order: busy and begun() must not miss it.
+                # The order matters: busy and begun() must not miss the batch.
                 self.deferred[batch.number] = batch
                 del self.executing[batch.number]
         if not waiting:
             batch.state = COMPLETE
 
     def end(self, batch: _B) -> None:
-        """A batch was executed, all its members have responded, and that was sent if it could be:
-        until now it kept the stream open.
+        """Remove a COMPLETE batch, once its last frame was sent or could not be sent.
+
+        Until then the batch keeps the stream open.
         """
         try:
             del self.executing[batch.number]
@@ -173,8 +176,9 @@ class ReceivedBatches(Generic[_B]):
             self.completed += 1
 
     def due_export(self) -> tuple[int, Sequence[int]] | None:
-        """Once no response can change them: the states to give now, by their slots, and the number
-        of the reply.
+        """Return the reply's number and the slots whose states are to be given now, if any.
+
+        States are given once no response can change them.
         """
         if self.executing or self.deferred:
             return None
@@ -184,7 +188,7 @@ class ReceivedBatches(Generic[_B]):
     # ---- its end
 
     def lose_all(self) -> list[_B]:
-        """The stream has ended: the batches that had begun."""
+        """Lose all begun batches after the end of the stream, and return them."""
         lost = self.begun()
         self.executing.clear()
         self.deferred.clear()
@@ -197,28 +201,28 @@ class ReceivedBatches(Generic[_B]):
 
     @property
     def busy(self) -> bool:
-        """Whether some request waits for a response. From any thread."""
+        """State of the instance: some request waits for a response. May be read by any thread."""
         return bool(self.executing or self.deferred)
 
     @property
     def may_begin(self) -> bool:
-        """Whether another batch may come while those execute that do."""
+        """State of the instance: another batch may come beside those that execute."""
         return len(self.executing) < self.depth
 
     def oldest(self) -> _B | None:
-        """Of those that execute, which end in the order in which they began."""
+        """Return the oldest batch that executes; batches end in the order of their beginning."""
         return next(iter(self.executing.values()), None)
 
     def find(self, number: int) -> _B | None:
-        """The batch that the model knows by this number; None: of an earlier stream."""
+        """Return the batch that the model knows by this number, unless its stream has ended."""
         return self.executing.get(number) or self.deferred.get(number)
 
     def begun(self) -> list[_B]:
-        """Those with deferred responses, then those that execute. From any thread."""
-        # In this order: one that is deferred meanwhile must not be missed.
+        """Return batches with deferred responses, then those that execute. From any thread."""
+        # The order matters: a batch that becomes deferred meanwhile must not be missed.
         executing = [*self.executing.values()]
         return [*self.deferred.values(), *executing]
 
 
 def _names(batches: dict[int, _B]) -> str:
-    return ", ".join(f"batch {each.id}" for each in batches.values())
+    return ", ".join(f"batch {batch.id}" for batch in batches.values())

@@ -1,4 +1,4 @@
-"""Whether a model's files are those that it was loaded from: by their content, not their dates."""
+"""Identities of a model's files, by their content and not by their dates."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from nereid_executor.core.files.file_digests import identity_of
+from nereid.backends.file_digests import identity_of
 
-# Path, size in bytes, and what tells its content from another.
+# A file's path, its size in bytes, and what tells its content from any other.
 FileIdentity = tuple[str, int, bytes | tuple[int, ...]]
 
 # The executor gets the configuration in its commands.
@@ -17,26 +17,28 @@ _CONFIG = "config.pbtxt"
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files of a version, and those beside the model's versions, such as labels."""
+    """The files of a version, and the files beside the model's versions, such as labels."""
 
     version: frozenset[FileIdentity]
     beside: frozenset[FileIdentity]
 
     def same_in(self, later: ModelFiles | None) -> bool:
-        """Whether a load would find the same later; None: it would find nothing. Models may add
-        files beside the versions as they run.
+        """Return whether a load would find the same files as now.
+
+        later: the files as they are later; `None` if they cannot be read. Models may add files
+        beside the versions while they run, so further ones are allowed there.
         """
         return later is not None and self.version == later.version and self.beside <= later.beside
 
 
 def read_model_files(version_path: Path) -> ModelFiles | None:
-    """As they are now; None: they cannot be read. Blocks."""
+    """Read the identities of a version's files; return `None` if they cannot be read. Blocks."""
     version: set[FileIdentity] = set()
     beside: set[FileIdentity] = set()
     try:
         _add_files(version_path, version)
         if not version_path.name.isdecimal():
-            # An export, beside which are other models.
+            # The version is an export, which has other models beside it.
             return ModelFiles(frozenset(version), frozenset())
         with os.scandir(version_path.parent) as entries:
             for entry in entries:
@@ -54,7 +56,7 @@ def _add_files(directory: Path, found: set[FileIdentity]) -> None:
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                # Which Python writes.
+                # Python writes this directory.
                 if entry.name != "__pycache__":
                     _add_files(Path(entry.path), found)
             else:
@@ -62,5 +64,5 @@ def _add_files(directory: Path, found: set[FileIdentity]) -> None:
 
 
 def _add_file(entry: os.DirEntry[str], found: set[FileIdentity]) -> None:
-    # Of the file that a link points to: Kubernetes exchanges those.
+    # The identity is that of a link's target, since Kubernetes exchanges targets.
     found.add((entry.path, entry.stat().st_size, identity_of(Path(entry.path))))

@@ -1,18 +1,19 @@
-"""What schedulers learn of requests that an executor has begun, before it grants them anything: the
-executor's side of first runs (docs/protocols.md). Pure.
+"""Reports to schedulers of requests that an executor has begun, before it grants them instances.
 
-    event                              decided
-    a session begins                   it knows what its hello named
+This is the executor's side of first runs (docs/protocols.md). Pure.
+
+    event                              decision
+    a session begins                   it knows the requests that its hello named
     a session ends                     grants are held
-    a session asks what was begun for  it learns what is new, once no session with that scheduler
-    a lost scheduler                   is open or ending
-    what that one has begun is known   each session learns what is new, or that nothing is; then the
-                                       grants, if no other session is ending
-    claims are granted                 each session learns what is new, then the grants; or they are
-                                       held
+    a session asks what was begun for  it gets a report of new requests once no session with that
+    a lost scheduler                   scheduler is open or ending
+    an ended session's begun requests  each session gets a report, even if it has no news; then the
+    are all known                      grants, if no other session is ending
+    claims are granted                 each session gets a report of new requests, then the grants,
+                                       unless these are held
 
-A scheduler to which an instance is granted may run a request again that was begun here for another
-one, and so has to know that first.
+A scheduler that gets an instance may run a request again that was begun here for another scheduler,
+so it has to know that first.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 
 
 class BegunReport(NamedTuple):
-    """A scheduler is to be notified that these requests have begun. query: that it replies to."""
+    """A report to a scheduler that these requests have begun.
+
+    query: the number of the query that it replies to, if any.
+    """
 
     session: Hashable
     ids: list[int]
@@ -40,53 +44,56 @@ class _Query(NamedTuple):
 
 
 class BegunReports:
-    """One executor's. Decisions are to be carried out in their order."""
+    """The reports of one executor; decisions are to be carried out in their order."""
 
     def __init__(self, begun_ids: Callable[[], Sequence[int]]) -> None:
-        """begun_ids: the requests that have begun, under any session."""
+        """begun_ids: returns the requests that have begun, in any session."""
         self._begun_ids = begun_ids
-        # The open sessions, oldest first, and what each knows to be begun. A scheduler that has not
-        # accepted the executor yet gets its reports behind the hello.
+        # Open sessions, oldest first, and the begun requests that each of them knows. A scheduler
+        # that has not accepted the executor yet gets its reports after the hello.
         self._known: dict[Hashable, set[int]] = {}
-        # Those that have ended, and whose requests are not all known yet.
+        # Sessions that have ended, and whose begun requests are not all known yet.
         self._ending: set[Hashable] = set()
         self._held: list[Grant] = []
-        # By session, until it has ended: its scheduler, once that has asked for an instance. Before
-        # that nothing is begun for it.
+        # Schedulers that have asked for an instance, by session until it has ended. Nothing is
+        # begun for a scheduler before it asks.
         self._schedulers: dict[Hashable, str] = {}
         self._queries: list[_Query] = []
 
     def session_joined(self, session: Hashable, hello_ids: Iterable[int]) -> None:
-        """A hello that names these requests was sent to a scheduler."""
+        """Note that a hello which names these requests was sent to a scheduler."""
         self._known[session] = set(hello_ids)
 
     def session_commanded(self, session: Hashable, scheduler: str) -> None:
-        """A scheduler of this name asks for an instance."""
+        """Note that a scheduler of this name asks for an instance."""
         self._schedulers[session] = scheduler
 
     def session_asks(self, session: Hashable, number: int, scheduler: str) -> list[BegunReport]:
-        """A scheduler asks what was begun for another one, which is lost."""
+        """Note that a scheduler asks what was begun for a lost one; return reports that are due."""
         self._queries.append(_Query(session, number, scheduler))
         return self._reply_to_queries()
 
     def session_disconnected(self, session: Hashable) -> None:
-        """Nothing can be reported to it any more."""
+        """Note that nothing can be reported to a session any more."""
         self._known.pop(session, None)
-        self._queries = [each for each in self._queries if each.session != session]
+        self._queries = [query for query in self._queries if query.session != session]
 
     def session_ending(self, session: Hashable) -> None:
-        """The scheduler is lost; its instances finish what they execute."""
+        """Note that a scheduler is lost, and that its instances finish what they execute."""
         self._ending.add(session)
         self.session_disconnected(session)
 
     def session_ended(self, session: Hashable) -> list[BegunReport | Grant]:
-        """Most of its instances have finished: what was begun under it is known."""
+        """Return reports and grants that are due once an ended session's begun requests are known.
+
+        Most of its instances have finished by then.
+        """
         self._ending.discard(session)
         self._schedulers.pop(session, None)
         return [*self._report(always=True), *self._reply_to_queries(), *self.grant(())]
 
     def grant(self, grants: Iterable[Grant]) -> list[BegunReport | Grant]:
-        """Sessions may have these instances."""
+        """Return the reports and grants that are due, as sessions may have these instances."""
         self._held += grants
         if not self._held or self._ending:
             return []
@@ -97,19 +104,19 @@ class BegunReports:
         served = set(self._schedulers.values())
         queries, self._queries = self._queries, []
         reports = []
-        for each in queries:
-            if each.scheduler in served:
-                self._queries.append(each)
+        for query in queries:
+            if query.scheduler in served:
+                self._queries.append(query)
             else:
-                reports.append(self._news_of(each.session, each.number))
+                reports.append(self._news_of(query.session, query.number))
         return reports
 
     def _news_of(self, session: Hashable, query: int = 0) -> BegunReport:
         known, ids = self._known[session], self._begun_ids()
         self._known[session] = set(ids)
-        return BegunReport(session, [each for each in ids if each not in known], query)
+        return BegunReport(session, [number for number in ids if number not in known], query)
 
     def _report(self, *, always: bool = False) -> list[BegunReport]:
-        """always: even if there is nothing new."""
-        reports = [self._news_of(each) for each in self._known]
-        return [each for each in reports if each.ids or always]
+        """Return a report for each session; `always` includes reports without any news."""
+        reports = [self._news_of(session) for session in self._known]
+        return [report for report in reports if report.ids or always]

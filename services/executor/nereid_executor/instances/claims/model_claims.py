@@ -1,5 +1,6 @@
-"""Which session each model's instances serve: one at a time, so that two schedulers that both take
-themselves for a model's owner never share it here. Pure.
+"""Claims of sessions on models: a model's instances serve one session at a time. Pure.
+
+Two schedulers that both believe to be a model's owner therefore never share it here.
 
     state   event                        next                       granted
     free    claim by A                   held by A                  that claim
@@ -10,8 +11,8 @@ themselves for a model's owner never share it here. Pure.
     held    A's holds expire             as with its last release   all claims of the best
 
 The best of the waiting sessions is the one with the largest rank: epoch, then name. The end of a
-session releases nothing: its instances are released one by one, as they have finished what they
-execute, and what takes too long by expire().
+session releases nothing. Its instances are released one by one when they have finished what they
+execute, and expire() releases those that take too long.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class Rank(NamedTuple):
-    """A scheduler's precedence among those that wait for a model; the largest gets it."""
+    """Precedence of a scheduler that waits for a model, which the largest rank gets."""
 
     epoch: int
     scheduler: str
 
 
 class Grant(NamedTuple):
-    """A waiting session may have an instance now."""
+    """Permission for a waiting session to have an instance now."""
 
     session: Hashable
     instance: int
@@ -51,30 +52,30 @@ class _Model:
 
 
 class ModelClaims:
-    """One executor's. Instances are numbered by their sessions."""
+    """The claims on the models of one executor; instances have their sessions' numbers."""
 
     def __init__(self) -> None:
         self._models: dict[str, _Model] = {}
 
     def holder(self, model: str) -> Hashable | None:
-        """The session that has instances of this model."""
+        """Return the session that has instances of a model."""
         held = self._models.get(model)
         return None if held is None else held.holder
 
     def claim(self, model: str, session: Hashable, instance: int, rank: Rank) -> bool:
-        """A session asks for an instance; False: it waits for a Grant."""
+        """Claim an instance for a session; return False if the session waits for a Grant."""
         held = self._models.setdefault(model, _Model(session))
         if held.holder == session:
             held.instances.add(instance)
             return True
         waiting = held.waiting.setdefault(session, _Waiting(rank))
-        # A session's last command knows best.
+        # The last command of a session has its current rank.
         waiting.rank = rank
         waiting.instances.append(instance)
         return False
 
     def release(self, model: str, session: Hashable, instance: int) -> list[Grant]:
-        """A session has, or waits for, an instance no more; unknown ones are ignored."""
+        """Release an instance that a session has or waits for; ignore an unknown one."""
         held = self._models.get(model)
         if held is None:
             return []
@@ -89,12 +90,12 @@ class ModelClaims:
         return []
 
     def end_waiting(self, session: Hashable) -> None:
-        """The session is over: it waits for nothing."""
+        """Drop the claims that an ended session waits for."""
         for held in self._models.values():
             held.waiting.pop(session, None)
 
     def expire(self, session: Hashable) -> list[Grant]:
-        """The session is over, and whatever its instances still do, they hold up nobody."""
+        """Release all instances of an ended session, whatever they still execute."""
         grants: list[Grant] = []
         for model, held in list(self._models.items()):
             if held.holder == session:

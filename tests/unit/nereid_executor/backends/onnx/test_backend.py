@@ -41,7 +41,7 @@ def sample(datatype: str) -> np.ndarray:
 def test_bytes_that_are_no_text_go_through_a_model_that_moves_them(tmp_path: Path) -> None:
     path = identity(tmp_path / "1", "BYTES", ["n", 2])
     model = backend.load(instance(identity_config("BYTES", "2"), path))
-    assert model.escapes_bytes
+    assert model.capabilities.escapes_bytes
     text = np.array([["a", "é"]], np.object_)
     bad = np.array([[b"\xff\0".decode("utf-8", "surrogateescape"), "é"]], np.object_)
     for array, expected in ((bad, [b"\xff\0", "é".encode()]), (text, ["a", "é"])):
@@ -58,7 +58,7 @@ def test_a_model_that_looks_into_strings_gets_text_only(tmp_path: Path) -> None:
         [value("y", "BYTES", ["m"])],
     )
     model = backend.load(instance(identity_config("BYTES", "-1", 0), path))
-    assert not model.escapes_bytes
+    assert not model.capabilities.escapes_bytes
 
 
 def test_bfloat16_survives_an_empty_batch(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from onnx import helper, numpy_helper
 
 from benchmarks.gpu.host_device import HostDevice
 from benchmarks.gpu.host_model import load_on_host
-from nereid.backends import PipelinedModel, TensorParts
+from nereid.backends import TensorParts
+from nereid.backends.device_io.device_model import DeviceModel, parts_of
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.core.tensors.tensors import NUMPY_TYPE
 from nereid.pb import model_config_pb2
-from nereid_executor.backends.device_io.device_model import DeviceModel, parts_of
 from nereid_executor.backends.onnx import backend
 from nereid_executor.backends.onnx.device_model import load
 from nereid_executor.backends.onnx.device_session import input_places
@@ -81,7 +81,7 @@ def check_batches(model: Any) -> None:
     names = ["dif", "sum"]
     sizes = [1, 4, 3, 8, 2, 2, 4, 1, 5, 8]
     for number, rows in enumerate([*sizes, *sizes]):
-        if len(waiting) == model.pipeline_depth:
+        if len(waiting) == model.capabilities.pipeline_depth:
             outputs = [array.tolist() for array in model.collect_batch()]
             assert outputs == expected(*waiting.pop(0))
         model.submit_batch(batch(number % 3, rows), names)
@@ -99,8 +99,7 @@ def test_outputs_are_the_models_whatever_the_way(tmp_path: Path, feature: str) -
     device = HostDevice()
     path = add_sub(tmp_path / "1")
     model = load_on_host(add_sub_config(FEATURES[feature]), path, device)
-    assert isinstance(model, PipelinedModel)
-    assert model.pipeline_depth == (2 if feature in {"overlap", "all"} else 1)
+    assert model.capabilities.pipeline_depth == (2 if feature in {"overlap", "all"} else 1)
     check_batches(model)
     assert device.allocated_bytes > 0
     model.close()

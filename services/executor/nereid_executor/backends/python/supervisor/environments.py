@@ -8,10 +8,10 @@ import tarfile
 import threading
 from typing import TYPE_CHECKING, Final
 
+from nereid.backends.file_digests import digest_of
 from nereid.config.inherited_secrets import public_environ
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.core.files.temporary_directories import PYTHON_ENV, TemporaryDirectory
-from nereid_executor.core.files.file_digests import digest_of
 
 if TYPE_CHECKING:
     from pathlib import Path

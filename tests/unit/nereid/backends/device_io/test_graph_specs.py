@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
-from nereid.pb import model_config_pb2
-from nereid_executor.backends.device_io.graph_specs import (
+from nereid.backends.device_io.graph_specs import (
     GraphSpec,
     find_graph,
     graph_specs,
 )
+from nereid.core.errors import InvalidArgument, NereidError, Unimplemented
+from nereid.pb import model_config_pb2
 from nereid_tensorrt.optimization_profiles import Shapes
 
 FIXED: Shapes = {"x": (-1, 4), "y": (-1,)}

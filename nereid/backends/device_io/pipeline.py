@@ -1,9 +1,9 @@
-"""Batches through a device: copies in, compute and copies out, each on a stream of its own.
+"""The pipeline of batches through a device: copies in, compute and copies out, a stream for each.
 
-While one batch executes, the next one's inputs are copied in and the previous one's outputs out.
-Three events order each batch: its inputs are there, it has run, its outputs are there. All memory
-of a batch is its own until the last of them, which the host waits for before it uses any of it
-again; so a batch never waits for another one's memory on the device. Used by one thread.
+While one batch executes, the inputs of the next are copied in, and the outputs of the previous one
+out. Three events order each batch: its inputs are there, it has run, its outputs are there. A batch
+owns its memory until the last event. The host waits for that event before it uses any of the memory
+again, so that no batch waits for the memory of another one on the device. Used by one thread.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from nereid.backends.device_io.buffer_pool import BufferPool
+from nereid.backends.device_io.device import DeviceTensor
+from nereid.backends.device_io.input_cache import InputCache
 from nereid.core.errors import NereidError
-from nereid_executor.backends.device_io.buffer_pool import BufferPool
-from nereid_executor.backends.device_io.device import DeviceTensor
-from nereid_executor.backends.device_io.input_cache import InputCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from nereid.backends import TensorParts
-    from nereid.core.tensors.tensors import Array
-    from nereid_executor.backends.device_io.buffer_pool import Buffer
-    from nereid_executor.backends.device_io.captured_graphs import (
+    from nereid.backends.device_io.buffer_pool import Buffer
+    from nereid.backends.device_io.captured_graphs import (
         CapturedGraph,
         CapturedGraphs,
     )
-    from nereid_executor.backends.device_io.device import Device
-    from nereid_executor.backends.device_io.input_cache import CachedInput
+    from nereid.backends.device_io.device import Device
+    from nereid.backends.device_io.input_cache import CachedInput
+    from nereid.core.tensors.tensors import Array
 
 
 class Session(Protocol):
-    """Runs the model on tensors of the device."""
+    """An object that runs the model on tensors of the device."""
 
-    # Inputs that it reads in the host's memory, as run() is called.
+    # Inputs that run() reads in the host's memory when it is called.
     host_inputs: frozenset[str]
-    # run() may read inputs before the compute stream gets there: they must have been copied.
+    # Inputs must have been copied before run(), which may read them before the compute stream does.
     reads_early: bool
 
     def run(
         self, inputs: Mapping[str, DeviceTensor], outputs: Sequence[str]
     ) -> Sequence[DeviceTensor]:
-        """Enqueue an execution on the compute stream; the outputs, in memory that is theirs."""
+        """Enqueue an execution on the compute stream; return the outputs, in their own memory."""
 
 
 class Streams(NamedTuple):
-    """Streams of a device; several may be the same one."""
+    """Streams of a device; two or all of them may be the same."""
 
     copy_in: int
     compute: int
@@ -57,23 +57,23 @@ class Streams(NamedTuple):
 
 
 class PipelineOptions(NamedTuple):
-    """How a model's batches travel."""
+    """Options for the batches of a model."""
 
-    # Batches at a time; above 1 copies and compute overlap.
+    # Number of batches at a time; above 1 copies and compute overlap.
     depth: int = 1
-    # Whether inputs and outputs go through pinned memory.
+    # Inputs and outputs go through pinned memory.
     pinned_inputs: bool = True
     pinned_outputs: bool = True
-    # Of the input cache; 0: there is none.
+    # Size of the input cache; 0 means no cache.
     cache_bytes: int = 0
-    # Smaller inputs are not looked up in it.
+    # Size of the smallest inputs that are looked up in the cache.
     cached_from_bytes: int = 64 << 10
-    # Kept for batches to come, of pinned and of device memory each.
+    # Bytes that are kept for later batches, of pinned and of device memory each.
     max_idle_bytes: int = 256 << 20
 
 
 class _Slot:
-    """One batch's place in the pipeline: its events, and the memory that it uses."""
+    """The place of one batch in the pipeline: its events, and the memory that it uses."""
 
     def __init__(self, device: Device) -> None:
         self.inputs_copied = device.create_event()
@@ -82,15 +82,15 @@ class _Slot:
         self.buffers: list[tuple[BufferPool, Buffer]] = []
         self.cached: list[CachedInput] = []
         self.graph: CapturedGraph | None = None
-        # Objects whose memory is read or written.
+        # Objects whose memory the batch reads or writes.
         self.owners: list[object] = []
         self.arrays: list[Array] = []
-        # Pinned memory that the arrays are in.
+        # Pinned memory of the arrays.
         self.outputs: list[Buffer] = []
 
 
 class Pipeline:
-    """One instance's way to its device and back."""
+    """The pipeline of one instance."""
 
     def __init__(
         self,
@@ -124,16 +124,16 @@ class Pipeline:
 
     @property
     def depth(self) -> int:
-        """How many batches may be in flight."""
+        """Number of batches that may be in flight."""
         return self._options.depth
 
     @property
     def has_graphs(self) -> bool:
-        """Whether some batches are executed by graphs."""
+        """Property of the instance: graphs execute some of its batches."""
         return self._graphs is not None
 
     def submit(self, inputs: Mapping[str, TensorParts], outputs: Sequence[str]) -> None:
-        """Enqueue a batch: its copies, its execution, and its outputs' copies.
+        """Enqueue a batch: the copies of its inputs, its execution, and the copies of its outputs.
 
         Raises:
             NereidError: the model or the device refuses; the batch is not in flight.
@@ -172,11 +172,11 @@ class Pipeline:
         self._in_flight.append(slot)
 
     def is_complete(self) -> bool:
-        """Whether the oldest batch's outputs are there."""
+        """Return whether the outputs of the oldest batch are there."""
         return self._device.is_complete(self._in_flight[0].outputs_copied)
 
     def collect(self) -> list[Array]:
-        """The oldest batch's outputs, valid until the next call; waits for them."""
+        """Wait for the outputs of the oldest batch and return them; valid until the next call."""
         slot = self._in_flight.popleft()
         try:
             self._device.synchronize_event(slot.outputs_copied)
@@ -206,7 +206,7 @@ class Pipeline:
     def _copy_input(
         self, slot: _Slot, name: str, tensor: TensorParts, new: list[CachedInput]
     ) -> DeviceTensor:
-        """Enqueue an input's copy. new: collects the cache's entries that this fills."""
+        """Enqueue the copy of an input; `new` collects the cache's entries that this fills."""
         parts, shape, dtype = tensor
         if name in self._session.host_inputs:
             return DeviceTensor(self._join(slot, parts).address, shape, dtype)
@@ -214,7 +214,7 @@ class Pipeline:
         if cache is not None and len(parts) == 1 and slot.graph is None:
             entry = self._cached(slot, parts[0], new)
             if entry is not None:
-                # No copy at all: the model reads the entry.
+                # The model reads the entry, so nothing is copied.
                 return DeviceTensor(entry.buffer.address, shape, dtype)
         if slot.graph is None:
             buffer = self._acquire(slot, self._memory, sum(map(len, parts)))
@@ -243,7 +243,7 @@ class Pipeline:
     def _cached(
         self, slot: _Slot, part: bytes | memoryview, new: list[CachedInput]
     ) -> CachedInput | None:
-        """The cache's entry with these bytes, filled if it is new."""
+        """Return the cache's entry with these bytes, if there is one; fill it if it is new."""
         cache = self.cache
         if cache is None or not cache.accepts(len(part)):
             return None
@@ -256,7 +256,7 @@ class Pipeline:
         return entry
 
     def _copy_parts(self, slot: _Slot, target: int, parts: Sequence[bytes | memoryview]) -> int:
-        """Enqueue the copy of parts to adjacent memory of the device; the address after them."""
+        """Enqueue the copy of parts to adjacent device memory; return the address after them."""
         size_bytes = sum(map(len, parts))
         if not size_bytes:
             return target
@@ -273,7 +273,7 @@ class Pipeline:
         return target
 
     def _join(self, slot: _Slot, parts: Sequence[bytes | memoryview]) -> Buffer:
-        """The parts in pinned memory."""
+        """Join the parts in pinned memory."""
         buffer = self._acquire(slot, self._pinned, sum(map(len, parts)))
         host, offset = _host_bytes(buffer), 0
         for part in parts:
@@ -307,7 +307,7 @@ class Pipeline:
         return buffer
 
     def _release(self, slot: _Slot) -> None:
-        """The device is done with the batch; its outputs in pinned memory are not the slot's."""
+        """Free a slot whose batch the device has finished; its outputs stay in pinned memory."""
         for pool, buffer in slot.buffers:
             pool.release(buffer)
         slot.buffers.clear()
@@ -323,8 +323,8 @@ class Pipeline:
         self._free.append(slot)
 
     def _abort(self, slot: _Slot, new: Sequence[CachedInput]) -> None:
-        """A batch that could not be enqueued as a whole: parts of it may be on their way."""
-        # An error of the device itself, which every call reports from then on.
+        """Free the slot of a batch that could be enqueued only in part."""
+        # After an error of the device itself every call fails with it.
         with contextlib.suppress(NereidError):
             self._synchronize()
         outputs = slot.outputs
@@ -333,7 +333,7 @@ class Pipeline:
             self._pinned.release(buffer)
         if self.cache is not None:
             for entry in new:
-                # Perhaps without its content.
+                # The entry may not have its content.
                 self.cache.discard(entry)
 
     def _synchronize(self) -> None:
@@ -343,6 +343,9 @@ class Pipeline:
 
 
 def _host_bytes(buffer: Buffer) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The whole buffer as an array: ctypes remembers each size for ever, and there are few."""
+    """Return the whole buffer as an array.
+
+    ctypes remembers each size for ever, so it is used only for the few sizes of buffers.
+    """
     memory = (ctypes.c_uint8 * buffer.size_bytes).from_address(buffer.address)
     return np.ctypeslib.as_array(memory)

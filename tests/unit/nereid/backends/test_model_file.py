@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
+from nereid.backends.model_file import find_model_file
 from nereid.core.errors import InvalidArgument, NotFound
 from nereid.pb import model_config_pb2
-from nereid_executor.backends.model_file import find_model_file
 
 
 @pytest.mark.parametrize(

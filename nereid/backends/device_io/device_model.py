@@ -4,55 +4,60 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nereid.backends import TensorParts
+from nereid.backends import Capabilities, TensorParts
+from nereid.backends.device_io.pipeline import Streams
 from nereid.core.errors import InvalidArgument
-from nereid_executor.backends.device_io.pipeline import Streams
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
 
     from nereid.backends import ModelDescription
+    from nereid.backends.device_io.device import Device
+    from nereid.backends.device_io.pipeline import Pipeline
     from nereid.core.tensors.tensors import Array
-    from nereid_executor.backends.device_io.device import Device
-    from nereid_executor.backends.device_io.pipeline import Pipeline
 
 
 class DeviceModel:
-    """A PipelinedModel; used by its instance's thread alone."""
-
-    bytes_as_text = False
-    escapes_bytes = False
+    """A PipelinedModel whose batches go through a Pipeline; used by its instance's thread alone."""
 
     def __init__(
         self, description: ModelDescription, pipeline: Pipeline, resources: ExitStack
     ) -> None:
-        """resources: what to close after the pipeline, which the model takes over."""
+        """resources: closes what has to be closed after the pipeline; the model takes it over."""
         self.description = description
         self.pipeline = pipeline
-        self.pipeline_depth = pipeline.depth
+        self.capabilities = Capabilities(pipeline_depth=pipeline.depth)
         resources.callback(pipeline.close)
         self._resources = resources.pop_all()
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
+        """Execute one batch and wait for its outputs."""
         self.submit_batch({name: parts_of(array) for name, array in inputs.items()}, outputs)
         return self.collect_batch()
 
     def submit_batch(self, inputs: Mapping[str, TensorParts], outputs: Sequence[str]) -> None:
+        """Begin a batch; raise NereidError if the model or the device refuses it."""
         self.pipeline.submit(inputs, outputs)
 
     def is_batch_complete(self) -> bool:
+        """Return whether the outputs of the oldest batch are there."""
         return self.pipeline.is_complete()
 
     def collect_batch(self) -> Sequence[Array]:
+        """Wait for the outputs of the oldest batch; they are valid until the next call."""
         return self.pipeline.collect()
 
     def close(self) -> None:
+        """Free the pipeline and all resources."""
         self._resources.close()
 
 
 def make_streams(device: Device, depth: int, resources: ExitStack) -> Streams:
-    """Three where batches overlap, else one. resources: gets what destroys them."""
+    """Create three streams if batches overlap, else one.
+
+    resources: collects the calls that destroy them.
+    """
 
     def make_stream() -> int:
         stream = device.create_stream()
@@ -65,7 +70,7 @@ def make_streams(device: Device, depth: int, resources: ExitStack) -> Streams:
 
 
 def parts_of(array: Array) -> TensorParts:
-    """An array as one part."""
+    """Return an array as one part."""
     if array.dtype.hasobject:
         raise InvalidArgument("strings cannot be copied to a GPU")
     flat = array.reshape(-1).view("u1")

@@ -1,12 +1,12 @@
-"""Inputs that come again and again, kept on the device: one copy in, many runs.
+"""Cache of inputs that come repeatedly: they are copied to the device once for many runs.
 
-An input is found by a digest of a sample of its bytes, and then compared with the host's copy of
-the whole. A digest of the whole could be trusted without that, but one that no client can collide
-costs more than the copy it saves: BLAKE3 of 1 MiB 250 us, a copy to pinned memory 27 us, comparing
-33 us. An input is kept when its digest comes the second time, so that inputs that come once cost
-nothing but a sample.
+An input is found by a digest of a sample of its bytes, and then compared with a copy of the whole
+on the host. A digest of the whole input would make the comparison unnecessary, but a digest that
+clients cannot make collide costs more than the copy that it saves: BLAKE3 of 1 MiB takes 250 us, a
+copy to pinned memory 27 us, comparing 33 us. An input is kept when its digest comes for the second
+time, so that inputs that come once cost no more than the sample.
 
-Pure but for the functions that it is given. Used by one thread.
+Pure, except for the functions that it gets. Used by one thread.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from nereid_executor.backends.device_io.buffer_pool import size_class
+from nereid.backends.device_io.buffer_pool import size_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid_executor.backends.device_io.buffer_pool import Buffer
+    from nereid.backends.device_io.buffer_pool import Buffer
 
 _MAX_SEEN: Final = 1024
 _SAMPLES: Final = 16
@@ -45,12 +45,12 @@ class CachedInput:
     digest: bytes
     content: bytes
     buffer: Buffer
-    # Batches in flight that read it.
+    # Number of batches in flight that read it.
     users: int = 1
 
 
 class InputCache:
-    """The inputs of one instance. Those in use are never dropped."""
+    """The cached inputs of one instance; inputs in use are never dropped."""
 
     def __init__(
         self,
@@ -59,30 +59,34 @@ class InputCache:
         acquire: Callable[[int], Buffer],
         release: Callable[[Buffer], None],
     ) -> None:
-        """max_bytes: of device memory, and as much of the host's. Inputs below min_bytes are not
-        looked at. acquire, release: of device memory.
+        """Create an empty cache.
+
+        max_bytes: the bound on device memory, and on the host's memory as well. min_bytes: the size
+        of the smallest inputs that are looked up. acquire, release: for device memory.
         """
         self._max_bytes = max_bytes
         self._min_bytes = max(min_bytes, _SAMPLES * _SAMPLE_BYTES)
         self._acquire = acquire
         self._release = release
-        # Least recently used first.
+        # Entries by digest, the least recently used first.
         self._entries: OrderedDict[bytes, CachedInput] = OrderedDict()
         self._seen: OrderedDict[bytes, None] = OrderedDict()
-        # Clients choose inputs: without it they could make all of theirs miss or be kept.
+        # Key of the digests. Clients choose inputs, and could otherwise make all of theirs miss, or
+        # be kept.
         self._key = secrets.token_bytes(32)
         self.size_bytes = 0
         self.hits = 0
         self.misses = 0
 
     def accepts(self, size_bytes: int) -> bool:
-        """Whether inputs of this size may be kept."""
+        """Return whether inputs of this size may be kept."""
         return self._min_bytes <= size_bytes <= self._max_bytes
 
     def find_or_add(self, raw: Raw) -> tuple[CachedInput | None, bool]:
-        """The entry of an input that it accepts, and whether it is new and has to be filled.
+        """Return the entry of an input, and whether it is new and has to be filled.
 
-        None: it is not kept. The caller unpins the entry once the device does not read it any more.
+        The cache must accept the input's size. The entry is `None` if the input is not kept. The
+        caller unpins the entry once the device does not read it any more.
         """
         digest = self._digest(raw)
         entry = self._entries.get(digest)
@@ -99,7 +103,7 @@ class InputCache:
             return None, False
         if not self._make_space(len(raw), digest):
             return None, False
-        # A view is of a segment, which will have other bytes in it.
+        # A view is one of a segment, in which other bytes will follow.
         content = raw if type(raw) is bytes else bytes(raw)
         entry = CachedInput(digest, content, self._acquire(len(raw)))
         self.size_bytes += entry.buffer.size_bytes
@@ -107,17 +111,20 @@ class InputCache:
         return entry, True
 
     def unpin(self, entry: CachedInput) -> None:
-        """A batch that read it has ended."""
+        """Release an entry after the end of a batch that read it."""
         entry.users -= 1
 
     def discard(self, entry: CachedInput) -> None:
-        """It was not filled after all. The caller is its only user and unpins it no more."""
+        """Drop an entry that was not filled after all.
+
+        The caller is its only user, and does not unpin it.
+        """
         self._drop(entry)
 
     def _make_space(self, raw_bytes: int, digest: bytes) -> bool:
         size_bytes = size_class(raw_bytes)
         same = self._entries.get(digest)
-        # Another input with the same sample.
+        # The entry is that of another input with the same sample.
         if same is not None:
             if same.users:
                 return False
@@ -149,5 +156,5 @@ def _equal(content: bytes, raw: Raw) -> bool:
     if len(content) != len(raw):
         return False
     first, second = np.frombuffer(content, np.uint8), np.frombuffer(raw, np.uint8)
-    # Comparing a memoryview in Python goes byte by byte.
+    # Python compares a memoryview byte by byte.
     return not _memcmp(first.ctypes.data, second.ctypes.data, len(content))

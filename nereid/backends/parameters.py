@@ -1,4 +1,4 @@
-"""Models' parameters and backends' settings, which are all text, as numbers and booleans."""
+"""Parsing of models' parameters and backends' settings, which are texts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 
-# Far more threads than a model needs; each takes memory of the process that all models share.
+# Bound on a model's threads, far above what one needs: each takes memory of the process that all
+# models share.
 MAX_THREADS: Final = max(64, 4 * (os.cpu_count() or 1))
 
 
 def parameters_of(config: model_config_pb2.ModelConfig) -> dict[str, str]:
-    """The configuration's parameters, as they are written."""
+    """Return the parameters of a configuration by name, as they are written."""
     return {name: value.string_value for name, value in config.parameters.items()}
 
 
@@ -30,10 +31,12 @@ def parse_count(
     default: int = 0,
     most: int | None = None,
 ) -> int:
-    """A count; negative numbers count as 0. most: None: it has no bound.
+    """Return a count, which is 0 for a negative number.
+
+    most: its bound; `None` means no bound.
 
     Raises:
-        InvalidArgument: it is not a whole number, or above its bound.
+        InvalidArgument: the value is not a whole number, or is above its bound.
     """
     text = values.get(name)
     if text is None:
@@ -56,17 +59,17 @@ def parse_count(
 def parse_threads(
     config: model_config_pb2.ModelConfig, values: Mapping[str, str], name: str, default: int = 0
 ) -> int:
-    """A number of threads; see parse_count()."""
+    """Return a number of threads; raise InvalidArgument as parse_count() does."""
     return parse_count(config, values, name, default, MAX_THREADS)
 
 
 def parse_boolean(
     config: model_config_pb2.ModelConfig, values: Mapping[str, str], name: str, *, default: bool
 ) -> bool:
-    """True or false, in any of the spellings of flags.
+    """Return true or false, written in any of the spellings of flags.
 
     Raises:
-        InvalidArgument: it is neither.
+        InvalidArgument: the value is neither.
     """
     text = values.get(name)
     if text is None:

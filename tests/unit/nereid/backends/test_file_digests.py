@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from nereid_executor.core.files.file_digests import digest_of, identity_of
+from nereid.backends.file_digests import digest_of, identity_of
 
 
 def replace(path: Path, content: bytes) -> None:

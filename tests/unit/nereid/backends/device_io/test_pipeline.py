@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 
 from benchmarks.gpu.host_device import HostDevice
 from nereid.backends import TensorParts
-from nereid.core.errors import Internal
-from nereid_executor.backends.device_io.captured_graphs import (
+from nereid.backends.device_io.captured_graphs import (
     CapturedGraph,
     CapturedGraphs,
 )
-from nereid_executor.backends.device_io.device import DeviceTensor
-from nereid_executor.backends.device_io.graph_specs import GraphSpec, Shapes
-from nereid_executor.backends.device_io.pipeline import (
+from nereid.backends.device_io.device import DeviceTensor
+from nereid.backends.device_io.graph_specs import GraphSpec, Shapes
+from nereid.backends.device_io.pipeline import (
     Pipeline,
     PipelineOptions,
     Streams,
 )
+from nereid.core.errors import Internal
 
 DTYPE = np.dtype(np.uint8)
 ROW = 1024

@@ -1,4 +1,4 @@
-"""The path of a version's model file, by the configuration."""
+"""Look-up of a version's model file, by the configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from nereid.pb import model_config_pb2
 
-# How each begins, and the largest that there may be, in bytes.
+# Beginning of a Git LFS pointer, and its largest size in bytes.
 # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 _POINTER: Final = b"version https://git-lfs.github.com/spec/"
 _LARGEST_POINTER: Final = 1023
@@ -21,13 +21,14 @@ _LARGEST_POINTER: Final = 1023
 def find_model_file(
     config: model_config_pb2.ModelConfig, version_path: Path, default: str, capability: str = ""
 ) -> Path:
-    """The file or directory.
+    """Return the path of the model file, or of a directory in its place.
 
-    capability: the GPU's compute capability, such as 8.6, which may have a file of its own.
+    default: the name of the file if the configuration has none. capability: the GPU's compute
+    capability, such as 8.6, which may have a file of its own.
 
     Raises:
-        NotFound: it does not exist.
-        InvalidArgument: it is a Git LFS pointer, or the version has a pipe or a device.
+        NotFound: the file does not exist.
+        InvalidArgument: the file is a Git LFS pointer, or the version has a pipe or a device.
     """
     name = config.cc_model_filenames.get(capability) or config.default_model_filename or default
     path = require_file(config, version_path / name)
@@ -43,11 +44,11 @@ def find_model_file(
 
 
 def require_file(config: model_config_pb2.ModelConfig, path: Path) -> Path:
-    """Return the path.
+    """Return the path of a file that exists.
 
     Raises:
-        NotFound: it does not exist.
-        InvalidArgument: it is a Git LFS pointer.
+        NotFound: the file does not exist.
+        InvalidArgument: the file is a Git LFS pointer.
     """
     if not path.exists():
         raise NotFound(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from nereid_executor.backends.shared_models import SharedModels
+from nereid.backends.shared_models import SharedModels
 
 
 class LoadedModel:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from nereid.backends.device_io.cuda_device import CudaDevice, open_gpu
 from nereid.core.cuda_driver import DriverError, load_library
 from nereid.core.errors import Internal, Unavailable
-from nereid_executor.backends.device_io.cuda_device import CudaDevice, open_gpu
 from tests.support.models.onnx_models import config
 
 NOT_READY = 600

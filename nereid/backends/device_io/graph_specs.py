@@ -1,6 +1,6 @@
-"""Which CUDA graphs to capture for a model, and which of them executes a batch.
+"""Choice of the CUDA graphs to capture for a model, and of the graph that executes a batch.
 
-By the configuration's optimization.cuda, with Triton's rules. Pure; knows no CUDA.
+The configuration's optimization.cuda decides, by Triton's rules. Pure; knows no CUDA.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class GraphSpec(NamedTuple):
-    """One graph: the inputs' whole shapes, and the smallest batch that it may execute."""
+    """One graph: the whole shapes of its inputs, and the smallest batch that it may execute."""
 
     shapes: Shapes
     min_rows: int
 
     @property
     def rows(self) -> int:
-        """For a model that batches: how many rows the graph computes."""
+        """Number of rows that the graph computes, if the model batches."""
         return next(iter(self.shapes.values()))[0]
 
 
 def graph_specs(config: model_config_pb2.ModelConfig, inputs: Shapes) -> list[GraphSpec]:
-    """The graphs to capture, given the model's inputs (-1: variable, batch dimension included).
+    """Return the graphs to capture.
+
+    inputs: the shapes of the model's inputs with the batch dimension; -1 is a variable dimension.
 
     Raises:
-        InvalidArgument: a graph's shapes are none of the model's.
-        Unimplemented: a lower bound is of other dimensions than the batch's.
+        InvalidArgument: the model does not allow the shapes of a graph.
+        Unimplemented: a lower bound differs in other dimensions than the batch's.
     """
     cuda = config.optimization.cuda
     if not cuda.graphs:
@@ -44,7 +46,7 @@ def graph_specs(config: model_config_pb2.ModelConfig, inputs: Shapes) -> list[Gr
         return [_from_graph_spec(config, inputs, written) for written in cuda.graph_spec]
     batching = config.max_batch_size > 0
     if any(VARIABLE in (dims[1:] if batching else dims) for dims in inputs.values()):
-        # Only graph_spec could name the shapes to capture.
+        # The shapes are not known: only graph_spec could name them.
         return []
     if not batching:
         return [GraphSpec(dict(inputs), 0)]
@@ -56,7 +58,7 @@ def graph_specs(config: model_config_pb2.ModelConfig, inputs: Shapes) -> list[Gr
 
 
 def find_graph(specs: Sequence[GraphSpec], shapes: Shapes, *, batching: bool) -> int | None:
-    """The index of the smallest graph that can execute these shapes; None: there is none."""
+    """Return the index of the smallest graph that can execute these shapes, if there is one."""
     best: int | None = None
     for index, spec in enumerate(specs):
         if spec.shapes == shapes:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nereid_executor.backends.device_io.buffer_pool import Buffer, BufferPool, size_class
+from nereid.backends.device_io.buffer_pool import Buffer, BufferPool, size_class
 
 
 class Memory:

@@ -1,7 +1,8 @@
-"""Memory that is used again: allocating pinned and device memory stops the whole device.
+"""Pools of memory, since allocating pinned or device memory stops the whole device.
 
-Pure but for the two functions that it is given. A buffer belongs to whoever acquired it until it is
-released, which is after the last copy from or to it: who releases has waited for its event.
+Pure, except for the two functions that it gets. A buffer belongs to the caller that acquired it
+until it is released. It may be released after the last copy from or to it: the caller has waited
+for the event of that copy.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _STEPS_LOG2: Final = 2
 
 
 def size_class(size_bytes: int) -> int:
-    """The size of the buffers for this many bytes."""
+    """Return the size of the buffers for this many bytes."""
     if size_bytes <= _SMALLEST_CLASS:
         return _SMALLEST_CLASS
     step = 1 << ((size_bytes - 1).bit_length() - 1 - _STEPS_LOG2)
@@ -40,19 +41,19 @@ class BufferPool:
     def __init__(
         self, allocate: Callable[[int], int], free: Callable[[int], None], max_idle_bytes: int
     ) -> None:
-        """max_idle_bytes: how much to keep beside what is in use."""
+        """max_idle_bytes: the bytes to keep beside the buffers in use."""
         self._allocate = allocate
         self._free = free
         self._max_idle_bytes = max_idle_bytes
-        # By size class; of each, the last released is the next acquired. The classes are ordered by
-        # when they were last used.
+        # Idle buffers by size class. The last released of a class is acquired next; the classes are
+        # in the order of their last use.
         self._idle: OrderedDict[int, deque[Buffer]] = OrderedDict()
         self._used: set[Buffer] = set()
         self.idle_bytes = 0
         self.used_bytes = 0
 
     def acquire(self, size_bytes: int) -> Buffer:
-        """A buffer of at least this size, with whatever is in it."""
+        """Return a buffer of at least this size, with undefined content."""
         chosen = size_class(size_bytes)
         idle = self._idle.get(chosen)
         if idle:
@@ -67,10 +68,10 @@ class BufferPool:
         return buffer
 
     def release(self, buffer: Buffer) -> None:
-        """Nothing reads or writes the buffer any more.
+        """Release a buffer that nothing reads or writes any more.
 
         Raises:
-            KeyError: it is not in use.
+            KeyError: the buffer is not in use.
         """
         self._used.remove(buffer)
         size = buffer.size_bytes
@@ -85,7 +86,7 @@ class BufferPool:
             self._free_oldest()
 
     def close(self) -> None:
-        """Free everything, also what is in use: the device does nothing any more."""
+        """Free all buffers, even those in use: the device does nothing any more."""
         while self._idle:
             self._free_oldest()
         for buffer in self._used:

@@ -1,6 +1,6 @@
-"""Loaded models that several instances on one device share, for as long as one of them uses it.
+"""Loaded models that several instances on one device share, as long as one of them uses the model.
 
-For modules and engines that several threads may use at the same time.
+This is for modules and engines that several threads may use at the same time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from nereid_executor.core.files.file_digests import digest_of
+from nereid.backends.file_digests import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ LoadedModel = TypeVar("LoadedModel")
 
 
 class SharedModels(Generic[LoadedModel]):
-    """One model for each file (by path and content) and device; may be used from any thread."""
+    """One model for each file, by path and content, and device; may be used from any thread."""
 
     def __init__(self) -> None:
         self._models: WeakValueDictionary[tuple[str, bytes, str], LoadedModel] = (
@@ -28,7 +28,7 @@ class SharedModels(Generic[LoadedModel]):
         self._lock = threading.Lock()
 
     def get_or_load(self, path: Path, device: str, load: Callable[[], LoadedModel]) -> LoadedModel:
-        """The model that another instance uses, or what `load` returns."""
+        """Return the model that another instance uses, or the one that `load` returns."""
         key = (str(path), digest_of(path), device)
         with self._lock:
             model = self._models.get(key)

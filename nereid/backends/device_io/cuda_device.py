@@ -1,4 +1,7 @@
-"""A GPU, through NVIDIA's driver. Not tried on a GPU yet: `python -m benchmarks.gpu` does that."""
+"""A GPU, through NVIDIA's driver.
+
+This has not been tried on a GPU yet; `python -m benchmarks.gpu` does that.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ if TYPE_CHECKING:
 
 _SUCCESS: Final = 0
 _NOT_READY: Final = 600
-# CU_STREAM_NON_BLOCKING: it does not wait for what others enqueue on the legacy default stream.
+# CU_STREAM_NON_BLOCKING: the stream does not wait for work on the legacy default stream.
 _NON_BLOCKING: Final = 1
-# CU_EVENT_BLOCKING_SYNC: who waits sleeps. CU_EVENT_DISABLE_TIMING: waiting costs less.
+# CU_EVENT_BLOCKING_SYNC: a waiting thread sleeps. CU_EVENT_DISABLE_TIMING: waiting costs less.
 _BLOCKING_SYNC: Final = 1
 _DISABLE_TIMING: Final = 2
-# CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may do what must not be captured.
+# CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may make calls that must not be captured.
 _THREAD_LOCAL: Final = 1
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _CAPABILITY: Final = (75, 76)
@@ -63,9 +66,9 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
 
 
 def open_gpu(number: int, config: model_config_pb2.ModelConfig, library: Any = None) -> CudaDevice:
-    """A GPU, by CUDA's number, with streams and events as a model's configuration asks for.
+    """Open a GPU by CUDA's number, with streams and events as a model's configuration asks.
 
-    library: libcuda, if it is not the machine's.
+    library: replaces the machine's libcuda.
 
     Raises:
         Unavailable: there is no driver, or not this GPU.
@@ -80,18 +83,20 @@ def open_gpu(number: int, config: model_config_pb2.ModelConfig, library: Any = N
 
 
 class CudaDevice:
-    """One GPU, for the thread that made this: a GraphDevice.
+    """A GraphDevice: one GPU, for the thread that creates this object.
 
-    Its context is the one that CUDA's runtime library uses, and so ONNX Runtime and TensorRT:
-    addresses and streams can be passed on.
+    Its context is the one that CUDA's runtime library uses, and with it ONNX Runtime and TensorRT,
+    so that addresses and streams can be passed on.
     """
 
     def __init__(
         self, number: int, *, priority: int = 0, busy_wait: bool = False, library: Any = None
     ) -> None:
-        """number: CUDA's. priority: of its streams; above 0 the highest, below 0 the lowest.
+        """Open the GPU.
 
-        busy_wait: who waits for an event polls instead of sleeping. library: libcuda.
+        number: CUDA's number. priority: that of its streams; above 0 is the highest, below 0 the
+        lowest. busy_wait: a thread that waits for an event polls instead of sleeping. library:
+        libcuda.
 
         Raises:
             Unavailable: there is no driver, or not this GPU.
@@ -109,7 +114,7 @@ class CudaDevice:
         self._event_flags = _DISABLE_TIMING | (0 if busy_wait else _BLOCKING_SYNC)
 
     def compute_capability(self) -> str:
-        """The GPU's compute capability, such as 8.6."""
+        """Return the compute capability of the GPU, such as 8.6."""
         device, value = ctypes.c_int(), ctypes.c_int()
         self._call("cuDeviceGet", ctypes.byref(device), self._number)
         numbers = []
@@ -119,22 +124,27 @@ class CudaDevice:
         return ".".join(numbers)
 
     def allocate_device(self, size_bytes: int) -> int:
+        """Allocate memory of the device; return its address."""
         address = Address()
         self._call("cuMemAlloc_v2", ctypes.byref(address), size_bytes)
         return address.value
 
     def free_device(self, address: int) -> None:
+        """Free memory of the device."""
         self._call("cuMemFree_v2", address)
 
     def allocate_pinned(self, size_bytes: int) -> int:
+        """Allocate pinned memory of the host; return its address."""
         address = Pointer()
         self._call("cuMemHostAlloc", ctypes.byref(address), size_bytes, 0)
         return address.value or 0
 
     def free_pinned(self, address: int) -> None:
+        """Free pinned memory."""
         self._call("cuMemFreeHost", address)
 
     def create_stream(self) -> int:
+        """Create a stream."""
         stream = Pointer()
         self._call(
             "cuStreamCreateWithPriority", ctypes.byref(stream), _NON_BLOCKING, self._priority
@@ -142,50 +152,62 @@ class CudaDevice:
         return stream.value or 0
 
     def destroy_stream(self, stream: int) -> None:
+        """Destroy a stream."""
         self._call("cuStreamDestroy_v2", stream)
 
     def synchronize_stream(self, stream: int) -> None:
+        """Wait for all that has been enqueued."""
         self._call("cuStreamSynchronize", stream)
 
     def create_event(self) -> int:
+        """Create an event, which is complete until it is recorded."""
         event = Pointer()
         self._call("cuEventCreate", ctypes.byref(event), self._event_flags)
         return event.value or 0
 
     def destroy_event(self, event: int) -> None:
+        """Destroy an event."""
         self._call("cuEventDestroy_v2", event)
 
     def record_event(self, event: int, stream: int) -> None:
+        """Complete the event once the stream has done what is enqueued on it now."""
         self._call("cuEventRecord", event, stream)
 
     def wait_event(self, stream: int, event: int) -> None:
+        """Have later work on the stream wait for the event as recorded now."""
         self._call("cuStreamWaitEvent", stream, event, 0)
 
     def is_complete(self, event: int) -> bool:
+        """Return whether the event, as recorded last, is complete."""
         code = self._driver.query("cuEventQuery", event)
         if code not in (_SUCCESS, _NOT_READY):
             raise Internal(f"cuEventQuery failed with CUDA's error {code}")
         return code == _SUCCESS
 
     def synchronize_event(self, event: int) -> None:
+        """Wait for the event as recorded last."""
         self._call("cuEventSynchronize", event)
 
     def copy_to_device(self, target: int, source: int, size_bytes: int, stream: int) -> None:
+        """Enqueue a copy from the host's memory to the device's."""
         self._call("cuMemcpyHtoDAsync_v2", target, source, size_bytes, stream)
 
     def copy_to_host(self, target: int, source: int, size_bytes: int, stream: int) -> None:
+        """Enqueue a copy from the device's memory to the host's."""
         self._call("cuMemcpyDtoHAsync_v2", target, source, size_bytes, stream)
 
     def copy_on_device(self, target: int, source: int, size_bytes: int, stream: int) -> None:
+        """Enqueue a copy within the device's memory."""
         self._call("cuMemcpyDtoDAsync_v2", target, source, size_bytes, stream)
 
     def capture_graph(self, stream: int, work: Callable[[], None]) -> int:
+        """Return the graph of what work() enqueues on this stream; it is not executed yet."""
         graph, executable = Pointer(), Pointer()
         self._call("cuStreamBeginCapture_v2", stream, _THREAD_LOCAL)
         try:
             work()
         finally:
-            # Otherwise the stream stays in capture mode, and unusable.
+            # Without this the stream would stay in capture mode, and be unusable.
             self._call("cuStreamEndCapture", stream, ctypes.byref(graph))
         try:
             self._call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, 0)
@@ -194,9 +216,11 @@ class CudaDevice:
         return executable.value or 0
 
     def launch_graph(self, graph: int, stream: int) -> None:
+        """Enqueue the execution of a graph."""
         self._call("cuGraphLaunch", graph, stream)
 
     def destroy_graph(self, graph: int) -> None:
+        """Destroy a graph."""
         self._call("cuGraphExecDestroy", graph)
 
     def _call(self, name: str, *arguments: Any) -> None:

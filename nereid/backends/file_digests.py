@@ -1,8 +1,8 @@
-"""Digests of model files: a file is what is in it, whatever its name and dates say.
+"""Digests of model files: a file is identified by its content, not by its name and dates.
 
-Copies that keep dates, restored backups and clocks that were set give a new file the size and date
-of the old one. A file is read again only where its size, inode or either date has changed, and one
-that is too large to be read just to know it is told from another by those.
+Copies that keep dates, restored backups and clocks that were set can give a new file the size and
+date of the old one. A file is read again only if its size, its inode or one of its dates has
+changed. A file that is too large to be read for this purpose is identified by those.
 """
 
 from __future__ import annotations
@@ -20,46 +20,47 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MAX_FILES: Final = 4096
-# 0.15 s of CPU; a gigabyte would be 0.6 s of each first load.
+# Digesting so much takes 0.15 s of CPU; a gigabyte would add 0.6 s to each first load.
 MAX_IDENTIFIED_BYTES: Final = 256 << 20
-# Changes so shortly after one another may have one date.
+# Changes within so short a time may have one date.
 _DATE_NS: Final = 2_000_000_000
 
-# By path: its state, and the digest.
+# State and digest of files, by path.
 _known: BoundedCache[str, tuple[tuple[int, ...], bytes]] = BoundedCache(_MAX_FILES)
 
 
 def digest_of(path: Path) -> bytes:
-    """The digest of a file, or of all files in a directory and their names.
+    """Return the digest of a file, or of all files in a directory and their names.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: a file cannot be read.
     """
     if not path.is_dir():
         return _digest_file(path)
     digest = hashlib.sha256()
-    for file in sorted(each for each in path.rglob("*") if each.is_file()):
+    for file in sorted(entry for entry in path.rglob("*") if entry.is_file()):
         name = str(file.relative_to(path)).encode("utf-8", "surrogateescape")
         digest.update(b"%d:%b%b" % (len(name), name, _digest_file(file)))
     return digest.digest()
 
 
 def identity_of(path: Path, max_bytes: int = MAX_IDENTIFIED_BYTES) -> bytes | tuple[int, ...]:
-    """Return what two files with the same content have in common, and others have not.
+    """Return an identity that is equal for files with equal content, and for no others.
 
-    A file that is no regular one, may not be read or has more than max_bytes is known by its state.
+    A file that is not regular, may not be read or has more than max_bytes is identified by its
+    state.
 
     Raises:
-        OSError: it is not there.
+        OSError: the file is not there.
     """
-    found = path.stat()
-    regular = stat.S_ISREG(found.st_mode)
-    if regular and found.st_size <= max_bytes:
+    status = path.stat()
+    regular = stat.S_ISREG(status.st_mode)
+    if regular and status.st_size <= max_bytes:
         with contextlib.suppress(OSError):
             return _digest_file(path)
-    state = _state_of(found)
-    # No other state is that of a file which may yet change without another date.
-    is_young = regular and time.time_ns() - found.st_ctime_ns <= _DATE_NS
+    state = _state_of(status)
+    # A young file may change again without another date, so its identity must equal no other.
+    is_young = regular and time.time_ns() - status.st_ctime_ns <= _DATE_NS
     return (*state, time.time_ns()) if is_young else state
 
 
@@ -76,5 +77,5 @@ def _digest_file(path: Path) -> bytes:
     return digest
 
 
-def _state_of(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+def _state_of(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

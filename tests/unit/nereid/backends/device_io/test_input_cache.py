@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from nereid_executor.backends.device_io.buffer_pool import Buffer, size_class
-from nereid_executor.backends.device_io.input_cache import CachedInput, InputCache
+from nereid.backends.device_io.buffer_pool import Buffer, size_class
+from nereid.backends.device_io.input_cache import CachedInput, InputCache
 
 SIZE = 4096
 

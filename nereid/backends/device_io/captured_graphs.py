@@ -1,9 +1,9 @@
-"""Captured graphs of one instance, and which of them is free to execute a batch.
+"""Captured graphs of one instance, and the choice of a free one for a batch.
 
-A graph reads and writes the addresses that it was captured with, so that it serves one batch at a
-time, from the copy of its inputs to that of its outputs: there is one for each place in the
-pipeline. A batch that is smaller than its graph leaves the remaining rows as they are; what they
-give is dropped. Used by one thread.
+A graph reads and writes the addresses that it was captured with. So it serves one batch at a time,
+from the copy of its inputs to the copy of its outputs, and there is one graph for each place in the
+pipeline. A batch that is smaller than its graph leaves the remaining rows as they are, and their
+results are dropped. Used by one thread.
 """
 
 from __future__ import annotations
@@ -14,45 +14,45 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
+from nereid.backends.device_io.device import DeviceTensor
+from nereid.backends.device_io.graph_specs import find_graph
 from nereid.core.errors import InvalidArgument
 from nereid.core.tensors.tensors import NUMPY_TYPE
-from nereid_executor.backends.device_io.device import DeviceTensor
-from nereid_executor.backends.device_io.graph_specs import find_graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import ExitStack
 
     from nereid.backends import ModelDescription
-    from nereid_executor.backends.device_io.device import Device
-    from nereid_executor.backends.device_io.graph_specs import GraphSpec, Shapes
+    from nereid.backends.device_io.device import Device
+    from nereid.backends.device_io.graph_specs import GraphSpec, Shapes
 
-# CUDA refuses what other threads allocate during a capture, and drops the capture: at least no two
-# models of a process capture at a time.
+# CUDA refuses allocations of other threads during a capture, and drops the capture. This lock at
+# least prevents two models of a process from capturing at a time.
 _CAPTURING: Final = threading.Lock()
-# In outputs' memory before the first launch.
+# Byte that fills the memory of outputs before the first launch.
 _UNWRITTEN: Final = 0xE4
 
 
 class CapturingSession(Protocol):
-    """Runs the model on tensors of the device, and captures graphs of that."""
+    """A Session that also captures graphs of its executions."""
 
     def run(
         self, inputs: Mapping[str, DeviceTensor], outputs: Sequence[str]
     ) -> Sequence[DeviceTensor]:
-        """As Session.run (pipeline.py)."""
+        """Enqueue an execution as Session.run() (pipeline.py) does."""
 
     def capture(
         self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
     ) -> Callable[[], None]:
-        """Capture a graph on this memory; what launches it."""
+        """Capture a graph on this memory; return the function that launches it."""
 
 
 @dataclass(slots=True, eq=False)
 class CapturedGraph:
-    """One graph: its memory, and how to launch it on the compute stream."""
+    """One graph, with its memory and the function that launches it on the compute stream."""
 
-    # Of its spec.
+    # Index of its spec.
     index: int
     inputs: Mapping[str, DeviceTensor]
     outputs: Mapping[str, DeviceTensor]
@@ -60,20 +60,20 @@ class CapturedGraph:
     batching: bool
 
     def results(self, names: Sequence[str], rows: int) -> list[DeviceTensor]:
-        """Outputs of a batch with so many rows."""
+        """Return the named outputs of a batch with so many rows."""
         outputs = [self.outputs[name] for name in names]
         if not self.batching:
             return outputs
-        return [each._replace(shape=(rows, *each.shape[1:])) for each in outputs]
+        return [output._replace(shape=(rows, *output.shape[1:])) for output in outputs]
 
 
 class CapturedGraphs:
-    """Those of one instance."""
+    """The graphs of one instance."""
 
     def __init__(
         self, specs: Sequence[GraphSpec], graphs: Sequence[CapturedGraph], *, batching: bool
     ) -> None:
-        """graphs: as many of each spec as there are batches in flight."""
+        """graphs: as many for each spec as there may be batches in flight."""
         self._specs = specs
         self._batching = batching
         self._free: list[list[CapturedGraph]] = [[] for _ in specs]
@@ -81,14 +81,14 @@ class CapturedGraphs:
             self._free[graph.index].append(graph)
 
     def acquire(self, shapes: Shapes) -> CapturedGraph | None:
-        """A graph for these shapes; None: there is none, or it is in use."""
+        """Return a free graph for these shapes, or `None` if there is none."""
         index = find_graph(self._specs, shapes, batching=self._batching)
         if index is None or not self._free[index]:
             return None
         return self._free[index].pop()
 
     def release(self, graph: CapturedGraph) -> None:
-        """Its batch has ended."""
+        """Make a graph free again whose batch has ended."""
         self._free[graph.index].append(graph)
 
 
@@ -103,13 +103,14 @@ def capture_graphs(  # noqa: PLR0913 (called once)
     depth: int,
     batching: bool,
 ) -> CapturedGraphs:
-    """Graphs for these shapes, each `depth` times. resources: gets what frees their memory.
+    """Capture `depth` graphs for each spec.
 
-    Each is launched beside a plain run before it is trusted: a runtime may leave memory alone that
-    is given for an output, such as one that is an input.
+    resources: collects the calls that free their memory. compute: the compute stream. Each graph is
+    launched and compared with a plain run before it is used: a runtime may not write to the memory
+    that it is given for an output, for example if the output is an input.
 
     Raises:
-        InvalidArgument: an output has no batch dimension, or a graph does not give it.
+        InvalidArgument: an output has no batch dimension, or a graph does not write it.
     """
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype[Any], fill: int = 0) -> DeviceTensor:
@@ -129,24 +130,24 @@ def capture_graphs(  # noqa: PLR0913 (called once)
             device.synchronize_stream(compute)
         return array.tobytes()
 
-    dtypes = {each.name: NUMPY_TYPE[each.datatype] for each in description.inputs}
-    names = [each.name for each in description.outputs]
+    dtypes = {tensor.name: NUMPY_TYPE[tensor.datatype] for tensor in description.inputs}
+    names = [tensor.name for tensor in description.outputs]
     graphs = []
     for index, spec in enumerate(specs):
         for _ in range(depth):
             inputs = {name: allocate(shape, dtypes[name]) for name, shape in spec.shapes.items()}
-            found = session.run(inputs, names)
+            results = session.run(inputs, names)
             device.synchronize_stream(compute)
             outputs = {
-                name: allocate(each.shape, each.dtype, _UNWRITTEN)
-                for name, each in zip(names, found, strict=True)
+                name: allocate(result.shape, result.dtype, _UNWRITTEN)
+                for name, result in zip(names, results, strict=True)
             }
-            if batching and any(each.shape[:1] != (spec.rows,) for each in outputs.values()):
+            if batching and any(output.shape[:1] != (spec.rows,) for output in outputs.values()):
                 raise InvalidArgument("CUDA graphs need outputs with a batch dimension")
             with _CAPTURING:
                 launch = session.capture(inputs, outputs)
                 device.synchronize_stream(compute)
-            if [*map(content, outputs.values())] != [*map(content, found)]:
+            if [*map(content, outputs.values())] != [*map(content, results)]:
                 raise InvalidArgument("they give other outputs than a plain run")
             graphs.append(CapturedGraph(index, inputs, outputs, launch, batching=batching))
     return CapturedGraphs(specs, graphs, batching=batching)

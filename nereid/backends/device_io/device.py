@@ -1,0 +1,102 @@
+"""The part of a device that the data path needs: memory, streams, events and copies.
+
+A stream runs the work that is enqueued on it in order, and streams run beside each other; events
+make one wait for another. cuda_device.py implements this for NVIDIA's GPUs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    import numpy as np
+
+
+class DeviceTensor(NamedTuple):
+    """A tensor in device memory, without gaps."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    # An object that has to live for as long as the memory is used.
+    owner: object = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the tensor in bytes."""
+        size = self.dtype.itemsize
+        for dim in self.shape:
+            size *= dim
+        return size
+
+
+class Device(Protocol):
+    """One device, as seen by one thread; streams and events are numbers.
+
+    Copies are enqueued; host memory that is not pinned may be read at once. Every method raises
+    Internal if the device refuses.
+    """
+
+    def allocate_device(self, size_bytes: int) -> int:
+        """Allocate memory of the device; return its address."""
+
+    def free_device(self, address: int) -> None:
+        """Free memory of the device."""
+
+    def allocate_pinned(self, size_bytes: int) -> int:
+        """Allocate pinned memory of the host; return its address."""
+
+    def free_pinned(self, address: int) -> None:
+        """Free pinned memory."""
+
+    def create_stream(self) -> int:
+        """Create a stream."""
+
+    def destroy_stream(self, stream: int) -> None:
+        """Destroy a stream."""
+
+    def synchronize_stream(self, stream: int) -> None:
+        """Wait for all that has been enqueued."""
+
+    def create_event(self) -> int:
+        """Create an event, which is complete until it is recorded."""
+
+    def destroy_event(self, event: int) -> None:
+        """Destroy an event."""
+
+    def record_event(self, event: int, stream: int) -> None:
+        """Complete the event once the stream has done what is enqueued on it now."""
+
+    def wait_event(self, stream: int, event: int) -> None:
+        """Have later work on the stream wait for the event as recorded now."""
+
+    def is_complete(self, event: int) -> bool:
+        """Return whether the event, as recorded last, is complete."""
+
+    def synchronize_event(self, event: int) -> None:
+        """Wait for the event as recorded last."""
+
+    def copy_to_device(self, target: int, source: int, size_bytes: int, stream: int) -> None:
+        """Enqueue a copy from the host's memory to the device's."""
+
+    def copy_to_host(self, target: int, source: int, size_bytes: int, stream: int) -> None:
+        """Enqueue a copy from the device's memory to the host's."""
+
+    def copy_on_device(self, target: int, source: int, size_bytes: int, stream: int) -> None:
+        """Enqueue a copy within the device's memory."""
+
+
+class GraphDevice(Device, Protocol):
+    """A Device that captures graphs, which are numbers as well."""
+
+    def capture_graph(self, stream: int, work: Callable[[], None]) -> int:
+        """Return the graph of what work() enqueues on this stream; it is not executed yet."""
+
+    def launch_graph(self, graph: int, stream: int) -> None:
+        """Enqueue the execution of a graph."""
+
+    def destroy_graph(self, graph: int) -> None:
+        """Destroy a graph."""
