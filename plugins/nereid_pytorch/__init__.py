@@ -1,1 +1,1 @@
-"""The PyTorch backend: TorchScript files."""
+"""The backend `pytorch`, TorchScript files, on the public contract of backends (nereid.backends)."""

@@ -1,1 +1,1 @@
-"""The TensorRT backend: engines, optimization profiles and CUDA graphs."""
+"""The backend `tensorrt`: engines, optimization profiles and CUDA graphs, on nereid.backends."""

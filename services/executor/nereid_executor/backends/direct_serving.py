@@ -10,24 +10,42 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import threading
+    from collections.abc import Callable, Iterable, Sequence
 
-    from nereid_executor.instances.instance import InstanceContext
-    from nereid_executor.instances.tenure import Tenure
+    from nereid.config.recovery import RecoveryTimes
+    from nereid.core.wire.messages import ErrorStatus
+    from nereid.observability.tracing import Tracer
+    from nereid_executor.core.recent_runs import RecentRuns
+    from nereid_executor.core.shared_tensors import OutputLender
 
 
 @dataclass(frozen=True)
 class StreamContext:
-    """Objects that a model needs to open and serve its instance's stream."""
+    """Values that a model needs to open and serve its instance's stream."""
 
-    # The stream is served until this is stopping or abandoned.
-    tenure: Tenure
-    # Objects that all instances of the executor share.
-    shared: InstanceContext
-    # Metadata that identifies the instance to the scheduler.
-    metadata: Sequence[tuple[str, str | bytes]]
     # Number of the stream among those that the instance's models have served.
     number: int
+    # Number of the instance in the scheduler.
+    instance_number: int
+    # Address of the scheduler, and metadata that identifies the instance to it.
+    address: str
+    metadata: Sequence[tuple[str, str | bytes]]
+    # Domain of the memory shared with the workers, if these may have links of their own.
+    link_domain: str | None
+    # Metadata that proves the executor's role to the scheduler, for one call of a method.
+    credentials: Callable[[str], Iterable[tuple[str, str | bytes]]] | None
+    # The stream ends: after the running batch, or at once because responses cannot be delivered.
+    stopping: threading.Event
+    abandoned: threading.Event
+    times: RecoveryTimes
+    # Called with the stream's number, the last batch that a lost model had begun, and the error
+    # for that batch's requests.
+    on_model_lost: Callable[[int, int, ErrorStatus], None]
+    recent_runs: RecentRuns
+    # Lender of shared memory for outputs; `None` if the scheduler cannot pass such outputs on.
+    lender: OutputLender | None
+    tracer: Tracer | None
 
 
 class DirectServing(ABC):

@@ -494,7 +494,22 @@ class Instance:
         self._direct_streams += 1
         number = self._direct_streams
         metadata = [*self._metadata(), (CRASH_REPORTS_KEY, str(number))]
-        return StreamContext(self._serving, self._context, metadata, number)
+        tenure, context = self._serving, self._context
+        return StreamContext(
+            number=number,
+            instance_number=tenure.number,
+            address=tenure.endpoint.address,
+            metadata=metadata,
+            link_domain=tenure.endpoint.link_domain,
+            credentials=context.credentials,
+            stopping=tenure.stopping,
+            abandoned=tenure.abandoned,
+            times=context.times,
+            on_model_lost=tenure.callbacks.on_model_lost,
+            recent_runs=context.recent_runs,
+            lender=tenure.lender,
+            tracer=context.tracer,
+        )
 
     def _metadata(self) -> list[tuple[str, str | bytes]]:
         """Return the metadata of one stream; its credential may be valid for one stream alone."""

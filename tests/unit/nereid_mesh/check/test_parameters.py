@@ -12,7 +12,7 @@ from nereid_mesh.check.parameters import KNOWN_PARAMETERS, misspelled
 
 _SOURCES = {
     "onnxruntime": "nereid_executor.backends.onnx",
-    "openvino": "nereid_executor.backends.openvino",
+    "openvino": "nereid_openvino.backend",
     "python": "nereid_executor.backends.python",
     "pytorch": "nereid_pytorch",
     "tensorrt": "nereid_tensorrt",

@@ -71,7 +71,7 @@ class DirectSupervisor:
         except ModelLostError:
             text = f"Stub process '{self._spec.name}' is not healthy."
             error_status = ErrorStatus(Internal.code, text, accepted=True)
-            on_lost = context.tenure.callbacks.on_model_lost
+            on_lost = context.on_model_lost
             on_lost(context.number, worker.last_batch, error_status)
             raise
         (outcome,) = self._outcome or [None]
@@ -86,17 +86,17 @@ class DirectSupervisor:
     def _stream_settings(self) -> dict[str, Any]:
         context, spec = self._context, self._spec
         return {
-            "address": context.tenure.endpoint.address,
+            "address": context.address,
             "metadata": context.metadata,
-            "connect_s": context.shared.times.connect_s,
+            "connect_s": context.times.connect_s,
             "config": spec.config.SerializeToString().hex(),
             "instance": spec.name,
             "version": str(spec.version),
             "model_path": str(spec.version_path.parent),
-            "has_segments": context.tenure.lender is not None,
-            "traced": context.shared.tracer is not None,
-            "number": context.tenure.number,
-            "has_links": context.tenure.endpoint.link_domain is not None,
+            "has_segments": context.lender is not None,
+            "traced": context.tracer is not None,
+            "number": context.instance_number,
+            "has_links": context.link_domain is not None,
         }
 
     def _supervise(self, on_wake: Callable[[], None]) -> None:
@@ -118,16 +118,15 @@ class DirectSupervisor:
 
     def _send_stop(self) -> None:
         """Send STOP once the stream is to end, and again to cut it if the scheduler is lost."""
-        worker, tenure = self._worker, self._context.tenure
-        if tenure.abandoned.is_set() and self._until is None:
+        worker, context = self._worker, self._context
+        if context.abandoned.is_set() and self._until is None:
             self._stop_sent = True
             running = worker.running_requests
             # The worker may finish its batch, because another scheduler may ask for the responses.
-            times = self._context.shared.times
-            grace_s = times.abandoned_s if any(running) or not running else 0.0
+            grace_s = context.times.abandoned_s if any(running) or not running else 0.0
             self._until = time.monotonic() + grace_s
             worker.send_json(wire.STOP, True)
-        elif tenure.stopping.is_set() and not self._stop_sent:
+        elif context.stopping.is_set() and not self._stop_sent:
             self._stop_sent = True
             worker.send_json(wire.STOP, False)
 
@@ -136,7 +135,7 @@ class DirectSupervisor:
         if kind == wire.RESPONSES:
             raise wire.WireError("responses, which belong on its stream")
         if kind == wire.KEPT:
-            context.shared.recent_runs.keep(*wire.read_kept(body))
+            context.recent_runs.keep(*wire.read_kept(body))
             return
         if kind not in _STREAM_FRAMES:
             worker.on_frame(kind, body)
@@ -162,28 +161,28 @@ class DirectSupervisor:
         `None` means that calls go through the executor.
         """
         context = self._context
-        domain = context.tenure.endpoint.link_domain
+        domain = context.link_domain
         if domain is None:
             return None
-        credentials = context.shared.credentials
+        credentials = context.credentials
         metadata = [] if credentials is None else [*credentials(INFER_PATH)]
         return {"metadata": metadata, "domain": domain}
 
     def _send_buffer(self, number: int, size_bytes: int, granted: bool) -> None:
-        lender, buffer = self._context.tenure.lender, None
+        lender, buffer = self._context.lender, None
         if lender is not None:
             allocate = lender.grant_buffer if granted else lender.allocate_buffer
             buffer = allocate(int(size_bytes))
         self._worker.send_json(wire.OUTPUT_BUFFER, [int(number), buffer])
 
     def _end_grants(self, segment_names: list[str]) -> None:
-        lender = self._context.tenure.lender
+        lender = self._context.lender
         if lender is not None:
             for segment_name in segment_names:
                 lender.end_grant(segment_name)
 
     def _record_trace(self, contexts: list[str], times: list[int]) -> None:
-        tracer = self._context.shared.tracer
+        tracer = self._context.tracer
         if tracer is not None:
             started_ns, begun_ns, ran_ns, ended_ns = times
             members = [*map(bytes.fromhex, contexts)]

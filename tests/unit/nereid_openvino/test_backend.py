@@ -15,8 +15,8 @@ from openvino import opset13 as ops
 from nereid.backends import InstanceSpec, TensorDescription
 from nereid.core.errors import Internal, InvalidArgument, Unavailable
 from nereid.pb import model_config_pb2
-from nereid_executor.backends import openvino as backend
 from nereid_executor.batch.batch_runner import BatchRunner
+from nereid_openvino import backend
 from tests.support.executor.instances import instance, responses
 from tests.support.models.onnx_models import head, member, response_of, value, write
 

@@ -1,0 +1,1 @@
+"""The backend `openvino`, on the public contract of backends (nereid.backends)."""
