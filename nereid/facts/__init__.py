@@ -2,3 +2,5 @@
 
 The gateway's console, `nereid explain` and `nereid check` use them. Pure: no service, no socket.
 """
+
+# layout: pure

@@ -4,6 +4,8 @@ The steps are parse, complete (from the model file's description) and freeze, wh
 text and messages in, messages and frozen values out; no file, clock, socket or other service.
 """
 
+# layout: covered, pure
+
 from nereid.core.known_backends import model_file_backend
 from nereid.model_config.backend_choice import fill_backend
 from nereid.model_config.batching_fields import DynamicBatching, QueuePolicy, SequenceBatching

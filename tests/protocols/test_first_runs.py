@@ -39,8 +39,8 @@ from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, 
 from nereid_scheduler.versions.model_version import ModelVersion
 from nereid_scheduler.versions.queue_limits import QueueLimits
 from nereid_scheduler.versions.reruns.first_runs import FirstRuns
-from nereid_scheduler.versions.reruns.recalls import Recalls
 from nereid_scheduler.versions.version_context import VersionContext
+from nereid_scheduler.versions.waits.recalls import Recalls
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
     from nereid_executor.core.recent_runs import OnRecalled
     from nereid_scheduler.core.requests.entry import Entry
-    from nereid_scheduler.versions.reruns.recalls import Decision
+    from nereid_scheduler.versions.waits.recalls import Decision
 
 _MODEL: Final = "m"
 _TENSORS: Final = """

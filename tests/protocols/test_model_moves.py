@@ -16,7 +16,7 @@ import pytest
 
 from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.wire.messages import Ownership
-from nereid.mesh_routing.routing_table import RoutingTable
+from nereid.mesh_routing.table.routing_table import RoutingTable
 from nereid.pb import model_config_pb2
 from nereid.version import is_compiled
 from nereid_executor.instances.claims.model_claims import ModelClaims, Rank

@@ -3,3 +3,5 @@
 joined.py puts together what services recorded; summary.py says what it means; tracks.py lays it
 out, and perfetto.py and chrome.py write that down. All of these are pure; command.py asks.
 """
+
+# layout: pure

@@ -3,6 +3,8 @@
 Exit codes: 0 nothing is wrong, 1 there are problems, 2 there is no timeline.
 """
 
+# layout: not pure, uses time
+
 from __future__ import annotations
 
 import argparse

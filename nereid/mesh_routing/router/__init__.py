@@ -1,3 +1,3 @@
 """Routes of requests to schedulers, and the table of requests without a response yet."""
 
-# layout: compiled
+# layout: compiled, covered

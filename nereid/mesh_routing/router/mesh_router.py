@@ -19,10 +19,10 @@ from nereid.core.errors import Unavailable
 from nereid.core.retry_after import DEFAULT_MS
 from nereid.core.wire.messages import CachedModels, Ownership
 from nereid.mesh_routing.control_calls import UNREACHABLE, unreachable
-from nereid.mesh_routing.notice_merge import NoticeMerge
 from nereid.mesh_routing.router.pending_requests import PendingRequests
 from nereid.mesh_routing.router.route import Route
-from nereid.mesh_routing.routing_table import RoutingTable
+from nereid.mesh_routing.table.notice_merge import NoticeMerge
+from nereid.mesh_routing.table.routing_table import RoutingTable
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:

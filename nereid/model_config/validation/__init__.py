@@ -3,3 +3,5 @@
 Each module covers one part of a configuration. Nothing here changes a configuration;
 `nereid.model_config.completion` fills in defaults.
 """
+
+# layout: covered, pure

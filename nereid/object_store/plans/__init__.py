@@ -1,1 +1,3 @@
 """Decisions about object stores: URLs, listings, credentials, and what the cache keeps."""
+
+# layout: covered, pure

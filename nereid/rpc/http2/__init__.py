@@ -4,4 +4,4 @@ No I/O and no clock, except in protocol.py, which runs a connection on asyncio, 
 writer.py. Nothing here knows gRPC.
 """
 
-# layout: compiled
+# layout: compiled, covered

@@ -1,1 +1,3 @@
 """When requests are sent, and whether the client kept to it. Pure."""
+
+# layout: pure

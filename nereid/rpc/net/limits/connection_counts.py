@@ -3,6 +3,8 @@
 A TLS handshake in progress counts like a connection: it holds a socket as well.
 """
 
+# layout: not pure, uses time
+
 from __future__ import annotations
 
 import logging

@@ -4,4 +4,4 @@ Pure state machines: events and the present time are arguments, batches are the 
 knows a clock, a socket or a metric.
 """
 
-# layout: compiled
+# layout: compiled, covered, pure

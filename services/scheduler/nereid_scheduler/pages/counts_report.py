@@ -10,7 +10,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from nereid.observability.count_exchange import CountSource
+from nereid.observability.counts.count_exchange import CountSource
 from nereid.observability.metrics_page import Page
 from nereid.pb import nereid_pb2 as pb
 

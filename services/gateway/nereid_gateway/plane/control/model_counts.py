@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.errors import NereidError, Unavailable, Unimplemented
 from nereid.core.retry_after import DEFAULT_MS
 from nereid.mesh_routing.control_calls import call_any, call_scheduler
-from nereid.observability.count_exchange import CountKeeper
+from nereid.observability.counts.count_exchange import CountKeeper
 from nereid.observability.metrics_page import replace_series
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb

@@ -7,3 +7,5 @@ strategies *direct* and *oldest* differ in what an instance's slots put into a b
 
 Pure: events and the time in, batches out. Knows no socket, clock or metric.
 """
+
+# layout: covered, pure

@@ -6,6 +6,8 @@ in threads and has the loader load and unload. It alone changes which models the
 load that fails leaves the old versions in service. It does not decide what is desired.
 """
 
+# layout: not pure, uses asyncio
+
 from __future__ import annotations
 
 import asyncio

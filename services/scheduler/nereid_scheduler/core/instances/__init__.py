@@ -1,3 +1,3 @@
 """A model instance as the scheduler sees it: its stream, its batches, and their order."""
 
-# layout: compiled
+# layout: compiled, covered, pure

@@ -25,6 +25,8 @@ Every other event breaks the protocol and ends the stream: the instance is lost,
 recovery runs its batches again.
 """
 
+# layout: not pure, uses time
+
 from __future__ import annotations
 
 import time

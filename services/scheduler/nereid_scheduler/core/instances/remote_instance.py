@@ -4,6 +4,8 @@ Writes batches to the stream and reads the replies. It does not decide which bat
 becomes of a reply, and it knows no queue.
 """
 
+# layout: not pure, uses asyncio
+
 from __future__ import annotations
 
 import asyncio

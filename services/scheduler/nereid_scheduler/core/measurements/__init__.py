@@ -1,3 +1,3 @@
 """Times and counts of executions and requests."""
 
-# layout: compiled
+# layout: compiled, pure

@@ -1,1 +1,3 @@
 """Models by name: dependencies, life cycle, overrides, revisions, and what is desired of each."""
+
+# layout: covered, pure

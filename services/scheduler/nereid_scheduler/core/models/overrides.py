@@ -6,6 +6,8 @@ path, has a model loaded from it. A scheduler that was killed leaves it to the n
 long as an executor has such a model. The texts of errors are Triton's.
 """
 
+# layout: not pure, uses threading
+
 from __future__ import annotations
 
 import weakref

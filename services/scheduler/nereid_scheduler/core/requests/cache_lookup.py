@@ -1,5 +1,7 @@
 """The lookup of one entry in the response cache."""
 
+# layout: not pure, uses asyncio
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

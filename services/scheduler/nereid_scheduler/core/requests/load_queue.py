@@ -4,6 +4,7 @@ Knows no model version: admission decides when a request may leave.
 """
 
 # layout: not compiled, coroutines, in control calls alone
+# layout: not pure, uses asyncio and time
 
 from __future__ import annotations
 

@@ -19,13 +19,13 @@ from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.wire.codecs import read_response
 from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.core.timer import RearmableTimer
-from nereid_scheduler.versions.reruns.recalls import FirstRunEnd, Recall, Recalls
+from nereid_scheduler.versions.waits.recalls import FirstRunEnd, Recall, Recalls
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from nereid.core.wire.messages import InferResponse
-    from nereid_scheduler.versions.reruns.recalls import Decision
+    from nereid_scheduler.versions.waits.recalls import Decision
 
 # Bound on runs that an executor names in its hellos and reports: 256 batches each time. Older ones
 # are forgotten there.

@@ -4,6 +4,8 @@
 the next check out. `ExecutorWait` has the clock and the timer. Neither knows a queue.
 """
 
+# layout: not pure, uses asyncio and time
+
 from __future__ import annotations
 
 import asyncio

@@ -9,7 +9,7 @@ import pytest
 
 from nereid.core.errors import Unavailable
 from nereid.core.methods import SCHEDULER
-from nereid.observability.count_exchange import CountSource
+from nereid.observability.counts.count_exchange import CountSource
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.process.gateway_group import GatewayGroup

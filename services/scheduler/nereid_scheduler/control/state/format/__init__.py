@@ -1,1 +1,3 @@
 """The form of a record in the state."""
+
+# layout: covered, pure

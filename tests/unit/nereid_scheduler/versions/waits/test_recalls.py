@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Sequence
 
 from nereid.core.wire.messages import InferResponse
-from nereid_scheduler.versions.reruns.recalls import (
+from nereid_scheduler.versions.waits.recalls import (
     Decision,
     FirstRunEnd,
     Recall,

@@ -1,6 +1,6 @@
 """The sums of what several schedulers have counted of one model version."""
 
-from nereid.observability.count_store import CountStore, combine
+from nereid.observability.counts.count_store import CountStore, combine
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 

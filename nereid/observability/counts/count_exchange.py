@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nereid.observability.count_store import CountStore
+from nereid.observability.counts.count_store import CountStore
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:

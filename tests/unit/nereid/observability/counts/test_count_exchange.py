@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from nereid.observability.count_exchange import CountKeeper, CountSource
-from nereid.observability.count_store import CountStore
+from nereid.observability.counts.count_exchange import CountKeeper, CountSource
+from nereid.observability.counts.count_store import CountStore
 from nereid.pb import nereid_pb2 as pb
 
 _MODELS = ("a", "b")

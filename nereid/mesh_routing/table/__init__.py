@@ -1,0 +1,3 @@
+"""The table of routes: which scheduler names which model, by what the schedulers announce."""
+
+# layout: covered, pure

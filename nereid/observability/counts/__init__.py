@@ -1,0 +1,3 @@
+"""Counts of models that outlive the schedulers that counted."""
+
+# layout: pure
