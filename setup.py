@@ -4,8 +4,9 @@ A folder's marks stand in its `__init__.py`, in a line such as ``# layout: compi
 for its modules, not for folders in it. A module opts out with ``# layout: not compiled, REASON``.
 docs/decisions/layout.md says what each mark demands.
 
-NEREID_COMPILE=1 fails where it cannot, 0 leaves all in pure Python. Not set: compiled if there are
-a C compiler, Python's headers and mypyc, and pure otherwise and for editable installs.
+With NEREID_COMPILE=1 the build fails where it cannot compile, with 0 all stays in pure Python. If
+it is not set, modules are compiled if there are a C compiler, Python's headers and mypyc;
+otherwise, and for editable installs, the build is pure.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def marked_modules(mark: str, root: Path) -> dict[str, Path]:
 
 
 def compiles() -> bool:
-    """Whether this build compiles them."""
+    """Return whether this build compiles them."""
     if ASKED:
         return ASKED == "1" and METADATA_COMMANDS.isdisjoint(sys.argv)
     return PURE_COMMANDS.isdisjoint(sys.argv) and bool(
@@ -81,6 +82,7 @@ def compiles() -> bool:
 
 
 def extensions() -> list[Extension]:
+    """Return the extensions that mypyc makes of the modules."""
     try:
         from mypyc.build import mypycify  # noqa: PLC0415
     except ImportError:
@@ -93,28 +95,31 @@ def extensions() -> list[Extension]:
         group_name="nereid",
     )
     for extension in made:
-        # Another compiler's warnings are no reason not to build.
+        # Warnings of another compiler are no reason not to build.
         kept = [flag for flag in extension.extra_compile_args if flag != "-Werror"]
         extension.extra_compile_args = kept
     return made
 
 
 class ParallelBuild(build_ext):
-    """Compiles the files of an extension side by side, those that mypyc has written anew."""
+    """Build that compiles files of an extension side by side, if mypyc has written them anew."""
 
     def run(self) -> None:
+        """Build the extensions, or none of them where that fails and is not required."""
         try:
             super().run()
         except BaseError as error:
             if ASKED:
                 raise
-            # All or nothing: they import each other.
+            # All modules are compiled or none: they import each other.
             for extension in self.extensions:
                 Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
             self.extensions = []
             self.warn(f"nothing is compiled, the package is pure Python: {error}")
 
     def build_extension(self, ext: Extension) -> None:
+        """Compile the changed files of an extension, and link it."""
+
         def compile_file(source: str) -> list[str]:
             objects = self.compiler.object_filenames([source], output_dir=self.build_temp)
             if not newer_group([source, *ext.depends, *BUILT_BY], objects[0], "newer"):

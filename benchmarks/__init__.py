@@ -1,4 +1,5 @@
 """Side-by-side measurements against what a user would pick instead of Nereid.
 
-Knows servers by their command lines and wire protocols only; nothing here imports Nereid's code.
+They know servers by their command lines and wire protocols only; nothing here imports Nereid's
+code.
 """

@@ -1,6 +1,6 @@
 """Entry point, ``python -m benchmarks``: runs the models one after the other, prints, writes JSON.
 
-With the entry points of the other benchmarks the only module that reads argv.
+Only this module and the entry points of the other benchmarks read argv.
 """
 
 import argparse
@@ -111,7 +111,7 @@ def _models(text: str) -> list[str]:
 
 
 def _variant(text: str) -> tuple[str, list[str]]:
-    """The peer's name and its flags."""
+    """Parse a peer's name and its flags."""
     name, equals, flags = text.partition("=")
     if not equals or not name.replace("-", "").isalnum():
         raise argparse.ArgumentTypeError("NAME=FLAGS is expected")
@@ -119,7 +119,7 @@ def _variant(text: str) -> tuple[str, list[str]]:
 
 
 def _tree(text: str) -> tuple[str, Path]:
-    """The peer's name and its tree."""
+    """Parse a peer's name and its tree."""
     name, equals, path = text.partition("=")
     if not equals or not name.replace("-", "").isalnum():
         raise argparse.ArgumentTypeError("NAME=PATH is expected")
@@ -130,7 +130,7 @@ def _tree(text: str) -> tuple[str, Path]:
 
 
 def _variants(arguments: argparse.Namespace) -> dict[str, nereid.Variant]:
-    """All peers that are Nereid; a name may have flags, a tree, or both."""
+    """Return all peers that are Nereid; a name may have flags, a tree, or both."""
     flags, trees = dict(arguments.nereid_variant), dict(arguments.nereid_tree)
     common = arguments.nereid_flags
     return {
@@ -142,7 +142,9 @@ def _variants(arguments: argparse.Namespace) -> dict[str, nereid.Variant]:
 def _about(arguments: argparse.Namespace, versions: dict[str, str]) -> dict[str, Any]:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next((line.split(":")[1].strip() for line in lines if "model name" in line), "?")
-    variants = {name: each for name, each in arguments.variants.items() if name in arguments.peers}
+    variants = {
+        name: variant for name, variant in arguments.variants.items() if name in arguments.peers
+    }
     return {
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "commit": _commit(),
@@ -153,9 +155,11 @@ def _about(arguments: argparse.Namespace, versions: dict[str, str]) -> dict[str,
         "onnxruntime": {OURS: onnxruntime.__version__, **versions},
         "seconds": arguments.seconds or Workload.seconds,
         "rounds": arguments.rounds,
-        "nereid_flags": {name: shlex.join(each.flags) for name, each in variants.items()},
-        "nereid_versions": {name: nereid.version(each.tree) for name, each in variants.items()},
-        "nereid_trees": [name for name, each in variants.items() if each.tree],
+        "nereid_flags": {name: shlex.join(variant.flags) for name, variant in variants.items()},
+        "nereid_versions": {
+            name: nereid.version(variant.tree) for name, variant in variants.items()
+        },
+        "nereid_trees": [name for name, variant in variants.items() if variant.tree],
     }
 
 
@@ -191,7 +195,7 @@ def _run(arguments: argparse.Namespace, work: Path) -> int:
         try:
             _run_model(name, plan, arguments.models_dir, work / name, samples)
         except BenchError as error:
-            # what else there is to measure is worth having
+            # The other models are still worth measuring.
             print(f"benchmarks: {name}: {error}", file=sys.stderr, flush=True)
             failed += 1
         finally:
@@ -221,6 +225,7 @@ def _print(samples: Samples) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark, and return the exit code."""
     arguments = _arguments(argv)
     process.interrupt_on_signals()
     with ExitStack() as stack:

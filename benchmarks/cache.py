@@ -1,7 +1,8 @@
-"""Entry point, ``python -m benchmarks.cache``: what a hit of the response cache costs.
+"""Entry point, ``python -m benchmarks.cache``: the cost of a hit of the response cache.
 
-Beside a run of MiniLM in the same mesh, and process by process with one gateway and with two.
-Reads argv as benchmarks.__main__ does, and shares its way to start, load and watch servers.
+It is measured beside a run of MiniLM in the same mesh, and process by process with one gateway and
+with two. Reads argv as benchmarks.__main__ does, and shares its way to start, load and watch
+servers.
 """
 
 import argparse
@@ -25,39 +26,41 @@ from benchmarks.models import minilm
 from benchmarks.peers import environment, nereid
 
 STORES = ("local", "redis")
-# More than are in flight at once, so that no two of those are equal and share a lookup.
+# More requests than are in flight at once, so that no two of those are equal and share a lookup.
 _KNOWN = 512
-# Per second of load, and more than MiniLM manages.
+# Requests per second of load, more than MiniLM manages.
 _UNKNOWN_PER_S = 1000
 _MODELS = environment.CACHE / "models"
-# A slow lookup shall show in the figures and not become a run.
+# A slow lookup has to show in the figures, and must not become a run.
 _FLAGS = ("--executors=1", "--cache-timeout-ms=5000")
 
 
 @dataclass
 class Mesh:
-    """A running mesh whose model has a cache, its processes and the ports of its gateways."""
+    """Running mesh whose model has a cache, its processes and the ports of its gateways."""
 
     repository: Path
     work: Path
     servers: list[process.ServerProcess] = field(default_factory=list)
     gateways: list[wire.Address] = field(default_factory=list)
-    # How many requests have been used that must never be sent again.
+    # Number of used requests that must never be sent again.
     used: int = 0
 
     def require_alive(self) -> None:
+        """Raise BenchError if a process has ended."""
         for server in self.servers:
             server.require_alive()
 
     def cpu_s(self) -> Counter[str]:
-        """By process name: gateways together."""
+        """Return CPU seconds by process name, gateways together."""
         return sum((server.cpu_s() for server in self.servers), Counter())
 
     def counts(self) -> wire.Counts:
+        """Return the model's statistics."""
         return wire.settled_counts(partial(wire.counts, self.gateways[0], minilm.NAME))
 
     def load(self, first: int, number: int, concurrency: int, seconds: float) -> list[load.Load]:
-        """The same load on each gateway at once, of so many different requests."""
+        """Load each gateway at once with the same number of different requests."""
         bodies = minilm.bodies(self.repository, first, number)
         path = self.work / "bodies"
         path.write_bytes(bodies.data)
@@ -66,12 +69,14 @@ class Mesh:
             "BENCH_BODY_BYTES": str(bodies.each_bytes),
             "BENCH_HEADER_LENGTH": str(bodies.header_length),
         }
-        urls = [f"http://127.0.0.1:{each.http_port}{minilm.HTTP_PATH}" for each in self.gateways]
+        urls = [
+            f"http://127.0.0.1:{gateway.http_port}{minilm.HTTP_PATH}" for gateway in self.gateways
+        ]
         with ThreadPoolExecutor(len(urls)) as pool:
             runs = [
                 pool.submit(load.run_wrk, url, concurrency, seconds, environment) for url in urls
             ]
-            return [each.result() for each in runs]
+            return [run.result() for run in runs]
 
     def learn(self) -> None:
         """Run every known request once, until a load of them has hits only."""
@@ -87,6 +92,7 @@ class Mesh:
                 raise BenchError(f"not all hits yet; the log:\n{self.servers[-1].log_tail()}")
 
     def measure(self, *, hits: bool, concurrency: int, seconds: float) -> Sample:
+        """Return a sample of hits or of misses."""
         if hits:
             first, number = 0, _KNOWN
         else:
@@ -101,22 +107,22 @@ class Mesh:
         found = after.cache_hits - before.cache_hits
         if found != (served if hits else 0):
             raise BenchError(f"{found} hits in {served} requests, where all or none were due")
-        if served < sum(each.requests for each in seen):
+        if served < sum(gateway_load.requests for gateway_load in seen):
             raise BenchError(f"the clients saw more than the {served} responses of the server")
         executions = after.executions - before.executions
         return Sample(
-            infer_per_s=sum(each.infer_per_s for each in seen),
-            p50_us=max(each.p50_us for each in seen),
-            p99_us=max(each.p99_us for each in seen),
+            infer_per_s=sum(gateway_load.infer_per_s for gateway_load in seen),
+            p50_us=max(gateway_load.p50_us for gateway_load in seen),
+            p99_us=max(gateway_load.p99_us for gateway_load in seen),
             cpu_us=cpu_per_request_us(cpu_before, cpu_after, served),
-            client_cpu_us=sum(each.client_cpu_s for each in seen) / served * 1e6,
+            client_cpu_us=sum(gateway_load.client_cpu_s for gateway_load in seen) / served * 1e6,
             batch_size=served / executions if executions else 0.0,
             requests=served,
         )
 
 
 def start(stack: ExitStack, work: Path, models: Path, store: str, gateways: int) -> Mesh:
-    """0 gateways: gateway, scheduler and cache share a process."""
+    """Start a mesh; with 0 gateways, gateway, scheduler and cache share a process."""
     work.mkdir(parents=True, exist_ok=True)
     mesh = Mesh(minilm.write_repository(work / "repository", models), work)
 
@@ -153,7 +159,7 @@ def start(stack: ExitStack, work: Path, models: Path, store: str, gateways: int)
 
 def _line(label: str, samples: Sequence[Sample]) -> str:
     mid = middle(samples)
-    rates = [each.infer_per_s for each in samples]
+    rates = [sample.infer_per_s for sample in samples]
     cpu = "  ".join(f"{name.removeprefix('nereid_')} {us:.1f}" for name, us in mid.cpu_us.items())
     return (
         f"{label:34}{mid.infer_per_s:9,.0f}{min(rates):9,.0f}{max(rates):9,.0f}{mid.p50_us:9,.0f}"
@@ -162,7 +168,7 @@ def _line(label: str, samples: Sequence[Sample]) -> str:
 
 
 def beside_runs(mesh: Mesh, store: str, arguments: argparse.Namespace) -> None:
-    """A hit against a run of the model, in turns."""
+    """Measure a hit against a run of the model, in turns."""
     for concurrency in arguments.concurrency:
         runs: list[Sample] = []
         hits: list[Sample] = []
@@ -180,7 +186,7 @@ def beside_runs(mesh: Mesh, store: str, arguments: argparse.Namespace) -> None:
 
 
 def by_process(mesh: Mesh, store: str, arguments: argparse.Namespace) -> None:
-    """What each process pays for a hit, and so how many gateways one scheduler feeds."""
+    """Measure what each process pays for a hit, and so how many gateways one scheduler feeds."""
     number = len(mesh.gateways)
     for concurrency in arguments.concurrency:
         seconds = arguments.seconds
@@ -234,6 +240,7 @@ def _run(arguments: argparse.Namespace, work: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark, and return the exit code."""
     arguments = _arguments(argv)
     process.interrupt_on_signals()
     with tempfile.TemporaryDirectory(prefix="nereid-bench-") as work:

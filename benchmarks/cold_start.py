@@ -1,8 +1,9 @@
 """Entry point, ``python -m benchmarks.cold_start``: from ``nereid serve`` to the first response.
 
-Beside ``python -c "import numpy, onnxruntime"``, in turns: what starting takes on this machine at
-this minute. The client asks for an inference from the moment a port is open. Times say something on
-a quiet machine only; CPU time, of all processes until then, can be compared on a busy one as well.
+It is measured beside ``python -c "import numpy, onnxruntime"``, in turns, which shows what starting
+takes on this machine at this minute. The client asks for an inference from the moment a port is
+open. Times say something on a quiet machine only; CPU time, of all processes until then, can be
+compared on a busy one as well.
 """
 
 import argparse
@@ -30,7 +31,7 @@ _IMPORTS = "import numpy, onnxruntime"
 _VARIANTS = {"default": (), "join-all": ("--join=all",)}
 _LIMIT_S = 60.0
 _PAUSE_S = 0.005
-# The log's own time stamps.
+# Time stamp and text of a line of the log.
 _LOGGED = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (.*)")
 
 
@@ -43,7 +44,7 @@ class _Start(NamedTuple):
 
 
 def _imports() -> tuple[float, float]:
-    """Seconds, and CPU seconds, of the import that starts are compared with."""
+    """Return seconds, and CPU seconds, of the import that starts are compared with."""
     began = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-c", _IMPORTS])
     _, status, used = os.wait4(process.pid, 0)
@@ -69,7 +70,7 @@ def _request() -> bytes:
 
 
 def _has_response(port: int, request: bytes) -> bool:
-    """Whether an inference succeeds now."""
+    """Return whether an inference succeeds now."""
     try:
         with socket.create_connection(("127.0.0.1", port), _LIMIT_S) as connection:
             connection.sendall(request)
@@ -102,9 +103,9 @@ def _start(repository: Path, work: Path, flags: Sequence[str]) -> _Start:
 
 
 def _ended_children_s(pid: int) -> float:
-    """CPU seconds of a process's children that have ended."""
+    """Return CPU seconds of a process's children that have ended."""
     text = Path(f"/proc/{pid}/stat").read_text()
-    # parse_stat reads user and system time, two fields before those of ended children
+    # The function parse_stat reads user and system time, two fields before those of ended children.
     head, _, tail = text.rpartition(")")
     fields = tail.split()
     fields[11:13] = fields[13:15]
@@ -112,6 +113,7 @@ def _ended_children_s(pid: int) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cold_start", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", action="append", choices=tuple(_VARIANTS))
@@ -156,11 +158,11 @@ def _report(
         f" ({seconds[0]:.2f} to {seconds[-1]:.2f}), {ratio:.1f} x that import;"
         f" CPU {statistics.median(totals):.2f} s, {cpu_ratio:.1f} x"
     )
-    for process in sorted({each for start in starts for each in start.cpu_s}):
+    for process in sorted({name for start in starts for name in start.cpu_s}):
         used = statistics.median(start.cpu_s[process] for start in starts)
         print(f"    {used:5.2f} s CPU  {process}")
     if timeline:
-        print(*min(starts, key=lambda each: each.seconds).timeline, sep="\n")
+        print(*min(starts, key=lambda start: start.seconds).timeline, sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
-"""The one error of the benchmarks: its text is a single line for the user; carries no traceback."""
+"""Error of the benchmarks: its text is a single line for the user.
+
+It is shown without a traceback.
+"""
 
 
 class BenchError(Exception):
-    pass
+    """Failure of a benchmark; the text is a single line."""

@@ -1,8 +1,7 @@
-"""Entry point, ``python -m benchmarks.large``: one large tensor there and back, beside a memcpy of
-the same bytes and beside Triton.
+"""Entry point, ``python -m benchmarks.large``: one large tensor there and back.
 
-The client is as thin as can be (a socket for HTTP, bytes through grpcio for gRPC), so that what is
-measured is the server.
+It is measured beside a memcpy of the same bytes and beside Triton. The client is as thin as can be
+(a socket for HTTP, bytes through grpcio for gRPC), so that the server is what is measured.
 """
 
 import argparse
@@ -66,7 +65,10 @@ def _repository(root: Path, backend: str) -> Path:
 
 @contextmanager
 def _http(port: int, tensor: bytes) -> Iterator[Callable[[], memoryview]]:
-    """Infers over one connection; returns a view of the response's tensor."""
+    """Yield a function that infers over one connection.
+
+    The function returns a view of the response's tensor.
+    """
     size = len(tensor)
     header = (
         b'{"inputs":[{"name":"INPUT","datatype":"FP32","shape":[%d],"parameters":'
@@ -98,7 +100,7 @@ def _http(port: int, tensor: bytes) -> Iterator[Callable[[], memoryview]]:
 
 
 def _end_of_response(beginning: bytes) -> int:
-    """The length of a response that begins so; 0: its head is incomplete."""
+    """Return the length of a response that begins so, or 0 if its head is incomplete."""
     head, blank, _ = beginning.partition(b"\r\n\r\n")
     if not blank:
         return 0
@@ -169,7 +171,7 @@ def _await_ready(server: ServerProcess, port: int) -> None:
 
 
 def _measure(infer: Callable[[], memoryview], tensor: bytes, rounds: int) -> float:
-    """The median of the rounds, in seconds; the first one only checks the response."""
+    """Return the median of the rounds in seconds; the first round only checks the response."""
     if infer() != tensor:
         raise ValueError("the response is not what was sent")
     taken = []
@@ -181,7 +183,7 @@ def _measure(infer: Callable[[], memoryview], tensor: bytes, rounds: int) -> flo
 
 
 def _memcpy_s(tensor: bytes, rounds: int) -> float:
-    """The median time of a copy between two buffers that are mapped already."""
+    """Return the median time of a copy between two buffers that are mapped already."""
     source, target = np.frombuffer(tensor, np.uint8).copy(), np.zeros(len(tensor), np.uint8)
     taken = []
     for _ in range(rounds + 1):
@@ -192,6 +194,7 @@ def _memcpy_s(tensor: bytes, rounds: int) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.large", description=__doc__)
     parser.add_argument("--kib", type=int, action="append", help="sizes; default: 200 MB")
     parser.add_argument("--rounds", type=int, default=7)

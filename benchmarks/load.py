@@ -1,7 +1,7 @@
-"""The load: h2load for gRPC and wrk for HTTP, clients that cost next to nothing, and their figures.
+"""Load by h2load for gRPC and wrk for HTTP, clients that cost next to nothing, and their figures.
 
-Each client runs one thread and one fixed request. Must not know which server it loads; what the
-server itself counted is checked elsewhere.
+Each client runs one thread and one fixed request. This module must not know which server it loads;
+the server's own counts are checked elsewhere.
 """
 
 import json
@@ -20,19 +20,19 @@ import numpy as np
 from benchmarks import wire
 from benchmarks.failure import BenchError
 
-# With binary tensors, but for "json"; "stream": one request on each ModelStreamInfer call.
+# All but "json" have binary tensors; "stream" has one request on each ModelStreamInfer call.
 PROTOCOLS = ("grpc", "http", "json", "stream")
 _TOOLS = {"grpc": "h2load", "http": "wrk", "json": "wrk"}
 _DEBIAN_PACKAGES = {"h2load": "nghttp2-client", "wrk": "wrk"}
 _INFER_LUA = Path(__file__).with_name("infer.lua")
-# h2load waits for ever for a response that never comes.
+# Limit in seconds: h2load waits for ever for a response that never comes.
 _LONGEST_S = 300
 _UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
 @dataclass(frozen=True)
 class Load:
-    """What one run's client saw."""
+    """Figures of one run's client."""
 
     requests: int
     duration_s: float
@@ -43,10 +43,12 @@ class Load:
 
     @property
     def infer_per_s(self) -> float:
+        """Successful inferences per second."""
         return self.requests / self.duration_s
 
 
 def require_clients(protocols: Collection[str]) -> None:
+    """Raise BenchError if a client that the protocols need is missing."""
     needed = {_TOOLS[protocol] for protocol in protocols if protocol in _TOOLS}
     tools = sorted(tool for tool in needed if shutil.which(tool) is None)
     if tools:
@@ -55,7 +57,7 @@ def require_clients(protocols: Collection[str]) -> None:
 
 
 def connections(concurrency: int) -> tuple[int, int]:
-    """h2load's connections and the streams on each, for so many requests in flight."""
+    """Return h2load's connections and the streams on each, for so many requests in flight."""
     for count in (8, 4):
         if concurrency % count == 0 and concurrency // count >= count // 2 + 2:
             return count, concurrency // count
@@ -63,7 +65,10 @@ def connections(concurrency: int) -> tuple[int, int]:
 
 
 class GrpcClient:
-    """h2load over HTTP/2 without TLS. A fixed number of requests, so counts must agree exactly."""
+    """Client h2load, over HTTP/2 without TLS.
+
+    It sends a fixed number of requests, so counts must agree exactly.
+    """
 
     def __init__(self, address: wire.Address, work: Path, message: bytes) -> None:
         self._url = f"http://127.0.0.1:{address.grpc_port}{wire.GRPC_PATH}"
@@ -72,11 +77,13 @@ class GrpcClient:
         self._body.write_bytes(struct.pack(">BI", 0, len(message)) + message)
 
     def warm_up(self, concurrency: int, seconds: float) -> Load:
-        # -D takes whole seconds only; run() derives its count from the warm-up's rate
+        """Load the server for some seconds."""
+        # The flag -D takes whole seconds only; run() derives its count from the warm-up's rate.
         return self._h2load(concurrency, [f"-D{max(1, round(seconds))}"], logged=False)
 
     def run(self, concurrency: int, requests: int) -> Load:
-        self._log.unlink(missing_ok=True)  # h2load appends
+        """Send so many requests, and return the load with its percentiles."""
+        self._log.unlink(missing_ok=True)  # The client appends.
         arguments = [f"-n{requests}", f"--log-file={self._log}"]
         load = self._h2load(concurrency, arguments, logged=True)
         if load.requests != requests:
@@ -92,10 +99,10 @@ class GrpcClient:
 
 
 class HttpClient:
-    """wrk over HTTP/1.1 with keep-alive: one connection for each request in flight."""
+    """Client wrk, over HTTP/1.1 with keep-alive: one connection for each request in flight."""
 
     def __init__(self, address: wire.Address, path: Path, body: wire.HttpBody) -> None:
-        """``path``: where wrk finds the body."""
+        """Prepare the client; it finds the body at ``path``."""
         self._url = f"http://127.0.0.1:{address.http_port}{body.path}"
         path.write_bytes(body.data)
         self._environment = {"BENCH_BODY": str(path)}
@@ -103,12 +110,13 @@ class HttpClient:
             self._environment["BENCH_HEADER_LENGTH"] = str(body.header_length)
 
     def run(self, concurrency: int, seconds: float) -> Load:
+        """Load the server for some seconds."""
         return run_wrk(self._url, concurrency, seconds, self._environment)
 
 
 def run_wrk(url: str, concurrency: int, seconds: float, environment: dict[str, str]) -> Load:
-    """The load of wrk on one address; infer.lua knows the environment."""
-    duration_s = max(1, round(seconds))  # wrk takes whole seconds only
+    """Return the load of wrk on one address; infer.lua knows the environment."""
+    duration_s = max(1, round(seconds))  # The tool takes whole seconds only.
     argv = [
         "wrk",
         "-t1",
@@ -124,9 +132,9 @@ def run_wrk(url: str, concurrency: int, seconds: float, environment: dict[str, s
 
 
 def _run(argv: list[str], environment: dict[str, str]) -> tuple[str, float]:
-    """The client's output and its CPU seconds."""
+    """Run a client, and return its output and its CPU seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # a session of its own: Ctrl-C reaches the benchmark alone, which then ends the client
+    # The client has a session of its own: Ctrl-C reaches the benchmark alone, which then ends it.
     child = subprocess.Popen(
         argv,
         env={**os.environ, **environment},
@@ -152,7 +160,10 @@ def _run(argv: list[str], environment: dict[str, str]) -> tuple[str, float]:
 
 
 def parse_h2load(output: str, log: str, client_cpu_s: float = 0.0) -> Load:
-    """h2load's summary, and p50 and p99 from its per-request log (it prints no percentiles)."""
+    """Parse h2load's summary.
+
+    P50 and p99 come from its per-request log (it prints no percentiles).
+    """
     finished = re.search(r"^finished in ([\d.]+)(us|ms|s),", output, re.MULTILINE)
     counts = re.search(
         r"(\d+) done, (\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", output
@@ -175,7 +186,10 @@ def parse_h2load(output: str, log: str, client_cpu_s: float = 0.0) -> Load:
 
 
 def _percentiles_us(log: str) -> tuple[float, float]:
-    """Columns: start, HTTP status, microseconds until the end of the response."""
+    """Return p50 and p99 of a log.
+
+    Its columns are start, HTTP status, microseconds until the end.
+    """
     times_us = [int(line.split("\t")[2]) for line in log.splitlines()]
     if not times_us:
         return 0.0, 0.0
@@ -184,8 +198,8 @@ def _percentiles_us(log: str) -> tuple[float, float]:
 
 
 def parse_wrk(output: str, client_cpu_s: float = 0.0) -> Load:
-    """The line of JSON that infer.lua prints at the end."""
-    line = next((each for each in output.splitlines() if each.startswith("RESULT ")), None)
+    """Parse the line of JSON that infer.lua prints at the end."""
+    line = next((line for line in output.splitlines() if line.startswith("RESULT ")), None)
     if line is None:
         raise BenchError(f"wrk's output is not understood: {output[-500:]}")
     result = json.loads(line.removeprefix("RESULT "))

@@ -1,6 +1,6 @@
-"""One cell at a time: warm up, load, and hold the client's count against the server's own.
+"""Measurement of one cell at a time: warm up, load, and compare the client's and server's counts.
 
-Must not know how servers are started, nor how figures are printed.
+This module must not know how servers are started, nor how figures are printed.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from benchmarks.figures.samples import Cell, Sample
 from benchmarks.models.workload import Workload
 from benchmarks.process import ServerProcess
 
-# 5 bytes of gRPC frame header stand before each message in the body of a response
+# A gRPC frame header of 5 bytes stands before each message in the body of a response.
 _GRPC_PREFIX_BYTES = 5
 
 
@@ -23,10 +23,11 @@ Client = load.GrpcClient | load.HttpClient | streams.StreamClient
 
 @dataclass
 class Peer:
-    """A running server, with a client for each protocol once it is prepared.
+    """Running server, with a client for each protocol once it is prepared.
 
-    counts: its statistics of the model; batches: those of what is batched, which for an ensemble is
-    one of its steps. polls: it takes CPU while it has nothing to do, so it is stopped meanwhile.
+    counts: its statistics of the model. batches: statistics of the model that is batched, which for
+    an ensemble is one of its steps. polls: it takes CPU while it has nothing to do, so it is
+    stopped meanwhile.
     """
 
     name: str
@@ -42,8 +43,9 @@ class Peer:
     clients: dict[str, Client] = field(default_factory=dict)
 
     def prepare(self, protocols: Collection[str], *, client_calls: bool) -> None:
-        """Waits for the model, checks responses, makes the clients. client_calls: tritonclient's
-        own calls are checked as well, which use binary tensors over HTTP.
+        """Wait for the model, check responses, and make the clients.
+
+        client_calls: also check tritonclient's own calls, which use binary tensors over HTTP.
         """
         alive, workload = self.server.require_alive, self.workload
         wire.wait_ready(self.address, alive, workload.served, dialect=self.dialect)
@@ -72,6 +74,7 @@ class Peer:
 
 
 def measure(peer: Peer, cell: Cell, seconds: float) -> Sample:
+    """Return one sample of a cell."""
     try:
         return _measure(peer, cell, seconds)
     except (BenchError, OSError) as error:
@@ -90,7 +93,8 @@ def _measure(peer: Peer, cell: Cell, seconds: float) -> Sample:
     else:
         rate = client.run(cell.concurrency, warm_s).infer_per_s
     requests = max(cell.concurrency, round(rate * seconds))
-    # what was in flight when the warm-up was cut off may still execute, once or twice the latency
+    # Requests in flight when the warm-up was cut off may still execute, for once or twice the
+    # latency.
     quiet_s = max(0.1, 2 * cell.concurrency / rate)
     counts_before = wire.settled_counts(peer.counts, quiet_s)
     batches_before = peer.batches()
@@ -100,7 +104,7 @@ def _measure(peer: Peer, cell: Cell, seconds: float) -> Sample:
     else:
         seen = client.run(cell.concurrency, seconds)
     cpu_after = peer.server.cpu_s()
-    # wrk hangs up, too; the others have all their responses
+    # After wrk hangs up, its requests in flight are cut off; the others have all their responses.
     cut_off = isinstance(client, load.HttpClient)
     counts_after = wire.settled_counts(peer.counts, quiet_s if cut_off else 0.1)
     batches_after = peer.batches()
@@ -123,11 +127,11 @@ def _measure(peer: Peer, cell: Cell, seconds: float) -> Sample:
 
 
 def require_counts(cell: Cell, seen: int, served: int, failed: int) -> None:
-    """The server must have served what the client counted: HTTP/2 clients see no grpc-status.
+    """Raise BenchError if the server has not served what the client counted.
 
-    h2load sends a fixed number, and streams end by themselves. wrk stops by the clock: the requests
-    then in flight are served, or cancelled and counted as failed, and the client counts them
-    neither way.
+    HTTP/2 clients see no grpc-status. h2load sends a fixed number, and streams end by themselves.
+    wrk stops by the clock: the requests then in flight are served, or cancelled and counted as
+    failed, and the client counts them neither way.
     """
     slack = cell.concurrency if cell.protocol in ("http", "json") else 0
     if not seen <= served + failed <= seen + slack or served < seen:
@@ -139,5 +143,6 @@ def require_counts(cell: Cell, seen: int, served: int, failed: int) -> None:
 def cpu_per_request_us(
     before: Counter[str], after: Counter[str], requests: int
 ) -> dict[str, float]:
+    """Return CPU microseconds per request, by process name."""
     used = {name: (after[name] - before[name]) / requests * 1e6 for name in after}
     return {name: cpu_us for name, cpu_us in sorted(used.items()) if cpu_us >= 0.05}

@@ -1,6 +1,8 @@
-"""Entry point, ``python -m benchmarks.page``: writes docs/benchmarks.md, its tables and plots and
-the README's figure from the file that --json of a run wrote, which it keeps beside them; and the
-plots of other pages from the figures that their benchmarks have recorded.
+"""Entry point, ``python -m benchmarks.page``: writes docs/benchmarks.md.
+
+It writes the page's tables and plots and the README's figure from the file that --json of a run
+wrote, which it keeps beside them; and the plots of other pages from the figures that their
+benchmarks have recorded.
 """
 
 import argparse
@@ -20,8 +22,11 @@ _BEGIN, _END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 
 
 def rendered(root: Path, figures: Path) -> dict[Path, str]:
-    """All files that come from the figures, by their paths. Raises ValueError: the README lacks the
-    marks between which its figure stands, or the file has another format.
+    """Return all files that come from the figures, by their paths.
+
+    Raises:
+        ValueError: the README lacks the marks between which its figure stands, or the file has
+            another format.
     """
     measured, about = samples.parse(json.loads(figures.read_text()))
     folder = root / "docs" / page.FOLDER
@@ -41,7 +46,7 @@ def rendered(root: Path, figures: Path) -> dict[Path, str]:
 
 
 def _other_plots(docs: Path) -> dict[Path, str]:
-    """Of the other benchmarks, from what they have recorded."""
+    """Return the plots of the other benchmarks, from what they have recorded."""
     plots = {}
     for name, draw in (
         ("latency-target", latency_target_plot.draw),
@@ -59,6 +64,7 @@ def _other_plots(docs: Path) -> dict[Path, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Write or check the files, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__)
     parser.add_argument("figures", type=Path, nargs="?", help="default: those of the last time")
     parser.add_argument("--check", action="store_true", help="write nothing, report what differs")
@@ -84,12 +90,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _orphans(kept: Path, files: Collection[Path]) -> list[Path]:
-    """Plots of models that the figures lack."""
+    """Return plots of models that the figures lack."""
     return [plot for plot in sorted(kept.parent.glob("*.svg")) if plot not in files]
 
 
 def _check(root: Path, kept: Path) -> int:
-    """Without figures there is nothing that could differ from them."""
+    """Check the files; without figures nothing can differ from them."""
     if not kept.exists():
         return 0
     files = rendered(root, kept)

@@ -1,6 +1,6 @@
-"""Server processes: start a command, watch its tree's CPU by process, take all of it down.
+"""Server processes: start a command, watch its tree's CPU by process, end all of it.
 
-Linux only: reads /proc. Knows nothing of protocols, models or load.
+Linux only: reads /proc. It knows nothing of protocols, models or load.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Command:
-    """What to run: ``environment`` is laid over our own. ``directory``: where, unless here."""
+    """Command to run: ``environment`` is laid over our own; ``directory``, if given, is where."""
 
     argv: Sequence[str]
     log: Path
@@ -36,7 +36,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Stat:
-    """One line of /proc/<pid>/stat, as far as it is of use here."""
+    """Useful fields of a line of /proc/<pid>/stat."""
 
     pid: int
     parent: int
@@ -46,7 +46,8 @@ class Stat:
 
 
 def parse_stat(text: str) -> Stat:
-    # the command's name stands in parentheses and may itself hold spaces and parentheses
+    """Parse a line of /proc/<pid>/stat."""
+    # The command's name stands in parentheses and may itself hold spaces and parentheses.
     head, _, tail = text.rpartition(")")
     fields = tail.split()
     return Stat(
@@ -59,7 +60,7 @@ def parse_stat(text: str) -> Stat:
 
 
 def process_name(argv: Sequence[str]) -> str:
-    """A short name: the module of ``python -m``, the script of ``python x``, or the program."""
+    """Return the module of ``python -m``, the script of ``python x``, or the program."""
     if not argv or not argv[0]:
         return "?"
     program = Path(argv[0].split()[0]).name
@@ -68,7 +69,7 @@ def process_name(argv: Sequence[str]) -> str:
     if "-m" in argv[:-1]:
         return argv[argv.index("-m") + 1]
     if "-c" in argv[:-1]:
-        # a child that multiprocessing started
+        # The process is a child that multiprocessing started.
         found = re.match(r"from (multiprocessing\.\w+)", argv[argv.index("-c") + 1])
         return found.group(1) if found else program
     script = next((part for part in argv[1:] if part and not part.startswith("-")), program)
@@ -82,13 +83,13 @@ def _all_stats() -> dict[int, Stat]:
             try:
                 stat = parse_stat(Path(entry.path, "stat").read_text())
             except (FileNotFoundError, ProcessLookupError):
-                continue  # it has just ended
+                continue  # The process has just ended.
             stats[stat.pid] = stat
     return stats
 
 
 def _tree(root: int) -> list[Stat]:
-    """The root, its descendants, and the other processes of its session."""
+    """Return the root, its descendants, and the other processes of its session."""
     stats = _all_stats()
     members = {pid for pid, stat in stats.items() if pid == root or stat.session == root}
     grown = True
@@ -108,14 +109,14 @@ def _name_of(pid: int) -> str:
 
 
 def interrupt_on_signals() -> None:
-    """From now on the first signal to end is a KeyboardInterrupt, which stops the servers."""
-    # SIGINT too: a shell starts what runs in its background with SIGINT ignored
+    """Turn the first signal to end into a KeyboardInterrupt, which stops the servers."""
+    # SIGINT is among them: a shell starts background jobs with SIGINT ignored.
     for signum in _SIGNALS:
         signal.signal(signum, _interrupt)
 
 
 def ignore_signals() -> None:
-    """A signal must not cut off the stopping, which would leave servers behind."""
+    """Ignore signals while servers are stopped: a signal would leave servers behind."""
     for signum in _SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
 
@@ -126,23 +127,24 @@ def _interrupt(signum: int, _frame: FrameType | None) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports that were free a moment ago."""
+    """Return distinct ports that were free a moment ago."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
-        return [int(each.getsockname()[1]) for each in sockets]
+        return [int(listener.getsockname()[1]) for listener in sockets]
     finally:
-        for each in sockets:
-            each.close()
+        for listener in sockets:
+            listener.close()
 
 
 class ServerProcess:
-    """A server and its children, from their start until all have ended; a context manager."""
+    """Server and its children, from their start until all have ended; a context manager."""
 
     def __init__(self, command: Command) -> None:
         self._command = command
         command.log.parent.mkdir(parents=True, exist_ok=True)
         with command.log.open("wb") as log:
-            # a session of its own: Ctrl-C reaches the benchmark alone, which then stops the server
+            # The server has a session of its own: Ctrl-C reaches the benchmark alone, which then
+            # stops it.
             self._root = subprocess.Popen(
                 list(command.argv),
                 cwd=command.directory,
@@ -166,17 +168,20 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
+        """Process id of the server itself."""
         return self._root.pid
 
     @property
     def alive(self) -> bool:
+        """True while the server itself runs."""
         return self._root.poll() is None
 
     def wait(self, timeout: float) -> int:
-        """The exit code of the server itself; raises TimeoutExpired."""
+        """Return the exit code of the server itself; raise TimeoutExpired."""
         return self._root.wait(timeout)
 
     def require_alive(self) -> None:
+        """Raise BenchError if the server has ended."""
         code = self._root.poll()
         if code is not None:
             raise BenchError(
@@ -185,25 +190,27 @@ class ServerProcess:
             )
 
     def log_tail(self, lines: int = 15) -> str:
+        """Return the last lines of the log."""
         text = self._command.log.read_text(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 
     def cpu_s(self) -> Counter[str]:
-        """CPU seconds used so far, by process name; equal names add up."""
+        """Return CPU seconds used so far, by process name; equal names add up."""
         used: Counter[str] = Counter()
         for stat in _tree(self._root.pid):
             used[_name_of(stat.pid)] += stat.cpu_s  # type: ignore[assignment]  # Counter is typed for integers
         return used
 
     def processes(self) -> dict[int, str]:
-        """The names of its processes by process id."""
+        """Return the names of its processes by process id."""
         return {stat.pid: _name_of(stat.pid) for stat in _tree(self._root.pid)}
 
     def pause(self) -> None:
-        """Stops all of its processes where they are."""
+        """Stop all of its processes where they are."""
         self._signal_all(signal.SIGSTOP)
 
     def resume(self) -> None:
+        """Let all of its processes go on."""
         self._signal_all(signal.SIGCONT)
 
     def _signal_all(self, signum: signal.Signals) -> None:
@@ -212,6 +219,7 @@ class ServerProcess:
                 os.kill(stat.pid, signum)
 
     def stop(self) -> None:
+        """End all of its processes."""
         self.resume()
         members = _tree(self._root.pid)
         if self._root.poll() is None:
@@ -225,10 +233,10 @@ class ServerProcess:
 
 
 def _kill_remaining(members: Sequence[Stat], kill_at: float) -> None:
-    """Waits until ``kill_at`` for the members to end by themselves, then kills the rest."""
+    """Wait until ``kill_at`` for the members to end by themselves, then kill the rest."""
     while True:
         now = _all_stats()
-        # same pid and same start time: never another process with a reused id
+        # With the same pid and start time it is never another process with a reused id.
         left = [m for m in members if m.pid in now and now[m.pid].started == m.started]
         left = [m for m in left if not _is_zombie(m.pid)]
         if not left:

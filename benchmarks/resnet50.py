@@ -1,9 +1,9 @@
-"""ResNet-50 as ONNX, made by script: the exact architecture, with random weights from a fixed seed.
+"""ResNet-50 as ONNX, made by script: the exact architecture, with random weights of a fixed seed.
 
 Convolutions, batch normalisations and the classifier are those of the paper with the stride in the
 3x3 convolution, as frameworks ship it: 25.6 million parameters, 102 MB, 4.1 GFLOP an image. The
-weights are scaled so that activations neither vanish nor overflow; the classes mean nothing. Must
-not know how a server is started or loaded.
+weights are scaled so that activations neither vanish nor overflow; the classes mean nothing. This
+module must not know how a server is started or loaded.
 """
 
 import shutil
@@ -26,10 +26,10 @@ PARAMETERS = 25_557_032
 
 Floats = npt.NDArray[np.float32]
 
-# Of each stage: its blocks, the width of their 3x3 convolution, and the first block's stride.
+# Blocks of each stage, the width of their 3x3 convolution, and the first block's stride.
 _STAGES = ((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2))
 _EXPANSION = 4
-# Each block adds to what it is given; at this gain the sum of all sixteen stays of one magnitude.
+# Gain of a block, which adds to its input; with it the sum of all sixteen stays of one magnitude.
 _RESIDUAL_GAIN = 0.3
 
 _CONFIG = f"""\
@@ -53,22 +53,25 @@ class _Graph:
     _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(50))
 
     def weight(self, name: str, values: Floats, *, learned: bool = True) -> str:
+        """Add a weight, and return its name."""
         self.initializers.append(numpy_helper.from_array(values, name))
         self.parameters += values.size * learned
         return name
 
     def random_weight(self, name: str, shape: tuple[int, ...], scale: float) -> str:
+        """Add a random weight, and return its name."""
         values = self._random.standard_normal(shape, np.float32) * np.float32(scale)
         return self.weight(name, values)
 
     def node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        """Add a node, and return the name of its output."""
         self.nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
         return output
 
     def convolution(
         self, name: str, source: str, channels: tuple[int, int], size: int, stride: int, gain: float
     ) -> str:
-        """A convolution and its batch normalisation. channels: in, out."""
+        """Add a convolution and its batch normalisation; channels are in, out."""
         inward, outward = channels
         scale = np.sqrt(2 / (inward * size * size))
         weight = self.random_weight(f"{name}.weight", (outward, inward, size, size), scale)
@@ -90,10 +93,11 @@ class _Graph:
         return self.node("BatchNormalization", [found, *statistics], f"{name}.norm")
 
     def relu(self, source: str, name: str) -> str:
+        """Add a relu, and return its name."""
         return self.node("Relu", [source], f"{name}.relu")
 
     def block(self, name: str, source: str, inward: int, width: int, stride: int) -> str:
-        """A bottleneck: 1x1, 3x3 and 1x1 convolutions, added to what came in."""
+        """Add a bottleneck: 1x1, 3x3 and 1x1 convolutions, added to the block's input."""
         outward = width * _EXPANSION
         here = self.convolution(f"{name}.a", source, (inward, width), 1, 1, 1)
         here = self.relu(here, f"{name}.a")
@@ -101,13 +105,15 @@ class _Graph:
         here = self.relu(here, f"{name}.b")
         here = self.convolution(f"{name}.c", here, (width, outward), 1, 1, _RESIDUAL_GAIN)
         if stride != 1 or inward != outward:
-            gain = np.sqrt(0.5)  # No relu follows that would take half of it.
+            gain = np.sqrt(
+                0.5
+            )  # The gain of a relu is left out: no relu follows that would take half of it.
             source = self.convolution(f"{name}.skip", source, (inward, outward), 1, stride, gain)
         return self.relu(self.node("Add", [here, source], f"{name}.sum"), name)
 
 
 def graph() -> bytes:
-    """The model, serialised; its batch dimension is free."""
+    """Return the serialised model; its batch dimension is free."""
     made = _Graph()
     here = made.convolution("stem", INPUT, (SHAPE[0], 64), 7, 2, 1)
     here = made.relu(here, "stem")
@@ -134,22 +140,24 @@ def graph() -> bytes:
         [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", CLASSES])],
         made.initializers,
     )
-    # opset 17 and IR 8 are old enough for every onnxruntime that a peer's environment may hold
+    # Opset 17 and IR 8 are old enough for every onnxruntime that a peer's environment may hold.
     proto = helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(proto)
     return bytes(proto.SerializeToString())
 
 
 def example(batch_size: int = 1) -> Floats:
+    """Return a batch of random images."""
     random = np.random.default_rng(7)
     return random.standard_normal((batch_size, *SHAPE), np.float32)
 
 
 def write_file(path: Path) -> Path:
-    """The model as a file; one that is there is taken to be it."""
+    """Write the model's file, unless there is one, and return its path."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed when whole: 102 MB take a moment, and an interrupted run must not leave half.
+        # The file is renamed when whole: 102 MB take a moment, and an interrupted run must not
+        # leave half.
         partial = path.with_suffix(".partial")
         partial.write_bytes(graph())
         partial.rename(path)
@@ -159,7 +167,7 @@ def write_file(path: Path) -> Path:
 def write_repository(
     repository: Path, backend: str, python_model: Path | None = None, *, made: Path | None = None
 ) -> Path:
-    """A repository holding the one model; ``python_model`` becomes its model.py where given.
+    """Write a repository with this model; ``python_model`` becomes its model.py where given.
 
     made: a file that write_file wrote earlier.
     """

@@ -1,4 +1,4 @@
-"""One model's run: its peers side by side, the cells in turn, another peer leads in each round."""
+"""Run of one model: its peers side by side, the cells in turn, another peer leads in each round."""
 
 import sys
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from benchmarks.peers.start import Options, protocols, start
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure. seconds, concurrency and protocols: the model's own where empty."""
+    """Plan of the run; seconds, concurrency and protocols are the model's own where empty."""
 
     peers: Sequence[str]
     rounds: int
@@ -28,7 +28,7 @@ class Plan:
 
 
 class Run:
-    """The peers of one model. ``samples`` has what is measured so far, whatever happens."""
+    """Peers of one model. ``samples`` has what is measured so far, whatever happens."""
 
     def __init__(
         self, workload: Workload, plan: Plan, work: Path, stack: ExitStack, samples: Samples
@@ -37,7 +37,7 @@ class Run:
         self._work, self._stack = work, stack
         self._seconds = plan.seconds or workload.seconds
         self._protocols = {
-            name: [each for each in protocols(name, workload) if self._is_wanted(each)]
+            name: [protocol for protocol in protocols(name, workload) if self._is_wanted(protocol)]
             for name in plan.peers
             if name != BARE
         }
@@ -45,10 +45,11 @@ class Run:
         self._peers: dict[str, measure.Peer] = {}
 
     def _is_wanted(self, protocol: str) -> bool:
-        # a decoupled model has only streams, so that --protocol is not about it
+        # A decoupled model has only streams, so that --protocol does not concern it.
         return not self._plan.protocols or protocol in (*self._plan.protocols, "stream")
 
     def run(self) -> None:
+        """Measure all cells in each round."""
         for name in list(self._names):
             try:
                 self._peers[name] = self._start(name)
@@ -62,7 +63,7 @@ class Run:
                 self._bare_round()
 
     def _cells(self, turn: int) -> list[Cell]:
-        """One round's cells: peers alternate within each, and another one leads in each round."""
+        """Return one round's cells: peers alternate, and another one leads in each round."""
         lead = turn % len(self._names) if self._names else 0
         order = [*self._names[lead:], *self._names[:lead]]
         return [
@@ -82,9 +83,11 @@ class Run:
         return peer
 
     def _measure(self, turn: int, cell: Cell) -> None:
-        """One sample. Nereid gets no second chance. A tritonserver that crashed (it does, now and
-        then, when h2load hangs up) is started anew and measured again; any other peer that fails
-        is left out from then on.
+        """Take one sample.
+
+        Nereid gets no second chance. A tritonserver that crashed (it does, now and then, when
+        h2load hangs up) is started anew and measured again; any other peer that fails is left out
+        from then on.
         """
         try:
             sample = self._sample(cell)
@@ -126,7 +129,7 @@ class Run:
     def _bare_round(self) -> None:
         request = bare.write(self._work / BARE, self._workload)
         for batch_size in sorted(set(self._plan.concurrency or self._workload.batches)):
-            seconds = min(2.0, self._seconds)  # it is steady: no need for more
+            seconds = min(2.0, self._seconds)  # The bare loop is steady: no need for more.
             figures = bare.run(self._workload, request, batch_size, seconds)
             cell = Cell(self._workload.name, BARE, NO_PROTOCOL, batch_size)
             sample = Sample(

@@ -1,8 +1,8 @@
-"""Entry point, ``python -m benchmarks.sequences``: what live sequences cost the scheduler.
+"""Entry point, ``python -m benchmarks.sequences``: the cost of live sequences for the scheduler.
 
-In one process, without sockets: frames of a gateway's requests in, frames of responses out, and a
-model version whose instances respond at once. Reports the memory of each live sequence, and the CPU
-time of a request against the same model without sequences, in turns.
+It runs in one process, without sockets: frames of a gateway's requests in, frames of responses out,
+and a model version whose instances respond at once. It reports the memory of each live sequence,
+and the CPU time of a request against the same model without sequences, in turns.
 """
 
 import argparse
@@ -36,26 +36,28 @@ STATE = 'state { input_name: "S" output_name: "S_OUT" data_type: TYPE_FP32 dims:
 
 
 class RespondingStream:
-    """An instance's stream, which keeps its last batch."""
+    """Stream of an instance, which keeps its last batch."""
 
     def __init__(self) -> None:
         self.message = b""
 
     def send(self, message: bytes) -> None:
+        """Keep the batch."""
         self.message = message
 
     def send_now(self, message: bytes) -> None:
+        """Keep the batch."""
         self.send(message)
 
     def finish(self) -> None:
         """Do nothing: no batch is lost."""
 
     def fail(self, status: Status, message: str) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class Site:
-    """A model version with instances, and requests for it."""
+    """Model version with instances, and requests for it."""
 
     def __init__(self, batching: str, instances: int) -> None:
         written = parse_config(f'name: "m" {CONFIG} {batching}', model_name="m")
@@ -76,11 +78,11 @@ class Site:
         self._response.payloads.add(inline=b"x")
         self._number = 0
         self._responses: list[FromScheduler] = []
-        # Of the scheduler's part alone.
+        # CPU seconds of the scheduler's part alone.
         self.cpu_s = 0.0
 
     async def burst(self, sequences: range, *, start: bool = False) -> None:
-        """A request of each of these sequences, and their responses."""
+        """Send a request of each of these sequences, and respond."""
         requests: list[ToScheduler] = []
         for which in sequences:
             self._number += 1
@@ -120,6 +122,7 @@ class Site:
 
 
 def resident_bytes() -> int:
+    """Return the resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -131,7 +134,7 @@ async def begin(site: Site, live: int) -> None:
 
 
 async def cpu_us(site: Site, live: int, bursts: int) -> float:
-    """CPU time of a request, with bursts over all live sequences."""
+    """Return the CPU time of a request, with bursts over all live sequences."""
     before_s = site.cpu_s
     for number in range(bursts):
         first = number * 7919 * BURST % max(1, live - BURST)
@@ -156,8 +159,8 @@ async def compare(name: str, batching: str, instances: int, arguments: argparse.
         )
         for _ in range(arguments.rounds)
     ]
-    # The quarter of the rounds that others' work on the machine has disturbed least.
-    base, cost = (statistics.quantiles(each)[0] for each in zip(*costs, strict=True))
+    # The first quartile is of rounds that other work on the machine has disturbed least.
+    base, cost = (statistics.quantiles(figures)[0] for figures in zip(*costs, strict=True))
     print(
         f"{name:20} {live:7} live  {site_bytes:6.0f} bytes each  {cost:6.1f} us per request,"
         f" {base:6.1f} without sequences: {cost / base:.2f} x",

@@ -1,8 +1,8 @@
-"""The load of decoupled models: a gRPC client for streams that costs next to nothing.
+"""Load of decoupled models: a gRPC client for streams that costs next to nothing.
 
-One thread, few connections, one request on each stream; a stream that ended makes place for the
-next. It reads no headers and no messages, only frames: responses are counted by their bytes. Must
-not know which server it loads.
+It has one thread, few connections, one request on each stream; a stream that ended makes place for
+the next. It reads no headers and no messages, only frames: responses are counted by their bytes. It
+must not know which server it loads.
 """
 
 import selectors
@@ -28,7 +28,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 @dataclass
 class Seen:
-    """What has been received so far. first_s: from each request to its first response."""
+    """Counts of what was received so far; first_s: from each request to its first response."""
 
     streams: int = 0
     first_s: list[float] = field(default_factory=list)
@@ -41,7 +41,10 @@ class _Stream:
 
 
 class StreamClient:
-    """response_bytes: of one response message, without the 5 bytes before it."""
+    """Client of streams.
+
+    Response_bytes: size of a response message, without the 5 bytes before it.
+    """
 
     def __init__(
         self, address: wire.Address, message: bytes, responses: int, response_bytes: int
@@ -51,8 +54,10 @@ class StreamClient:
         self._data_bytes = responses * (response_bytes + 5)
 
     def run(self, concurrency: int, seconds: float) -> Load:
-        """So many streams at a time. ``requests`` of the load are streams; p50 and p99 are those of
-        the time to the first response.
+        """Run so many streams at a time.
+
+        ``requests`` of the load are streams; p50 and p99 are those of the time to the first
+        response.
         """
         seen = Seen()
         count, streams = connections(concurrency)
@@ -60,12 +65,12 @@ class StreamClient:
         with selectors.DefaultSelector() as selector:
             opened = [self._connect(streams, seen) for _ in range(count)]
             try:
-                for each in opened:
-                    selector.register(each.socket, selectors.EVENT_READ, each)
+                for connection in opened:
+                    selector.register(connection.socket, selectors.EVENT_READ, connection)
                 self._receive(selector, opened, began + seconds)
             finally:
-                for each in opened:
-                    each.socket.close()
+                for connection in opened:
+                    connection.socket.close()
         p50, p99 = np.percentile(seen.first_s, [50, 99]) * 1e6
         return Load(
             requests=seen.streams,
@@ -88,7 +93,7 @@ class StreamClient:
 
     @staticmethod
     def _receive(selector: selectors.BaseSelector, opened: list["Connection"], end: float) -> None:
-        while any(each.streams for each in opened):
+        while any(connection.streams for connection in opened):
             ready = selector.select(_STALLED_S)
             if not ready:
                 raise BenchError(f"no stream received anything for {_STALLED_S} s")
@@ -98,8 +103,10 @@ class StreamClient:
 
 
 class Connection:
-    """One HTTP/2 connection. Its frames are those of the RFC; data that it sends stays within the
-    peer's first window, which each server opens again long before.
+    """One HTTP/2 connection.
+
+    Its frames are those of the RFC; data that it sends stays within the peer's first window, which
+    each server opens again long before.
     """
 
     def __init__(
@@ -119,6 +126,7 @@ class Connection:
         self._out = [_PREFACE, frame(_SETTINGS, 0, 0, settings), frame(_WINDOW_UPDATE, 0, 0, grow)]
 
     def open_stream(self) -> None:
+        """Begin a stream with a request."""
         self._window -= len(self._body)
         if self._window < 0:
             raise BenchError("the server does not open its window for the connection")
@@ -128,12 +136,13 @@ class Connection:
         self._next += 2
 
     def send(self) -> None:
+        """Write what can be written."""
         if self._out:
             self.socket.sendall(b"".join(self._out))
             self._out.clear()
 
     def receive(self, more: bool) -> None:
-        """Reads what is there; ``more``: streams that end are followed by others."""
+        """Read what is there; with ``more``, streams that end are followed by others."""
         data = self.socket.recv(1 << 18)
         if not data:
             raise BenchError("the server closed the connection")
@@ -187,11 +196,12 @@ class Connection:
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """Return the bytes of a frame."""
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
 def _literal(name: str, value: str) -> bytes:
-    """A header field without indexing and without Huffman's code."""
+    """Return a header field without indexing and without Huffman's code."""
     parts = [b"\0"]
     for text in (name.encode(), value.encode()):
         parts += [bytes([len(text)]), text]

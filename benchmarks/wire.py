@@ -1,7 +1,7 @@
 """The one request of a model in each protocol, and checks of a server's response.
 
 Bytes come from NVIDIA's tritonclient, not from Nereid's code, so that all servers get what a user's
-client would send. Must not know which server it talks to.
+client would send. This module must not know which server it talks to.
 """
 
 import enum
@@ -28,7 +28,7 @@ STREAM_PATH = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
 class Dialect(enum.Enum):
-    """What a server speaks over HTTP: KServe v2, or objects of lists, as LitServe's examples."""
+    """Dialect over HTTP: KServe v2, or objects of lists, as in LitServe's examples."""
 
     KSERVE = "kserve"
     LISTS = "lists"
@@ -36,19 +36,25 @@ class Dialect(enum.Enum):
 
 @dataclass(frozen=True)
 class Address:
+    """Address of a server and its ports."""
+
     http_port: int
     grpc_port: int
 
 
 @dataclass(frozen=True)
 class HttpBody:
-    """header_length: of the JSON before binary tensors; None: the body is nothing but JSON."""
+    """Body of an HTTP request.
+
+    header_length: length of the JSON before binary tensors; `None` means nothing but JSON.
+    """
 
     path: str
     data: bytes
     header_length: int | None = None
 
     def headers(self) -> dict[str, str]:
+        """Return the headers that belong to the body."""
         if self.header_length is None:
             return {"Content-Type": "application/json"}
         return {
@@ -59,8 +65,10 @@ class HttpBody:
 
 @dataclass(frozen=True)
 class Counts:
-    """A model's statistics so far: requests that succeeded and failed, model executions, and
-    what of the successes came from the cache.
+    """Statistics of a model so far.
+
+    They are requests that succeeded and failed, model executions, and successes that came from the
+    cache.
     """
 
     success: int
@@ -70,10 +78,12 @@ class Counts:
 
 
 def http_path(workload: Workload) -> str:
+    """Return the path of the model's inference."""
     return f"/v2/models/{workload.served}/infer"
 
 
 def grpc_message(workload: Workload) -> bytes:
+    """Return the request as gRPC's message."""
     request = service_pb2.ModelInferRequest(model_name=workload.served)
     for name, array in workload.request().items():
         tensor = request.inputs.add(name=name, datatype=datatype(array))
@@ -85,6 +95,7 @@ def grpc_message(workload: Workload) -> bytes:
 
 
 def http_body(workload: Workload) -> HttpBody:
+    """Return the request with binary tensors."""
     data, length = triton_http.InferenceServerClient.generate_request_body(
         _tensors(triton_http, workload.request()),
         outputs=[
@@ -95,7 +106,7 @@ def http_body(workload: Workload) -> HttpBody:
 
 
 def json_body(workload: Workload, dialect: Dialect = Dialect.KSERVE) -> HttpBody:
-    """All tensors as JSON, in the request and in the response."""
+    """Return the request with all tensors as JSON, in the request and in the response."""
     request = workload.request()
     if dialect is Dialect.LISTS:
         document: dict[str, Any] = {name: array.tolist() for name, array in request.items()}
@@ -120,7 +131,7 @@ def wait_ready(
     timeout_s: float = 90.0,
     dialect: Dialect = Dialect.KSERVE,
 ) -> None:
-    """Until the model is ready; ``require_alive`` raises when the server has ended."""
+    """Wait until the model is ready; ``require_alive`` raises when the server has ended."""
     path = f"v2/models/{name}/ready" if dialect is Dialect.KSERVE else "health"
     url = f"http://127.0.0.1:{address.http_port}/{path}"
     give_up = time.monotonic() + timeout_s
@@ -135,12 +146,14 @@ def wait_ready(
 
 
 def counts(address: Address, name: str) -> Counts:
+    """Return the model's statistics."""
     url = f"http://127.0.0.1:{address.http_port}/v2/models/{name}/stats"
     with urllib.request.urlopen(url, timeout=10) as response:
         return parse_counts(json.load(response))
 
 
 def parse_counts(document: dict[str, Any]) -> Counts:
+    """Parse a document of statistics."""
     stats = document["model_stats"][0]
     inference = stats["inference_stats"]
     return Counts(
@@ -152,7 +165,10 @@ def parse_counts(document: dict[str, Any]) -> Counts:
 
 
 def settled_counts(read: Callable[[], Counts], quiet_s: float = 0.1) -> Counts:
-    """The statistics once nothing has moved them for so long: load that was cut off is over."""
+    """Return the statistics once nothing has moved them for so long.
+
+    By then load that was cut off is over.
+    """
     give_up = time.monotonic() + 5 + 4 * quiet_s
     before = read()
     while time.monotonic() < give_up:
@@ -165,11 +181,12 @@ def settled_counts(read: Callable[[], Counts], quiet_s: float = 0.1) -> Counts:
 
 
 def verify_grpc(address: Address, workload: Workload) -> int:
-    """The very bytes of the load against what NumPy computes. Returns the size of the response,
-    which is checked in each run as well.
+    """Check the response to the very bytes of the load, by what NumPy computes.
+
+    Returns the size of the response, which is checked in each run as well.
     """
     with grpc.insecure_channel(f"127.0.0.1:{address.grpc_port}") as channel:
-        # no serializer: bytes in, bytes out
+        # Without serializers: bytes in, bytes out.
         call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(GRPC_PATH)
         wire_response = call(grpc_message(workload), timeout=60)
     require_grpc_response(workload, wire_response)
@@ -177,16 +194,19 @@ def verify_grpc(address: Address, workload: Workload) -> int:
 
 
 def verify_stream(address: Address, workload: Workload) -> int:
-    """As verify_grpc, of a decoupled model's responses, which all have one size."""
+    """Check a decoupled model's responses as verify_grpc does.
+
+    All have one size, which it returns.
+    """
     with grpc.insecure_channel(f"127.0.0.1:{address.grpc_port}") as channel:
         call: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(STREAM_PATH)
         wire_responses = list(call(iter([grpc_message(workload)]), timeout=60))
     if len(wire_responses) != workload.responses:
         raise BenchError(f"{len(wire_responses)} responses, expected {workload.responses}")
-    if len({len(each) for each in wire_responses}) != 1:
+    if len({len(wire_response) for wire_response in wire_responses}) != 1:
         raise BenchError("the responses of a stream differ in size")
-    for each in wire_responses:
-        response = service_pb2.ModelStreamInferResponse.FromString(each)
+    for wire_response in wire_responses:
+        response = service_pb2.ModelStreamInferResponse.FromString(wire_response)
         if response.error_message:
             raise BenchError(response.error_message)
         require_grpc_response(workload, response.infer_response.SerializeToString())
@@ -194,6 +214,7 @@ def verify_stream(address: Address, workload: Workload) -> int:
 
 
 def require_grpc_response(workload: Workload, wire_response: bytes) -> None:
+    """Raise BenchError if a response is wrong."""
     response = service_pb2.ModelInferResponse.FromString(wire_response)
     raw = response.raw_output_contents
     found = {}
@@ -207,7 +228,7 @@ def require_grpc_response(workload: Workload, wire_response: bytes) -> None:
 
 
 def verify_http(address: Address, workload: Workload) -> None:
-    """As verify_grpc, with binary tensors over HTTP."""
+    """Check as verify_grpc does, with binary tensors over HTTP."""
     wire_response, length = _post(address, http_body(workload))
     if length is None:
         raise BenchError("the HTTP response came without binary tensor data")
@@ -221,7 +242,7 @@ def verify_http(address: Address, workload: Workload) -> None:
 
 
 def verify_json(address: Address, workload: Workload, dialect: Dialect) -> None:
-    """As verify_grpc, with JSON over HTTP."""
+    """Check as verify_grpc does, with JSON over HTTP."""
     wire_response, length = _post(address, json_body(workload, dialect))
     if length is not None:
         raise BenchError("the response to JSON came with binary tensor data")
@@ -233,7 +254,7 @@ def verify_json(address: Address, workload: Workload, dialect: Dialect) -> None:
 
 
 def verify_client_calls(address: Address, workload: Workload) -> None:
-    """Tritonclient's own calls, with a batch of different rows, on both protocols."""
+    """Check tritonclient's own calls, with a batch of different rows, on both protocols."""
     for module, port in ((triton_http, address.http_port), (triton_grpc, address.grpc_port)):
         client = module.InferenceServerClient(f"127.0.0.1:{port}")
         try:
@@ -255,7 +276,7 @@ def _tensors(module: Any, arrays: Arrays) -> list[Any]:
 
 
 def _post(address: Address, body: HttpBody) -> tuple[bytes, int | None]:
-    """The response's bytes, and the length of the JSON before its tensors if there are any."""
+    """Return the response's bytes, and the length of the JSON before its tensors or `None`."""
     connection = http.client.HTTPConnection("127.0.0.1", address.http_port, timeout=60)
     try:
         connection.request("POST", body.path, body.data, body.headers())

@@ -1,4 +1,4 @@
-"""Generates nereid/pb from protos/*.proto; `--check` fails if what is committed differs.
+"""Generate nereid/pb from protos/*.proto; `--check` fails if what is committed differs.
 
 `--record` is for a release: it writes down the contract as it is in released.binpb, which services
 of the next release have to understand (tests/contract/test_wire_contract.py). `--check-recorded`

@@ -1,10 +1,10 @@
-"""Looks up the locked versions of all dependencies in a database of vulnerabilities.
+"""Look up the locked versions of all dependencies in a database of vulnerabilities.
 
 usage: audit.py [--service pypi|osv] [FILE ...]    (requirements/*.txt, as a whole by default)
 
 Exits with 1 if a version is known to be vulnerable, and with 2 if any could not be looked up, as
-when the service cannot be reached: what was not audited has not passed. Runs pip-audit, which
-stands beside this interpreter (make audit).
+when the service cannot be reached: a version that was not audited has not passed. Runs pip-audit,
+which is installed beside this interpreter (make audit).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _SHOWN = 10
 
 
 def main() -> None:
+    """Audit the files, and exit with the largest of their codes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--service", choices=("pypi", "osv"), default="pypi")
     parser.add_argument("file", nargs="*", type=Path)
@@ -31,7 +32,10 @@ def main() -> None:
 
 
 def audit(path: Path, service: str, program: Path) -> int:
-    """The exit code for one file; prints what was found. program: pip-audit."""
+    """Audit one file, print the findings, and return the exit code.
+
+    program: pip-audit.
+    """
     command = [str(program), f"--vulnerability-service={service}"]
     command += ["--require-hashes", "--disable-pip", "--progress-spinner=off", "--format=json"]
     done = subprocess.run(
@@ -43,16 +47,17 @@ def audit(path: Path, service: str, program: Path) -> int:
         reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
         print(f"{path.name}: NOT AUDITED: pip-audit ended with {done.returncode}: {reason}")
         return 2
-    skipped = [each for each in dependencies if "skip_reason" in each]
-    vulnerable = [each for each in dependencies if each.get("vulns")]
-    for each in vulnerable:
-        for found in each["vulns"]:
+    skipped = [dependency for dependency in dependencies if "skip_reason" in dependency]
+    vulnerable = [dependency for dependency in dependencies if dependency.get("vulns")]
+    for dependency in vulnerable:
+        for found in dependency["vulns"]:
             fixed = ", ".join(found["fix_versions"]) or "none yet"
             print(
-                f"{path.name}: {each['name']} {each['version']}: {found['id']}, fixed in: {fixed}"
+                f"{path.name}: {dependency['name']} {dependency['version']}: {found['id']},"
+                f" fixed in: {fixed}"
             )
-    for each in skipped[:_SHOWN]:
-        print(f"{path.name}: NOT AUDITED: {each['name']}: {each['skip_reason']}")
+    for dependency in skipped[:_SHOWN]:
+        print(f"{path.name}: NOT AUDITED: {dependency['name']}: {dependency['skip_reason']}")
     if len(skipped) > _SHOWN:
         print(f"{path.name}: NOT AUDITED: {len(skipped) - _SHOWN} more")
     audited = len(dependencies) - len(skipped)

@@ -1,5 +1,7 @@
-"""Builds the documentation's site in build/site, and fails on a dead link or anchor, a page that
-the navigation lacks, and anything that a page would fetch from another host.
+"""Build the documentation's site in build/site.
+
+Fails on a dead link or anchor, a page that the navigation lacks, and anything that a page would
+fetch from another host.
 
 usage: build_site.py
 """
@@ -16,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "pages"
 SITE = ROOT / "build" / "site"
-# What the site has, at its path in the repository: pages, and what they link to.
+# Parts of the site, at their paths in the repository: pages, and the files that they link to.
 SOURCES = (
     "README.md",
     "CHANGELOG.md",
@@ -33,24 +35,26 @@ SOURCES = (
     "docs",
     "tests/support/README.md",
 )
-# By tag, the attribute that has a browser fetch something.
+# The attribute, by tag, that makes a browser fetch something.
 FETCHING = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 
 
 class _Fetched(HTMLParser):
-    """Collects what a page fetches from other hosts."""
+    """Parser that collects what a page fetches from other hosts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.addresses: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Collect the URL of a tag that fetches from another host."""
         address = dict(attrs).get(FETCHING.get(tag, "")) or ""
         if address.startswith(("http:", "https:", "//")):
             self.addresses.append(address)
 
 
 def link_pages() -> None:
+    """Link the sources into the site's folder."""
     shutil.rmtree(PAGES, ignore_errors=True)
     for source in SOURCES:
         target = PAGES / source
@@ -59,7 +63,7 @@ def link_pages() -> None:
 
 
 def fetched_elsewhere(site: Path) -> list[str]:
-    """What browsers would fetch from other hosts, by page."""
+    """Return what browsers would fetch from other hosts, by page."""
     found = []
     for page in sorted(site.rglob("*.html")):
         parser = _Fetched()
@@ -69,8 +73,9 @@ def fetched_elsewhere(site: Path) -> list[str]:
 
 
 def main() -> int:
+    """Build the site, check it, and return the exit code."""
     link_pages()
-    # Not --quiet: strict mode counts the warnings that are shown.
+    # The output must not be --quiet: strict mode counts the warnings that are shown.
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean"]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(
@@ -80,8 +85,8 @@ def main() -> int:
         print(built.stderr)
         return 1
     found = fetched_elsewhere(SITE)
-    for each in found:
-        print(f"fetched from another host: {each}")
+    for finding in found:
+        print(f"fetched from another host: {finding}")
     return 1 if found else 0
 
 

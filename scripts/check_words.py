@@ -1,11 +1,12 @@
-"""Keeps words of a private language out of names and log lines (docs/architecture.md: Glossary),
-and the documentation short.
+"""Check that names and log lines use the glossary's words, and that the documentation is short.
+
+The glossary is in docs/architecture.md.
 
 usage: check_words.py [--count] [PATH ...]
 
-Looks at the words of every name that is defined (functions, classes, arguments, variables,
-attributes, modules) and at the texts of log calls. --count also counts the words in all prose.
-Without PATH it counts the words of all pages as well, of which there may be so many and no more.
+Checks the words of every name that is defined (functions, classes, arguments, variables,
+attributes, modules) and the texts of log calls. --count also counts the words in all prose. Without
+PATH it counts the words of all pages as well, of which there is a maximum.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# What not to say, and what to say instead.
+# Words that are refused, and the words to use instead.
 WORDS = {
     "answer": "response; reply (verb: respond, complete)",
     "fault": "error",
@@ -68,24 +69,25 @@ _ROOTS = (
     "scripts",
 )
 _PAGES = ("docs", "README.md", "CONTRIBUTING.md")
-# What is generated is as long as what it lists.
+# Generated pages are as long as what they list.
 _GENERATED = "<!-- Written by "
 # A record grows with what it records.
 _RECORDS = ("track-record.md",)
 _MOST_PAGE_WORDS = 53_800
 _LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 _SKIPPED = ("_pb2.py", "_pb2.pyi")
-# Models as users write them; those of the conformance table run on Triton as well.
+# Models are as users write them; those of the conformance table run on Triton as well.
 _USER_CODE = "python_models"
 
 
 def words_of(name: str) -> list[str]:
-    """The words of an identifier in snake_case, CamelCase or CAPITALS, in lower case."""
+    """Return the words of an identifier in snake_case, CamelCase or CAPITALS, in lower case."""
     spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name).replace("_", " ")
     return spaced.lower().split()
 
 
 def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the names that a module defines, with their lines."""
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
@@ -101,6 +103,7 @@ def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def log_texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the texts of log calls, with their lines."""
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Call)
@@ -109,12 +112,13 @@ def log_texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
             and isinstance(node.func.value, ast.Name)
             and node.func.value.id in {"log", "_log", "logger", "logging"}
         ):
-            for each in ast.walk(node):
-                if isinstance(each, ast.Constant) and isinstance(each.value, str):
-                    yield each.lineno, each.value
+            for child in ast.walk(node):
+                if isinstance(child, ast.Constant) and isinstance(child.value, str):
+                    yield child.lineno, child.value
 
 
 def findings(path: Path) -> Iterator[str]:
+    """Yield a line for each refused word in a file."""
     tree = ast.parse(path.read_text())
     seen = {*defined_names(tree), (1, path.stem)}
     for line, name in sorted(seen):
@@ -131,7 +135,7 @@ def findings(path: Path) -> Iterator[str]:
 
 
 def prose_count(paths: list[Path]) -> Counter[str]:
-    """How often each word stands in comments and strings, which docstrings are."""
+    """Return how often each word stands in comments and strings, which docstrings are."""
     count: Counter[str] = Counter()
     for path in paths:
         with path.open("rb") as file:
@@ -144,13 +148,17 @@ def prose_count(paths: list[Path]) -> Counter[str]:
 
 
 def page_words(roots: list[Path]) -> int:
-    """As wc -w counts them, of pages that are written by hand and are no records."""
+    """Return the number of words, as wc -w counts them, of pages written by hand.
+
+    Records do not count.
+    """
     pages = [page for root in roots for page in (root.rglob("*.md") if root.is_dir() else [root])]
     texts = [page.read_text() for page in pages if page.name not in _RECORDS]
     return sum(len(text.split()) for text in texts if _GENERATED not in text)
 
 
 def main() -> int:
+    """Check the paths, print the findings, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", action="store_true", help="count the words in prose, too")
     parser.add_argument("paths", nargs="*", type=Path)

@@ -1,6 +1,6 @@
-"""Copies the tree and compiles there the modules that pyproject.toml lists.
+"""Copy the tree, and compile in the copy the modules that pyproject.toml lists.
 
-usage: compiled_tree.py DIRECTORY. Of an earlier copy there only object files are used again.
+usage: compiled_tree.py DIRECTORY. Only the object files of an earlier copy are used again.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# What is made here, and no source.
+# Folders that are made here, and hold no source.
 LEFT_OUT = shutil.ignore_patterns(".*cache", ".git", ".hypothesis", ".venv", "__pycache__", "build")
 
 
 def main() -> None:
+    """Copy the tree and compile the copy."""
     target = Path(sys.argv[1]).resolve()
     for earlier in target.iterdir() if target.exists() else ():
         if earlier.is_symlink() or earlier.is_file():

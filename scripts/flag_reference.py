@@ -1,4 +1,4 @@
-"""Writes docs/reference/flags.md from the settings classes; --check: exits with 1 if it differs.
+"""Write docs/reference/flags.md from the settings classes; --check: exit with 1 if it differs.
 
 usage: flag_reference.py [--check]
 """
@@ -26,7 +26,7 @@ _SERVICES = {
     "executor": (ExecutorSettings,),
     "cache": (CacheSettings,),
 }
-# A flag that all of these have has "all" for its services.
+# A flag that all of these services have has "all" in the column of services.
 _MESH = {"gateway", "scheduler", "executor", "cache"}
 _INTRODUCTION = """\
 # Flags
@@ -39,13 +39,14 @@ nereid_gateway`) takes those of its column. Each has an environment variable, th
 counts, unless it may be repeated: then the values add up, and are separated by `;` in the variable.
 `nereid serve` chooses the addresses between its own services itself.
 """
-# Said once for all such flags.
+# The page says this once for all such flags.
 _WITHOUT_EFFECT = ("accepted and ignored", "Triton's; changes nothing here")
 _HEADER = ("Flag", "Default", "Services", "Meaning")
 
 
 def page() -> str:
-    # Services declare some flags alike: one row for those that do.
+    """Return the page."""
+    # Services declare some flags alike: these share a row.
     flags: dict[tuple[str, str, str], DeclaredFlag] = {}
     services: dict[tuple[str, str, str], list[str]] = {}
     for service, classes in _SERVICES.items():

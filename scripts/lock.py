@@ -1,8 +1,9 @@
-"""Locks the dependencies of images, users and tests, with hashes, in requirements/*.txt.
+"""Lock the dependencies of images, users and tests, with hashes, in requirements/*.txt.
 
 usage: lock.py [--upgrade] [NAME ...]
 
-Versions that are locked already are kept; --upgrade takes the newest of all. NAME: of files.
+Versions that are locked already are kept; --upgrade takes the newest of all. NAME is the name of a
+file.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# File by extras.
+# Extras of each file.
 LOCKS = {
     "dev": ("dev",),
     "build": ("build",),
@@ -31,11 +32,12 @@ LOCKS = {
     "supply": ("supply",),
     "docs": ("docs",),
 }
-# Installed beside what dev.txt installs: no version may differ.
+# These are installed beside what dev.txt installs: no version may differ.
 BESIDE_DEV = {"build", "fuzz", "chart"}
 
 
 def main() -> None:
+    """Lock the files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--upgrade", action="store_true", help="take the newest versions")
     parser.add_argument("name", nargs="*", help=f"of {', '.join(LOCKS)}; none: all")

@@ -1,4 +1,4 @@
-"""Writes docs/reference/metrics.md from the declared metrics; --check: exits with 1 if it differs.
+"""Write docs/reference/metrics.md from the declared metrics; --check: exit with 1 if it differs.
 
 usage: metric_reference.py [--check]
 """
@@ -37,18 +37,19 @@ _HEADER = ("Name", "Type", "Labels", "Meaning")
 
 
 def page() -> str:
+    """Return the page."""
     families = [*declared_families(), *process_families()]
     parts = [_INTRODUCTION]
     for prefix, title in _SECTIONS.items():
         rows = [
             (
-                f"`{each.name}`",
-                each.kind,
-                ", ".join(f"`{label}`" for label in each.labels),
-                each.help,
+                f"`{family.name}`",
+                family.kind,
+                ", ".join(f"`{label}`" for label in family.labels),
+                family.help,
             )
-            for each in families
-            if each.name.startswith(prefix)
+            for family in families
+            if family.name.startswith(prefix)
         ]
         parts.append(f"\n## {title}\n\n{table(_HEADER, rows)}")
     return "".join(parts)

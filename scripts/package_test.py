@@ -1,4 +1,4 @@
-"""Builds the sdist and both wheels, installs each in an empty environment and serves a request."""
+"""Build the sdist and both wheels, install each in an empty environment and serve a request."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ LIMIT_S = 120.0
 
 
 def main() -> None:
+    """Build and test all packages."""
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
         lock = ROOT / "requirements" / "build.txt"
@@ -37,14 +38,15 @@ def main() -> None:
             arguments = ("-m", "build", "--no-isolation", "--outdir", str(work / "dist"), str(ROOT))
             run(build, *arguments, NEREID_COMPILE=compiled)
         for package in sorted((work / "dist").iterdir()):
-            # Not from the lock file: whoever installs it gets the newest that it permits.
+            # The lock file is not used: a user who installs the package gets the newest versions
+            # that it permits.
             python = make_environment(work / package.name, f"{package}[serve]")
             found = run(python, "-c", "import importlib.util as u; print(u.find_spec('services'))")
             if found.strip() != "None":
                 sys.exit(f"{package.name} claims the top-level name 'services'")
             nereid = python.with_name("nereid")
             is_compiled = "(compiled)" in run(python, str(nereid), "--version")
-            # From the sdist it is compiled, if there is a compiler.
+            # A package from the sdist is compiled, if there is a compiler.
             if is_compiled == package.name.endswith("none-any.whl"):
                 sys.exit(f"{package.name}: is_compiled={is_compiled}")
             serve(nereid, work)
@@ -52,7 +54,7 @@ def main() -> None:
 
 
 def make_environment(path: Path, *packages: str) -> Path:
-    """A new virtual environment with what pip is asked for; its Python."""
+    """Make a virtual environment with what pip is asked for, and return its Python."""
     venv.create(path, with_pip=True)
     python = path / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", *packages)
@@ -60,6 +62,7 @@ def make_environment(path: Path, *packages: str) -> Path:
 
 
 def run(python: Path, *arguments: str, **variables: str) -> str:
+    """Run a command, and return its standard output."""
     done = subprocess.run(
         [str(python), *arguments],
         cwd="/",
@@ -72,6 +75,7 @@ def run(python: Path, *arguments: str, **variables: str) -> str:
 
 
 def serve(nereid: Path, work: Path) -> None:
+    """Start `nereid serve` and send a request; exit if the response is wrong."""
     model = work / "models" / "echo"
     (model / "1").mkdir(parents=True, exist_ok=True)
     (model / "config.pbtxt").write_text(CONFIG)
@@ -92,6 +96,7 @@ def serve(nereid: Path, work: Path) -> None:
 
 
 def wait_until_ready(mesh: subprocess.Popen[bytes]) -> None:
+    """Wait until the mesh is ready; exit if it does not become ready."""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline and mesh.poll() is None:
         try:

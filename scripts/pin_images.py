@@ -1,7 +1,8 @@
-"""Writes the digests of base images behind their tags in deploy/Dockerfile and docker-compose.yml.
+"""Write the digests of base images behind their tags in deploy/Dockerfile and docker-compose.yml.
 
-Asks each image's registry (docker buildx imagetools inspect; needs no engine), so that what was
-looked at is what is pulled from then on. Dependabot renews tag and digest together.
+The script asks each image's registry (docker buildx imagetools inspect; needs no engine), so that
+the image that was checked is the one that is pulled from then on. Dependabot renews tag and digest
+together.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# The defaults of arguments and variables: ARG X_IMAGE=name:tag, ${X_IMAGE:-name:tag}.
+# Defaults of arguments and variables: ARG X_IMAGE=name:tag, ${X_IMAGE:-name:tag}.
 _IMAGE = re.compile(r"(_IMAGE(?:=|:-))([a-z0-9./-]+:[\w.-]+)(?:@sha256:[0-9a-f]{64})?")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def main() -> None:
+    """Pin the images of all files."""
     texts = {
         path: (ROOT / path).read_text() for path in ("deploy/Dockerfile", "docker-compose.yml")
     }
@@ -25,6 +27,7 @@ def main() -> None:
     digests = {image: digest_of(image) for image in sorted(images)}
 
     def pinned(found: re.Match[str]) -> str:
+        """Return a found image with the digest behind its tag."""
         return f"{found[1]}{found[2]}@{digests[found[2]]}"
 
     for path, text in texts.items():
@@ -34,7 +37,7 @@ def main() -> None:
 
 
 def digest_of(image: str) -> str:
-    """The digest of the index of all platforms, from the registry."""
+    """Return the digest of the index of all platforms, from the registry."""
     command = ["docker", "buildx", "imagetools", "inspect", "--format", "{{.Manifest.Digest}}"]
     done = subprocess.run([*command, image], capture_output=True, text=True, check=False)
     digest = done.stdout.strip()

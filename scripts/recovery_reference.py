@@ -1,5 +1,6 @@
-"""Writes docs/reference/recovery.md from nereid/config/recovery.py; --check: exits with 1 if it
-differs.
+"""Write docs/reference/recovery.md from nereid/config/recovery.py.
+
+With --check: exit with 1 if it differs.
 
 usage: recovery_reference.py [--check]
 """
@@ -32,7 +33,7 @@ _HEADER = ("Time", "Follows from", "By default", "When it has passed, or what it
 
 
 def _formula(name: str) -> str:
-    """Times are sums of shares of the two, and of a constant."""
+    """Return a time's formula; times are sums of shares of the two flags, and of a constant."""
 
     def seconds(silence_s: float, restart_s: float) -> float:
         value: float = getattr(RecoveryTimes(silence_s, restart_s), name)
@@ -45,10 +46,11 @@ def _formula(name: str) -> str:
 
 
 def page() -> str:
+    """Return the page."""
     rows = []
-    for name, each in vars(RecoveryTimes).items():
-        if isinstance(each, property):
-            meaning = " ".join((inspect.getdoc(each) or "").split())
+    for name, item in vars(RecoveryTimes).items():
+        if isinstance(item, property):
+            meaning = " ".join((inspect.getdoc(item) or "").split())
             value = f"{getattr(DEFAULT_TIMES, name):.3g} s"
             rows.append((f"`{name.removesuffix('_s')}`", _formula(name), value, meaning))
     return _INTRODUCTION + table(_HEADER, rows)

@@ -1,4 +1,4 @@
-"""Shared by the generators of references: write a page, or check that it is current."""
+"""Shared code of the generators of references: write a page, or check that it is current."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ _PAGES = ROOT / "docs" / "reference"
 
 
 def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Return a table in Markdown."""
     lines = [header, tuple("---" for _ in header), *rows]
     return "".join(f"| {' | '.join(map(_escaped, line))} |\n" for line in lines)
 
@@ -22,7 +23,10 @@ def _escaped(cell: str) -> str:
 
 
 def write_or_check(name: str, text: str, description: str, folder: Path = _PAGES) -> int:
-    """Write the page, by default of docs/reference; with --check only compare. The exit code."""
+    """Write the page, by default in docs/reference, or with --check compare it.
+
+    Return the exit code.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--check", action="store_true", help="exit with 1 if the page is not current"

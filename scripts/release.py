@@ -1,4 +1,4 @@
-"""Checks that the tree says one version everywhere, and makes what a release publishes.
+"""Check that the tree says one version everywhere, and make what a release publishes.
 
 usage: release.py check [--tag vX.Y.Z]   fails where version, changelog, chart or contract disagree
        release.py build [--output DIR]   sdist, pure wheel, chart and their checksums, of HEAD
@@ -29,24 +29,25 @@ ROOT = Path(__file__).resolve().parents[1]
 CHART = Path("deploy/helm/nereid")
 _SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 _RELEASED = re.compile(r"(\d+\.\d+\.\d+)(?: - \d{4}-\d{2}-\d{2})?")
-# Of an image, in manifests and in what pages tell readers to type; of the chart.
+# Versions of images, in manifests and in what pages tell readers to type, and of the chart.
 _STATED = re.compile(r"\bnereid-[a-z-]+:(\d+\.\d+\.\d+)\b|\btargetRevision: (\d+\.\d+\.\d+)\b")
 _STATING = ("deploy/**/*.yaml", "deploy/**/*.md", "docs/**/*.md", "README.md")
 
 
 def version_of(root: Path) -> str:
+    """Return the version in pyproject.toml."""
     text = (root / "pyproject.toml").read_text()
     return str(tomllib.loads(text)["project"]["version"])
 
 
 def sections(changelog: str) -> dict[str, str]:
-    """The text of each section by its heading, in the file's order."""
+    """Return the text of each section by its heading, in the file's order."""
     parts = _SECTION.split(changelog)
     return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def release_notes(root: Path) -> str:
-    """What the changelog says of this version; empty: it has no section."""
+    """Return what the changelog says of this version, or "" if it has no section."""
     version = version_of(root)
     for name, text in sections((root / "CHANGELOG.md").read_text()).items():
         if name.partition(" ")[0] == version:
@@ -55,7 +56,10 @@ def release_notes(root: Path) -> str:
 
 
 def disagreements(root: Path, tag: str | None = None) -> list[str]:
-    """What keeps the tree from being released, each with what to change. tag: as vX.Y.Z."""
+    """Return what keeps the tree from being released, each with what to change.
+
+    tag: in the form vX.Y.Z.
+    """
     version = version_of(root)
     found = []
     if tag is not None and tag != f"v{version}":
@@ -75,13 +79,14 @@ def disagreements(root: Path, tag: str | None = None) -> list[str]:
         found.append(f'CHANGELOG.md: after Unreleased comes "{latest}", not "{version} - DATE"')
     for pattern in _STATING:
         for path in sorted(root.glob(pattern)):
-            said = {"".join(each) for each in _STATED.findall(path.read_text())}
+            said = {"".join(groups) for groups in _STATED.findall(path.read_text())}
             others = sorted(said - {version})
-            found += [f"{path.relative_to(root)}: has version {each}" for each in others]
+            found += [f"{path.relative_to(root)}: has version {other}" for other in others]
     return found
 
 
 def check(tag: str | None) -> None:
+    """Print the disagreements, and exit with 1 if there are any."""
     found = disagreements(ROOT, tag)
     contract = [sys.executable, "protos/generate.py", "--check-recorded"]
     done = subprocess.run(contract, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -93,9 +98,10 @@ def check(tag: str | None) -> None:
 
 
 def build(output: Path) -> None:
+    """Build what a release publishes."""
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    # The tracked files alone: what an earlier build left in the checkout is not released.
+    # Only the tracked files are built: what an earlier build left in the checkout is not released.
     with tempfile.TemporaryDirectory() as directory:
         tree = Path(directory)
         archive = tree / "tree.tar"
@@ -125,7 +131,10 @@ def build(output: Path) -> None:
 
 
 def package_chart(chart: Path, output: Path) -> bool:
-    """Whether it was packaged: by helm, or by the library that `make chart` installs."""
+    """Package the chart by helm, or by the library that `make chart` installs.
+
+    Return whether it was.
+    """
     if (helm := shutil.which("helm")) is not None:
         subprocess.run([helm, "package", str(chart), "--destination", str(output)], check=True)
     else:
@@ -137,7 +146,7 @@ def package_chart(chart: Path, output: Path) -> bool:
     (archive,) = output.glob("nereid-*.tgz")
     with tarfile.open(archive) as file:
         names = file.getnames()
-    # They are links in the checkout.
+    # These are links in the checkout.
     for needed in ("files/prometheus/rules/alerts.yml", "files/dashboards/overview.json"):
         if not any(name.endswith(needed) for name in names):
             sys.exit(f"{archive.name} lacks {needed}")
@@ -145,18 +154,18 @@ def package_chart(chart: Path, output: Path) -> bool:
 
 
 def check_metadata(package: Path) -> None:
-    """Exits if an index would refuse the metadata, or they are of another version."""
+    """Exit if an index would refuse the metadata, or they are of another version."""
     from packaging.metadata import Metadata  # noqa: PLC0415
 
     if package.suffix == ".whl":
         with zipfile.ZipFile(package) as wheel:
-            (name,) = [each for each in wheel.namelist() if each.endswith(".dist-info/METADATA")]
+            (name,) = [file for file in wheel.namelist() if file.endswith(".dist-info/METADATA")]
             text = wheel.read(name)
     else:
         with tarfile.open(package) as sdist:
             file = sdist.extractfile(f"{package.name.removesuffix('.tar.gz')}/PKG-INFO")
             text = file.read() if file else b""
-    # Raises for what does not fit the metadata's own version.
+    # Raises an error for what does not fit the metadata's own version.
     Metadata.from_email(text, validate=True)
     said = email.message_from_bytes(text)["Version"]
     if said != version_of(ROOT):
@@ -164,7 +173,7 @@ def check_metadata(package: Path) -> None:
 
 
 def write_checksums(folder: Path) -> None:
-    """SHA256SUMS of all files there, as sha256sum --check reads them."""
+    """Write SHA256SUMS of all files in a folder, as sha256sum --check reads them."""
     lines = [
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
         for path in sorted(folder.iterdir())
@@ -174,6 +183,7 @@ def write_checksums(folder: Path) -> None:
 
 
 def main() -> None:
+    """Run the command that argv names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("check").add_argument("--tag")

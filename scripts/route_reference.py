@@ -1,5 +1,6 @@
-"""Writes docs/reference/routes.md from the table of the gateway's routes; --check: exits with 1 if
-it differs.
+"""Write docs/reference/routes.md from the table of the gateway's routes.
+
+With --check: exit with 1 if it differs.
 
 usage: route_reference.py [--check]
 """
@@ -32,6 +33,7 @@ _HEADER = ("Route", "Methods", "API", "Control", "Ports")
 
 
 def page() -> str:
+    """Return the page."""
     rows = [
         (
             f"`{template}`",

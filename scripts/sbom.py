@@ -1,7 +1,8 @@
-"""Writes a bill of materials (CycloneDX 1.6, JSON) for each image: build/sbom/NAME.cdx.json.
+"""Write a bill of materials (CycloneDX 1.6, JSON) for each image: build/sbom/NAME.cdx.json.
 
-From the locked requirements, so it lists what is installed to the last hash. What the base image
-brings is not in it. Runs cyclonedx-py, which stands beside this interpreter (make sbom).
+It comes from the locked requirements, so it lists what is installed to the last hash. It does not
+list what the base image brings. Runs cyclonedx-py, which is installed beside this interpreter (make
+sbom).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "build" / "sbom"
-# Lock files that images are made of, and `make serve`'s.
+# Lock files that images are made of, and that of `make serve`.
 NAMES = (
     "gateway",
     "scheduler",
@@ -28,24 +29,30 @@ NAMES = (
 
 
 def main() -> None:
+    """Write the bills of all images."""
     OUTPUT.mkdir(parents=True, exist_ok=True)
     for name in NAMES:
         path = OUTPUT / f"{name}.cdx.json"
         command = [str(Path(sys.executable).with_name("cyclonedx-py")), "requirements"]
         command += [f"requirements/{name}.txt", "--pyproject=pyproject.toml"]
         command += ["--output-reproducible", f"--output-file={path}"]
-        # It warns of a dependency graph that lock files do not have.
+        # The tool warns of a dependency graph that lock files do not have.
         environ = os.environ | {"PYTHONWARNINGS": "ignore"}
         subprocess.run(command, cwd=ROOT, env=environ, check=True)
         components = json.loads(path.read_text())["components"]
-        unhashed = [each["name"] for each in components if not hashes_of(each)]
+        unhashed = [component["name"] for component in components if not hashes_of(component)]
         if unhashed:
             sys.exit(f"{path}: without hashes: {', '.join(unhashed)}")
         print(f"{path.relative_to(ROOT)}: {len(components)} components")
 
 
 def hashes_of(component: dict[str, list[dict[str, object]]]) -> list[object]:
-    return [each["hashes"] for each in component.get("externalReferences", []) if "hashes" in each]
+    """Return the hashes of a component."""
+    return [
+        reference["hashes"]
+        for reference in component.get("externalReferences", [])
+        if "hashes" in reference
+    ]
 
 
 if __name__ == "__main__":

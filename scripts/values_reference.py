@@ -1,5 +1,6 @@
-"""Writes the table of values in deploy/helm/nereid/README.md from values.yaml; --check: exits
-with 1 if it differs.
+"""Write the table of values in deploy/helm/nereid/README.md from values.yaml.
+
+With --check: exit with 1 if it differs.
 
 usage: values_reference.py [--check]
 """
@@ -22,14 +23,16 @@ if TYPE_CHECKING:
 _CHART = ROOT / "deploy" / "helm" / "nereid"
 _MARK = "<!-- What follows is written by scripts/values_reference.py from values.yaml. -->\n"
 _HEADER = ("Value", "Default", "Meaning")
-# What components have alike is explained once, with the first of them.
+# Values that components have alike are explained once, with the first of them.
 _FIRST = "gateway."
 _OTHERS = ("scheduler.", "executor.defaults.", "cache.", "redis.")
 
 
 def rows(text: str) -> list[tuple[str, ...]]:
-    """Path, default and comment of each value. Mappings in flow style are one value; others are
-    rows of their own only where they have a comment.
+    """Return path, default and comment of each value.
+
+    Mappings in flow style are one value; others are rows of their own only where they have a
+    comment.
     """
     found = list(_values(yaml.compose(text, Loader=yaml.SafeLoader), text, ""))
     meanings = {path: meaning for path, _, meaning in found}
@@ -59,7 +62,7 @@ def _values(node: yaml.MappingNode, text: str, prefix: str) -> Iterator[tuple[st
 
 
 def _comment(lines: list[str], mark: yaml.Mark) -> str:
-    """The comment above a key, with its indentation."""
+    """Return the comment above a key, with its indentation."""
     begin = f"{' ' * mark.column}# "
     first = mark.line
     while first > 0 and lines[first - 1].startswith(begin):
@@ -68,6 +71,7 @@ def _comment(lines: list[str], mark: yaml.Mark) -> str:
 
 
 def page() -> str:
+    """Return the page."""
     head, mark, _ = (_CHART / "README.md").read_text().partition(_MARK)
     if not mark:
         raise SystemExit(f"deploy/helm/nereid/README.md lacks the line {_MARK.strip()}")

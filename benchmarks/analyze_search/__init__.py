@@ -1,1 +1,1 @@
-"""`nereid analyze`'s own search beside an exhaustive one, on real models."""
+"""Search of `nereid analyze` beside an exhaustive one, on real models."""

@@ -50,7 +50,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit code."""
+    """Run the benchmark, and return the exit code."""
     arguments = _arguments(argv)
     process.interrupt_on_signals()
     found: dict[str, list[dict[str, Any]]] = {}
@@ -89,14 +89,14 @@ def _search(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
             searches = Searches(job, measured, arguments.checkpoints)
             results = [searches.exhaustive()]
             results += [searches.adaptive(seed) for seed in arguments.seeds]
-            best, *others = (each.winner for each in results)
+            best, *others = (result.winner for result in results)
             compared = searches.compare(best, others, 2 * seconds, arguments.rounds)
     return rows(results, compared)
 
 
 @contextmanager
 def _served(workload: Workload, tree: Path) -> Iterator[str]:
-    """The gRPC address of a mesh that loads models when it is asked to."""
+    """Yield the gRPC address of a mesh that loads models when it is asked to."""
     first, second, third = free_ports(3)
     with tempfile.TemporaryDirectory(prefix="nereid-analyze-search-") as work:
         repository = Path(work, "models")
@@ -127,7 +127,7 @@ def _await(server: Server, started: ServerProcess) -> None:
 
 
 def _table(found: Sequence[dict[str, Any]]) -> str:
-    """The winner's rate beside the exhaustive one: median of the rounds' ratios, least, most."""
+    """Return winners' rates beside the exhaustive one's: median of rounds' ratios, least, most."""
     head = ["search", "candidates", "measurements", "seconds measured", "winner", "rate", "ratio"]
     lines = [head, ["---"] * len(head)]
     for row in found:

@@ -1,4 +1,4 @@
-"""All searches of one model, and what each of them used; measurements are kept in checkpoints."""
+"""Searches of one model, and what each of them used; measurements are kept in checkpoints."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ EXHAUSTIVE = "exhaustive"
 
 @dataclass(frozen=True)
 class Found:
-    """Of one search, without its last comparison of the best: what that is and what it took."""
+    """Result of one search, without its last comparison of the best: the best, and what it took."""
 
     name: str
     winner: Evaluation
@@ -34,7 +34,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Compared:
-    """A winner's rate beside that of the exhaustive search, round by round, in turns."""
+    """Rate of a winner beside that of the exhaustive search, round by round, in turns."""
 
     candidate: Candidate
     rate: float
@@ -42,12 +42,12 @@ class Compared:
 
 
 def inner_rules(seconds: float, most_in_flight: int) -> InnerRules:
-    """Of all searches alike."""
+    """Return the rules that all searches share."""
     return InnerRules(seconds=seconds, most_concurrency=most_in_flight)
 
 
 class Searches:
-    """Of one model. directory: for its checkpoints, from which it goes on."""
+    """Searches of one model, which resume from the checkpoints in a directory."""
 
     def __init__(self, job: Job, measured: MeasuredModels, directory: Path) -> None:
         self._job = job
@@ -55,31 +55,36 @@ class Searches:
         self._directory = directory
 
     def exhaustive(self) -> Found:
-        """Every candidate, each with whole windows."""
+        """Measure every candidate with whole windows."""
         evaluations = self._resolve(EXHAUSTIVE, replace(self._job, mode=EXHAUSTIVE), self._all())
-        samples = [each for found in evaluations for each in found.samples]
-        best = max(evaluations, key=lambda each: each.rate)
+        samples = [sample for found in evaluations for sample in found.samples]
+        best = max(evaluations, key=lambda evaluation: evaluation.rate)
         return _found(EXHAUSTIVE, best, len(evaluations), samples)
 
     def adaptive(self, seed: int) -> Found:
-        """The one of `nereid analyze`."""
+        """Search as `nereid analyze` does."""
         job = replace(self._job, seed=seed)
         result = self._resolve(f"seed-{seed}", job, search_of(job))
         assert isinstance(result, AdaptiveResult), "the job is adaptive"
         winner = result.finalists[result.winner].candidate
-        finals = {id(each) for finalist in result.finalists for each in finalist.samples}
-        samples = [each for each in result.samples if id(each) not in finals]
-        evaluation = next(each for each in result.evaluations if each.candidate == winner)
+        finals = {id(sample) for finalist in result.finalists for sample in finalist.samples}
+        samples = [sample for sample in result.samples if id(sample) not in finals]
+        evaluation = next(
+            evaluation for evaluation in result.evaluations if evaluation.candidate == winner
+        )
         return _found(f"seed {seed}", evaluation, len(result.evaluations), samples)
 
     def compare(
         self, best: Evaluation, others: Sequence[Evaluation], seconds: float, rounds: int
     ) -> dict[Candidate, Compared]:
-        """Not kept: what is compared is measured together."""
-        distinct = {each.candidate: each for each in (best, *others)}
+        """Measure the best beside others.
+
+        The result is not kept, as these are measured together.
+        """
+        distinct = {evaluation.candidate: evaluation for evaluation in (best, *others)}
         search = run_finals([*distinct.values()], self._job.goal, seconds, rounds)
         finalists = resolve(search, self._measured.measure)
-        rates = {each.candidate: each for each in finalists}
+        rates = {finalist.candidate: finalist for finalist in finalists}
         return {
             candidate: _compared(finalist, rates[best.candidate])
             for candidate, finalist in rates.items()
@@ -106,7 +111,7 @@ class Searches:
 
 
 def _found(name: str, best: Evaluation, candidates: int, samples: Sequence[Sample]) -> Found:
-    seconds = sum(each.trial.seconds for each in samples)
+    seconds = sum(sample.trial.seconds for sample in samples)
     return Found(name, best, candidates, len(samples), seconds)
 
 
@@ -118,19 +123,19 @@ def _compared(finalist: Finalist, best: Finalist) -> Compared:
 def rows(
     found: Sequence[Found], compared: Mapping[Candidate, Compared]
 ) -> list[dict[str, str | int | float | list[float]]]:
-    """A search each, for the table and JSON."""
+    """Return a row for each search, for the table and JSON."""
     whole = found[0]
     return [
         {
-            "search": each.name,
-            "candidates": each.candidates,
-            "measurements": each.measurements,
-            "measurements_share": each.measurements / whole.measurements,
-            "seconds": each.seconds,
-            "seconds_share": each.seconds / whole.seconds,
-            "winner": each.winner.candidate.text,
-            "rate": compared[each.winner.candidate].rate,
-            "ratios": [*compared[each.winner.candidate].ratios],
+            "search": search.name,
+            "candidates": search.candidates,
+            "measurements": search.measurements,
+            "measurements_share": search.measurements / whole.measurements,
+            "seconds": search.seconds,
+            "seconds_share": search.seconds / whole.seconds,
+            "winner": search.winner.candidate.text,
+            "rate": compared[search.winner.candidate].rate,
+            "ratios": [*compared[search.winner.candidate].ratios],
         }
-        for each in found
+        for search in found
     ]

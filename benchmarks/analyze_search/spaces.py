@@ -1,4 +1,4 @@
-"""What is searched of each model: few enough candidates that all can be measured. Pure."""
+"""Spaces of the models: few enough candidates that all can be measured. Pure."""
 
 from benchmarks import resnet50
 from benchmarks.models import mlp
@@ -50,7 +50,7 @@ SPACES = {
     "ensemble": _of_ensemble,
     "resnet50": _of_resnet50,
 }
-# Of a window, unless the command line says otherwise: an image takes 50 ms.
+# Seconds of a window, unless the command line says otherwise: an image takes 50 ms.
 SECONDS = {"resnet50": 1.5}
-# In flight at most: of images, more would wait for seconds.
+# Maximum of requests in flight: more images would wait for seconds.
 MOST_IN_FLIGHT = {"resnet50": 16}

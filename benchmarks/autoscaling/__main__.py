@@ -1,5 +1,6 @@
-"""python -m benchmarks.autoscaling: rehearse, and write docs/autoscaling.json and a plot of each
-load.
+"""Entry point, python -m benchmarks.autoscaling: rehearse.
+
+Writes docs/autoscaling.json and a plot of each load.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _LOADS: dict[str, load.Rate] = {
 
 
 def main() -> None:
+    """Rehearse, and write the files."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.autoscaling", description=__doc__)
     parser.add_argument("--load", action="append", choices=_LOADS, help="by default all")
     parser.add_argument(
@@ -67,7 +69,7 @@ def main() -> None:
 
 
 def _dump(results: dict[str, dict[str, Any]]) -> str:
-    """As JSON, with a line for each run."""
+    """Return JSON, with a line for each run."""
     loads = [
         f"{json.dumps(name)}: {{\n"
         + ",\n".join(f" {json.dumps(way)}: {json.dumps(run)}" for way, run in runs.items())

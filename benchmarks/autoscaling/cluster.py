@@ -32,11 +32,11 @@ MODEL = "m0"
 
 
 class Cluster:
-    """Clients, one scheduler, and a Deployment of executors with one instance each.
+    """Cluster of clients, one scheduler, and a Deployment of executors with one instance each.
 
-    Create it inside a VirtualLoop. start_s: from a pod's creation until its executor has joined.
-    execution_s: of one request, between these. responses: when each came, and how long its request
-    took, in seconds. failures: the texts of those that are errors.
+    It must be created inside a VirtualLoop. start_s: from a pod's creation until its executor has
+    joined. execution_s: bounds of one request's execution. responses: when each came, and how long
+    its request took, in seconds. failures: the texts of responses that are errors.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Cluster:
         self._drained: asyncio.Future[None] | None = None
         self._pods: list[_Pod] = []
         self._numbers = 0
-        # Of pods that have not ended, those that drain included.
+        # Number of pods that have not ended, those that drain included.
         self._running = 0
         self._pod_s = 0.0
         self._counted_s = 0.0
@@ -82,19 +82,19 @@ class Cluster:
 
     @property
     def now_s(self) -> float:
-        """Since the cluster's start."""
+        """Seconds since the cluster's start."""
         return self.loop.time() - self._began_s
 
     # ---- the Deployment
 
     @property
     def replicas(self) -> int:
-        """Pods that are to run, whether they have started or not."""
+        """Number of pods that are to run, whether they have started or not."""
         return len(self._pods)
 
     @property
     def ready(self) -> int:
-        """Those of them that have."""
+        """Number of these pods that have started."""
         return sum(pod.joined for pod in self._pods)
 
     @property
@@ -104,8 +104,9 @@ class Cluster:
         return self._pod_s
 
     def scale(self, replicas: int) -> None:
-        """Create pods, or end some: first those that have not started, then the youngest, as a
-        ReplicaSet does.
+        """Create pods, or end some, as a ReplicaSet does.
+
+        Pods that have not started end first, then the youngest.
         """
         while len(self._pods) < replicas:
             self._count_pods(1)
@@ -118,11 +119,11 @@ class Cluster:
                 pod.end()
 
     def start_pod(self, pod: _Pod) -> None:
-        """Have its executor join when its time has come."""
+        """Make a pod's executor join when its time has come."""
         pod.timer = self.loop.call_later(self._start_s, pod.join, self._scheduler)
 
     def pod_ended(self) -> None:
-        """One has drained, or has never started."""
+        """Note that a pod has drained, or has never started."""
         self._count_pods(-1)
 
     def _count_pods(self, change: int) -> None:
@@ -149,13 +150,13 @@ class Cluster:
         self._await_next(arrivals)
 
     async def drain(self) -> None:
-        """Until every request has had its response."""
+        """Wait until every request has had its response."""
         if self._sent_s:
             self._drained = self.loop.create_future()
             await self._drained
 
     def send(self, item: InferResponse) -> None:
-        """The gateway's end of the link."""
+        """Count a response at the gateway's end of the link."""
         took_s = self.now_s - self._sent_s.pop(item.id)
         self.responses.append((self.now_s, took_s))
         if item.error is not None:
@@ -164,12 +165,13 @@ class Cluster:
             self._drained.set_result(None)
 
     def send_now(self, item: InferResponse) -> None:
+        """Count a response."""
         self.send(item)
 
     # ---- Prometheus
 
     def page(self) -> str:
-        """The scheduler's metrics."""
+        """Return the scheduler's metrics."""
         page = Page()
         self._metrics.write(page)
         return page.encode().decode()
@@ -187,6 +189,7 @@ class _Pod:
         cluster.start_pod(self)
 
     def join(self, scheduler: SimulatedScheduler) -> None:
+        """Join the scheduler."""
         hello = pb.Hello(name=self._name, host=self._name, backends=["python"])
         self._scheduler = scheduler
         self._session = Session(hello, self)
@@ -194,7 +197,7 @@ class _Pod:
         scheduler.loader.executor_joined(self._session)
 
     def end(self) -> None:
-        """SIGTERM: it finishes what it executes, and takes nothing new."""
+        """End as after SIGTERM: finish what executes, and take nothing new."""
         if not self.joined:
             if self.timer is not None:
                 self.timer.cancel()
@@ -215,12 +218,13 @@ class _Pod:
     # ---- its Join stream
 
     def send(self, message: bytes) -> None:
+        """Take a command of the Join stream."""
         command = pb.ExecutorCommand.FromString(message)
         if command.HasField("load"):
             self._cluster.loop.call_soon(self._loaded, command.load.instance)
 
     def finish(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def _loaded(self, number: int) -> None:
         stream = _DrainedStream(self._cluster)
@@ -231,7 +235,7 @@ class _Pod:
 
 
 class _DrainedStream(InstanceStream):
-    """An instance that can say when it is idle."""
+    """Stream of an instance that can say when it is idle."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
@@ -239,6 +243,7 @@ class _DrainedStream(InstanceStream):
         self.on_idle: Callable[[], None] = lambda: None
 
     def send(self, message: bytes) -> None:
+        """Take a batch."""
         self.busy += 1
         super().send(message)
 
@@ -249,5 +254,5 @@ class _DrainedStream(InstanceStream):
             self.on_idle()
 
     def close(self, scheduler: SimulatedScheduler) -> None:
-        """The instance's process has ended."""
+        """End, as the instance's process does."""
         scheduler.loader.streams.instance_closed(self.placed, self)

@@ -1,6 +1,7 @@
 """Kubernetes' horizontal pod autoscaler (autoscaling/v2), and how KEDA scales to zero. Pure.
 
-By the documented algorithm: https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale
+It follows the documented algorithm:
+https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ if TYPE_CHECKING:
 
 # Within this of its target a metric changes nothing: the controller manager's default.
 TOLERANCE = 0.1
-# How often the controller looks.
+# Interval at which the controller looks.
 SYNC_S = 15.0
 
 
 @dataclass(frozen=True)
 class Metric:
-    """An external metric. per_pod: its target is an AverageValue, else a Value; None: no data."""
+    """External metric; per_pod: its target is an AverageValue, else a Value.
+
+    `None` means no data.
+    """
 
     value: float | None
     target: float
@@ -29,7 +33,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Policy:
-    """So many pods, or per cent of what there was, within a period."""
+    """So many pods, or per cent of the former number, within a period."""
 
     period_s: float
     pods: int = 0
@@ -38,23 +42,25 @@ class Policy:
 
 @dataclass(frozen=True)
 class Rules:
-    """For one direction: of several policies the one counts that changes most."""
+    """Rules for one direction: of several policies the one counts that changes most."""
 
     window_s: float
     policies: tuple[Policy, ...]
 
 
-# As deploy/helm/nereid sets them.
+# Rules of deploy/helm/nereid.
 UP = Rules(0.0, (Policy(15.0, pods=4), Policy(15.0, percent=100.0)))
 DOWN = Rules(300.0, (Policy(60.0, pods=1), Policy(60.0, percent=50.0)))
 
 
 def desired_replicas(metrics: Sequence[Metric], replicas: int, ready: int) -> int | None:
-    """What the metrics ask for, the largest of all; None: none of them has data.
+    """Return what the metrics ask for, the largest of all, or `None` if none of them has data.
 
     If some lack data, the others count only where they ask for more.
     """
-    proposals = [_proposal(each, replicas, ready) for each in metrics if each.value is not None]
+    proposals = [
+        _proposal(metric, replicas, ready) for metric in metrics if metric.value is not None
+    ]
     if not proposals:
         return None
     proposal = max(proposals)
@@ -74,18 +80,18 @@ def _proposal(metric: Metric, replicas: int, ready: int) -> int:
 
 @dataclass
 class HorizontalAutoscaler:
-    """One for one Deployment. Call recommend() every SYNC_S."""
+    """Autoscaler of one Deployment; recommend() is called every SYNC_S."""
 
     least: int
     most: int
     up: Rules = UP
     down: Rules = DOWN
-    # Times and what was desired then; times and by how much the Deployment was changed.
+    # Times with the desired numbers, and times with the changes of the Deployment.
     _desired: list[tuple[float, int]] = field(default_factory=list)
     _changes: list[tuple[float, int]] = field(default_factory=list)
 
     def recommend(self, now_s: float, replicas: int, ready: int, metrics: Sequence[Metric]) -> int:
-        """How many replicas there shall be."""
+        """Return how many replicas there should be."""
         desired = desired_replicas(metrics, replicas, ready)
         if desired is None:
             return replicas
@@ -101,9 +107,17 @@ class HorizontalAutoscaler:
         return chosen
 
     def _stabilised(self, now_s: float, replicas: int) -> int:
-        """As many as there are, unless every recommendation of the window wanted more, or fewer."""
+        """Return the present number, unless all of the window's recommendations differ.
+
+        A higher number needs recommendations that all wanted more, a lower one recommendations that
+        all wanted fewer.
+        """
         longest_s = max(self.up.window_s, self.down.window_s)
-        self._desired = [each for each in self._desired if each[0] > now_s - longest_s - SYNC_S]
+        self._desired = [
+            recommendation
+            for recommendation in self._desired
+            if recommendation[0] > now_s - longest_s - SYNC_S
+        ]
         least = min(self._within(self.up.window_s, now_s))
         most = max(self._within(self.down.window_s, now_s))
         return min(max(replicas, least), most)
@@ -114,7 +128,7 @@ class HorizontalAutoscaler:
     def _limit(
         self, rules: Rules, now_s: float, replicas: int, most: Callable[[Sequence[int]], int]
     ) -> int:
-        """How far the policies let it go in this direction. most: max for up, min for down."""
+        """Return how far the policies let it go; `most` is max for up, min for down."""
         sign = 1 if most is max else -1
         limits = [replicas]
         for policy in rules.policies:
@@ -128,9 +142,9 @@ class HorizontalAutoscaler:
 
 @dataclass
 class ZeroScaler:
-    """KEDA's part: from zero to one as soon as a trigger is active, and back after a cool-down.
+    """KEDA's part: from zero to one when a trigger is active, and back after a cool-down.
 
-    Call decide() at every polling interval, and let the horizontal autoscaler work while there are
+    decide() is called at every polling interval; the horizontal autoscaler works while there are
     replicas.
     """
 
@@ -138,7 +152,7 @@ class ZeroScaler:
     _active_s: float | None = None
 
     def decide(self, now_s: float, replicas: int, *, active: bool) -> int:
-        """How many replicas there shall be."""
+        """Return how many replicas there should be."""
         if active or self._active_s is None:
             self._active_s = now_s
         if active:

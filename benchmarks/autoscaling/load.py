@@ -1,4 +1,4 @@
-"""Loads to rehearse with: requests per second over time. Pure but for reading a file."""
+"""Loads to rehearse with: requests per second over time. Pure except for reading a file."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ if TYPE_CHECKING:
 # Requests per second by the time in seconds.
 Rate = Callable[[float], float]
 
-# The synthetic ones: a day in two hours.
+# Length of the synthetic loads: a day in two hours.
 DAY_S = 7200.0
 
 
 def diurnal(time_s: float) -> float:
-    """A day: quiet at its start and end, with a peak in the afternoon."""
+    """Return the rate of a day: quiet at its start and end, with a peak in the afternoon."""
     return 0.5 + 11.5 * math.sin(math.pi * time_s / DAY_S) ** 2
 
 
 def bursty(time_s: float) -> float:
-    """Some traffic, and five times as much for 3 minutes of every 20, at once."""
+    """Return some traffic, and five times as much for 3 minutes of every 20, at once."""
     return 10.0 if 300 <= time_s % 1200 < 480 else 2.0
 
 
 def sparse(time_s: float) -> float:
-    """10 minutes of traffic in every 40, and silence."""
+    """Return 10 minutes of traffic in every 40, and silence."""
     return 3.0 if 600 <= time_s % 2400 < 1200 else 0.0
 
 
 def recorded(path: Path) -> tuple[Rate, float]:
-    """A rate from a CSV of two columns, seconds and requests per second, each row from its time on;
-    and when it ends. Prometheus' rate() of nv_inference_request_success, exported, is one.
+    """Return a recorded rate, and when it ends.
+
+    The file is a CSV of two columns, seconds and requests per second, each row from its time on.
+    Prometheus' rate() of nv_inference_request_success, exported, is one.
 
     Raises:
         ValueError: a row has no two numbers, or the times do not ascend.
@@ -55,7 +57,7 @@ def recorded(path: Path) -> tuple[Rate, float]:
 
 
 def arrivals(rate: Rate, until_s: float, chance: random.Random) -> Iterator[float]:
-    """Times of requests that come independently of each other, at this rate (a Poisson process)."""
+    """Yield times of independent requests at this rate (Poisson process)."""
     time_s = 0.0
     while time_s < until_s:
         per_second = rate(time_s)

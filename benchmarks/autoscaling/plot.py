@@ -1,4 +1,4 @@
-"""A load's runs as an SVG."""
+"""Plot of a load's runs as an SVG."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PANELS = (
 
 
 def draw(runs: dict[str, dict[str, Any]]) -> str:
-    """Panels over time, with a line for each way of scaling, and what was offered."""
+    """Return panels over time, with a line for each way of scaling, and the offered load."""
     offered = next(iter(runs.values()))["series"]
     panels = [_panel("offered", {_OFFERED: (offered, "rate")})]
     panels += [

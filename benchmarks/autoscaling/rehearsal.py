@@ -1,4 +1,4 @@
-"""One load under one way of scaling."""
+"""Rehearsal of one load under one way of scaling."""
 
 from __future__ import annotations
 
@@ -22,24 +22,27 @@ if TYPE_CHECKING:
 
     from benchmarks.autoscaling.load import Rate
 
-# Of Prometheus: scrapes and evaluations. KEDA polls more often than the autoscaler looks.
+# Intervals of Prometheus' scrapes and evaluations. KEDA polls more often than the autoscaler looks.
 _SCRAPE_S = 15.0
 _POLL_S = 5.0
 _STEPS_A_MINUTE = round(60 / _SCRAPE_S)
-# Nobody's clocks agree: each begins a while after the one that it reads.
+# The clocks do not agree: each begins a while after the one that it reads.
 _LAG_S = 4.0
 
 
 @dataclass(frozen=True)
 class Targets:
-    """0: not a metric. queue_time_us and busy_ratio are Values, demand is an AverageValue."""
+    """Targets of the metrics; 0 means no such metric.
+
+    queue_time_us and busy_ratio are Values, demand is an AverageValue.
+    """
 
     queue_time_us: float = 0.0
     busy_ratio: float = 0.0
     demand: float = 0.0
 
     def metrics(self, recorded: Recorded) -> list[Metric]:
-        """What the autoscaler is given."""
+        """Return the metrics that the autoscaler gets."""
         found = [
             Metric(recorded.queue_time_us, self.queue_time_us),
             Metric(recorded.busy_ratio, self.busy_ratio),
@@ -50,7 +53,10 @@ class Targets:
 
 @dataclass(frozen=True)
 class Scaling:
-    """targets None: `most` replicas all the time. least 0: KEDA scales to zero."""
+    """Way of scaling.
+
+    targets: `None` means `most` replicas all the time. least: with 0 KEDA scales to zero.
+    """
 
     name: str
     targets: Targets | None
@@ -60,7 +66,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Step:
-    """What was to be seen at a time. pod_s: since the start."""
+    """Observation at one time; `pod_s` counts since the start."""
 
     time_s: float
     rate: float
@@ -72,17 +78,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Outcome:
-    """latencies_s: of all requests, in order."""
+    """Outcome of a run; `latencies_s` has all requests, in order."""
 
     scaling: Scaling
     steps: Sequence[Step]
     latencies_s: Sequence[float]
     failures: Sequence[str]
     pod_s: float
-    # How often the number of replicas was changed.
+    # Number of changes of the replicas.
     changes: int
 
     def to_json(self) -> dict[str, Any]:
+        """Return the outcome as a document."""
         ordered = sorted(self.latencies_s)
         last = len(ordered) - 1
         return {
@@ -98,7 +105,7 @@ class Outcome:
         }
 
     def _series(self) -> dict[str, list[float]]:
-        """What the plot shows, once a minute."""
+        """Return the plot's series, once a minute."""
         steps = self.steps[::_STEPS_A_MINUTE]
         return {
             "minutes": [round(step.time_s / 60, 2) for step in steps],
@@ -112,9 +119,9 @@ class Outcome:
 async def rehearse(
     rate: Rate, until_s: float, scaling: Scaling, *, start_s: float, execution_s: float
 ) -> Outcome:
-    """Offer the load, scale by what is scraped meanwhile, and complete what is pending.
+    """Offer the load, scale by what is scraped meanwhile, and complete pending requests.
 
-    start_s: how long a pod takes to start. execution_s: of one request, 10 % more or less.
+    start_s: how long a pod takes to start. execution_s: time of one request, 10 % more or less.
     """
     cluster = Cluster(start_s, (0.9 * execution_s, 1.1 * execution_s))
     run = _Run(cluster, scaling, rate)
@@ -128,7 +135,7 @@ async def rehearse(
         work.append(run.scale(scaling.targets))
         if not scaling.least:
             work.append(run.poll())
-    tasks = [asyncio.create_task(each) for each in work]
+    tasks = [asyncio.create_task(coroutine) for coroutine in work]
     await asyncio.sleep(until_s)
     await cluster.drain()
     for task in tasks:
@@ -151,7 +158,7 @@ class _Run:
         self._zero_scaler = ZeroScaler()
 
     async def scrape(self) -> None:
-        """As Prometheus does, which evaluates its rules a while later."""
+        """Scrape as Prometheus does, which evaluates its rules a while later."""
         while True:
             self._window.scrape(self._cluster.now_s, self._cluster.page())
             await asyncio.sleep(_LAG_S)
@@ -159,7 +166,7 @@ class _Run:
             await asyncio.sleep(_SCRAPE_S - _LAG_S)
 
     async def scale(self, targets: Targets) -> None:
-        """As the horizontal autoscaler does."""
+        """Scale as the horizontal autoscaler does."""
         await asyncio.sleep(2 * _LAG_S)
         while True:
             cluster = self._cluster
@@ -172,7 +179,7 @@ class _Run:
             await asyncio.sleep(SYNC_S)
 
     async def poll(self) -> None:
-        """As KEDA does."""
+        """Poll as KEDA does."""
         while True:
             cluster = self._cluster
             active = self._recorded.demand > 0
@@ -180,6 +187,7 @@ class _Run:
             await asyncio.sleep(_POLL_S)
 
     async def observe(self, began_s: float) -> None:
+        """Record the steps."""
         while True:
             cluster, time_s = self._cluster, self._cluster.now_s - began_s
             queue_time_us = self._recorded.queue_time_us or 0.0

@@ -1,4 +1,4 @@
-"""The recording rules of deploy/prometheus/rules, evaluated over scraped pages. Pure."""
+"""Recording rules of deploy/prometheus/rules, evaluated over scraped pages. Pure."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class _Sample(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The rules' values; None: no sample of a model's has come yet.
+    """Values of the rules; `None` means that no sample of a model has come yet.
 
-    queue_time_us: nereid:model_queue_time_us:increase1m, of all models the largest. demand:
-    nereid:device_demand:sum, of all devices. busy_ratio: nereid:model_busy_ratio:avg1m, of all
-    models the largest.
+    queue_time_us: nereid:model_queue_time_us:increase1m, the largest of all models. demand:
+    nereid:device_demand:sum, of all devices. busy_ratio: nereid:model_busy_ratio:avg1m, the largest
+    of all models.
     """
 
     queue_time_us: float | None
@@ -39,7 +39,7 @@ class Recorded(NamedTuple):
 
 
 class RuleWindow:
-    """The samples of the last minute. Call both methods in the order of time."""
+    """Samples of the last minute; both methods are called in the order of time."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, Labels], deque[_Sample]] = {}
@@ -54,7 +54,7 @@ class RuleWindow:
                 samples.append(_Sample(at_s, float(found[3])))
 
     def evaluate(self, now_s: float) -> Recorded:
-        """What the rules record now, from now's last minute. Earlier samples are forgotten."""
+        """Return what the rules record from the last minute, and forget earlier samples."""
         for samples in self._series.values():
             while samples and samples[0].at_s < now_s - WINDOW_S:
                 samples.popleft()
@@ -72,7 +72,7 @@ class RuleWindow:
         )
 
     def _increase_by(self, name: str, now_s: float) -> dict[str, float]:
-        """By model."""
+        """Return the increase by model."""
         totals: dict[str, float] = {}
         for (each, labels), samples in self._series.items():
             if each == name and len(samples) > 1:
@@ -81,19 +81,20 @@ class RuleWindow:
         return totals
 
     def _average_by_model(self, state: str = "") -> dict[str, float]:
-        """The mean over the window of the number of instances in this state, or in any."""
+        """Return the mean over the window of the number of instances in this state, or in any."""
         totals: dict[str, float] = {}
         for (name, labels), samples in self._series.items():
             given = dict(labels)
             if name == _INSTANCES and samples and state in {"", given["state"]}:
-                mean = sum(each.value for each in samples) / len(samples)
+                mean = sum(sample.value for sample in samples) / len(samples)
                 totals[given["model"]] = totals.get(given["model"], 0) + mean
         return totals
 
 
 def increase(samples: Iterable[tuple[float, float]], now_s: float) -> float:
-    """A counter's growth over the last WINDOW_S, from two samples or more, as Prometheus estimates
-    it.
+    """Return a counter's growth over the last WINDOW_S, as Prometheus estimates it.
+
+    It needs two samples or more.
     """
     window = list(samples)
     (first_s, first), (last_s, last) = window[0], window[-1]
@@ -110,5 +111,5 @@ def increase(samples: Iterable[tuple[float, float]], now_s: float) -> float:
         # A counter cannot have been below zero.
         start_s = min(start_s, covered_s * first / grown)
     limit_s = 1.1 * gap_s
-    reach_s = covered_s + sum(each if each < limit_s else gap_s / 2 for each in (start_s, end_s))
+    reach_s = covered_s + sum(gap if gap < limit_s else gap_s / 2 for gap in (start_s, end_s))
     return grown * reach_s / covered_s

@@ -1,4 +1,4 @@
-"""The project's aims, and whether a run meets them."""
+"""Aims of the project, and whether a run meets them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,11 @@ JOINED = f"{OURS}-join-all"
 
 @dataclass(frozen=True)
 class Aim:
-    """figure: rate (at least the limit), p50 or cpu (at most). concurrency: None: any, the best."""
+    """Aim of the project.
+
+    figure: rate (at least the limit), p50 or cpu (at most the limit). concurrency: `None` means
+    any, of which the best counts.
+    """
 
     model: str
     ours: str
@@ -23,12 +27,15 @@ class Aim:
 
     @property
     def sign(self) -> str:
+        """Sign between the figure and its limit."""
         return "≥" if self.figure == "rate" else "≤"
 
     def is_met(self, value: float) -> bool:
+        """Return whether a value meets the aim."""
         return value >= self.limit if self.figure == "rate" else value <= self.limit
 
     def applies_to(self, ratio: Ratio) -> bool:
+        """Return whether a ratio is one that the aim is about."""
         return self.concurrency in (None, ratio.concurrency) and (
             (self.model, self.ours, self.theirs, self.protocol)
             == (ratio.model, ratio.ours, ratio.theirs, ratio.protocol)
@@ -37,13 +44,15 @@ class Aim:
 
 @dataclass(frozen=True)
 class Outcome:
+    """Outcome of an aim in a run."""
+
     aim: Aim
     concurrency: int
     value: Spread
 
     @property
     def is_met(self) -> bool:
-        """By the median."""
+        """True if the median meets the aim."""
         return self.aim.is_met(self.value.median)
 
 
@@ -68,7 +77,7 @@ AIMS = tuple(_aims())
 
 
 def outcomes(samples: Samples, aims: Sequence[Aim] = AIMS) -> list[Outcome]:
-    """Of the aims that the run has figures for."""
+    """Return the outcomes of the aims that the run has figures for."""
     found = [*ratios(samples), *over_bare(samples)]
     return [
         Outcome(aim, ratio.concurrency, getattr(ratio, aim.figure))

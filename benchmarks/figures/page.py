@@ -1,6 +1,6 @@
-"""The page of a run, its tables and plots, and the README's figure, from its samples.
+"""Page of a run, its tables and plots, and the README's figure, from its samples.
 
-The same samples make the same bytes. Knows no paths but those that the page links to.
+The same samples make the same bytes. This module knows no paths but those that the page links to.
 """
 
 import csv
@@ -61,17 +61,17 @@ _AIMS = "aims.csv"
 _CELLS = "cells.csv"
 _RATIOS = "ratios.csv"
 _IN_FLIGHT = "in flight"
-# Of an axis: the largest value over the smallest one.
+# Ratio of an axis' largest value to its smallest one.
 _ALIKE = 3
 
 
 def page(samples: Samples, about: dict[str, Any]) -> str:
-    """The page in Markdown."""
+    """Return the page in Markdown."""
     return "\n".join((*_beginning(samples, about), *_sections(samples, about), ""))
 
 
 def tables(samples: Samples, about: dict[str, Any]) -> dict[str, str]:
-    """By their files' names, as CSV: the aims, every cell's medians, every ratio's spread."""
+    """Return CSV by file name: the aims, every cell's medians, every ratio's spread."""
     return {
         _AIMS: _csv(_aim_rows(samples, about)),
         _CELLS: _csv(_cell_rows(samples, about)),
@@ -80,7 +80,7 @@ def tables(samples: Samples, about: dict[str, Any]) -> dict[str, str]:
 
 
 def plots(samples: Samples, about: dict[str, Any]) -> dict[str, str]:
-    """An SVG of each model by its file's name: throughput against p99, a line for each peer."""
+    """Return an SVG of each model by file name: throughput against p99, a line for each peer."""
     drawn = {}
     for model in _models(samples):
         found = panels(samples, model, about)
@@ -89,13 +89,13 @@ def plots(samples: Samples, about: dict[str, Any]) -> dict[str, str]:
 
 
 def readme_figure(samples: Samples, about: dict[str, Any]) -> str:
-    """Rates over the other servers, of the model that the others' users would run."""
+    """Return rates over the other servers, for the model that the others' users would run."""
     found = [
-        each
-        for each in ratios(samples)
-        if (each.model, each.ours) == ("mlp", OURS) and each.protocol in ("grpc", "http", "json")
+        ratio
+        for ratio in ratios(samples)
+        if (ratio.model, ratio.ours) == ("mlp", OURS) and ratio.protocol in ("grpc", "http", "json")
     ]
-    sizes = sorted({each.concurrency for each in found})
+    sizes = sorted({ratio.concurrency for ratio in found})
     lines = [
         "**Speed.** Requests per second relative to other servers, same model (256-512-512-10 MLP)",
         f"and {about['cores']} cores, same run, median of {about['rounds']} rounds;",
@@ -104,13 +104,13 @@ def readme_figure(samples: Samples, about: dict[str, Any]) -> str:
         f"| in flight | | {' | '.join(map(str, sizes))} |",
         f"| --- | --- |{' --- |' * len(sizes)}",
     ]
-    # a row for each server and protocol, in the order of the page
+    # A row for each server and protocol, in the order of the page.
     for theirs in (name for name in _PEERS if not is_ours(name)):
         for protocol, spoken in _PROTOCOLS.items():
             row = {
-                each.concurrency: f"{each.rate.median:.1f} {_TIMES}"
-                for each in found
-                if (each.theirs, each.protocol) == (theirs, protocol)
+                ratio.concurrency: f"{ratio.rate.median:.1f} {_TIMES}"
+                for ratio in found
+                if (ratio.theirs, ratio.protocol) == (theirs, protocol)
             }
             if row:
                 cells = " | ".join(row.get(size, "") for size in sizes)
@@ -119,7 +119,7 @@ def readme_figure(samples: Samples, about: dict[str, Any]) -> str:
 
 
 def _beginning(samples: Samples, about: dict[str, Any]) -> Iterator[str]:
-    met = [each.is_met for each in outcomes(samples)]
+    met = [outcome.is_met for outcome in outcomes(samples)]
     runtimes = ", ".join(sorted(set(about["onnxruntime"].values())))
     yield f"""\
 # Benchmarks
@@ -157,15 +157,15 @@ def _sections(samples: Samples, about: dict[str, Any]) -> Iterator[str]:
 
 
 def _decision_table(samples: Samples, model: str, about: dict[str, Any]) -> Iterator[str]:
-    """A column for each peer: its rate and its p99."""
+    """Yield a table with a column for each peer: its rate and its p99."""
     cells = [cell for cell in samples if cell.model == model and cell.peer != BARE]
     peers = sorted({cell.peer for cell in cells}, key=_peer_order)
-    rows = dict.fromkeys((each.protocol, each.concurrency) for each in sorted(cells, key=_order))
+    rows = dict.fromkeys((cell.protocol, cell.concurrency) for cell in sorted(cells, key=_order))
     yield _line("per second (p99 ms)", _IN_FLIGHT, *(_peer(peer, about) for peer in peers))
     yield _line(*("---" for _ in range(2 + len(peers))))
     for protocol, concurrency in rows:
         found = [samples.get(Cell(model, peer, protocol, concurrency)) for peer in peers]
-        yield _line(_PROTOCOLS[protocol], concurrency, *(_rate_and_p99(each) for each in found))
+        yield _line(_PROTOCOLS[protocol], concurrency, *(_rate_and_p99(rounds) for rounds in found))
     best = max(
         (middle(rounds).infer_per_s for cell, rounds in samples.items() if _is_bare(cell, model)),
         default=None,
@@ -188,18 +188,18 @@ def _rate_and_p99(rounds: Sequence[Sample] | None) -> str:
 
 def _aim_rows(samples: Samples, about: dict[str, Any]) -> Iterator[Sequence[object]]:
     yield "model", "protocol", _IN_FLIGHT, "server", "over", "figure", "ratio", "aim", "met"
-    for each in outcomes(samples):
-        aim = each.aim
+    for outcome in outcomes(samples):
+        aim = outcome.aim
         yield (
             aim.model,
             _PROTOCOLS[aim.protocol],
-            each.concurrency,
+            outcome.concurrency,
             _peer(aim.ours, about),
             _peer(aim.theirs, about),
             aim.figure,
-            each.value,
+            outcome.value,
             f"{aim.sign} {aim.limit:.2f}",
-            "yes" if each.is_met else "no",
+            "yes" if outcome.is_met else "no",
         )
 
 
@@ -211,7 +211,7 @@ def _cell_rows(samples: Samples, about: dict[str, Any]) -> Iterator[Sequence[obj
     models = _models(samples)
     for cell in sorted(samples, key=lambda cell: (models.index(cell.model), _order(cell))):
         mid = middle(samples[cell])
-        rates = [each.infer_per_s for each in samples[cell]]
+        rates = [sample.infer_per_s for sample in samples[cell]]
         bare = cell.peer == BARE
         yield (
             cell.model,
@@ -232,14 +232,14 @@ def _ratio_rows(samples: Samples, about: dict[str, Any]) -> Iterator[Sequence[ob
     )
     models = _models(samples)
     found = [*ratios(samples), *over_bare(samples)]
-    for each in sorted(found, key=lambda each: (models.index(each.model), _ratio_order(each))):
+    for ratio in sorted(found, key=lambda ratio: (models.index(ratio.model), _ratio_order(ratio))):
         yield (
-            each.model,
-            _PROTOCOLS[each.protocol],
-            each.concurrency,
-            _peer(each.ours, about),
-            _peer(each.theirs, about),
-            *(each.rate, each.p50, each.p99, each.cpu),
+            ratio.model,
+            _PROTOCOLS[ratio.protocol],
+            ratio.concurrency,
+            _peer(ratio.ours, about),
+            _peer(ratio.theirs, about),
+            *(ratio.rate, ratio.p50, ratio.p99, ratio.cpu),
         )
 
 
@@ -250,19 +250,21 @@ def _csv(rows: Iterable[Sequence[object]]) -> str:
 
 
 def _line(*values: object) -> str:
-    """Of a table."""
+    """Return a line of a table."""
     return f"| {' | '.join(map(str, values))} |"
 
 
 def panels(samples: Samples, model: str, about: dict[str, Any]) -> list[Panel]:
-    """One for each protocol, with a line for each peer."""
-    # By peer first: the legend's order.
+    """Return a panel for each protocol, with a line for each peer."""
+    # Sorted by peer first: the legend's order.
     cells = sorted(
         (cell for cell in samples if cell.model == model and cell.peer != BARE),
         key=lambda cell: (_peer_order(cell.peer), _order(cell)),
     )
     found = []
-    for protocol in [each for each in _PROTOCOLS if any(cell.protocol == each for cell in cells)]:
+    for protocol in [
+        known for known in _PROTOCOLS if any(cell.protocol == known for cell in cells)
+    ]:
         lines: dict[str, list[tuple[float, float]]] = {}
         labels: dict[str, list[str]] = {}
         for cell in cells:
@@ -272,7 +274,7 @@ def panels(samples: Samples, model: str, about: dict[str, Any]) -> list[Panel]:
                 labels.setdefault(name, []).append(str(cell.concurrency))
         streamed = protocol == "stream"
         what = "responses" if streamed else "requests"
-        points = [point for each in lines.values() for point in each]
+        points = [point for line in lines.values() for point in line]
         x = _axis(
             "p99 of the first response, ms" if streamed else "p99, ms", [x for x, _ in points]
         )
@@ -282,14 +284,14 @@ def panels(samples: Samples, model: str, about: dict[str, Any]) -> list[Panel]:
 
 
 def _axis(title: str, values: Sequence[float]) -> Axis:
-    """From 0 where values are alike, so that it shows."""
+    """Return an axis; it begins at 0 where values are alike, so that this shows."""
     if max(values) < _ALIKE * min(values):
         return Axis(title, lowest=0)
     return Axis(title, logarithmic=True)
 
 
 def _models(samples: Samples) -> list[str]:
-    """In the order of this page, unknown ones at its end."""
+    """Return the models in the order of this page, unknown ones at its end."""
     known = list(_MODELS)
     return sorted(
         {cell.model for cell in samples},

@@ -49,17 +49,21 @@ _SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Axis:
+    """Axis of a panel."""
+
     title: str = ""
     logarithmic: bool = False
-    # None: as the points say.
+    # `None` leaves it to the points.
     lowest: float | None = None
     ticks: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
 class Panel:
-    """lines: each one's points by its name in the legend. labels: of a line's points, each of which
-    has a marker for its label.
+    """Panel of lines.
+
+    lines: each one's points by its name in the legend. labels: those of a line's points, each of
+    which has a marker for its label.
     """
 
     title: str
@@ -70,15 +74,18 @@ class Panel:
 
 
 def draw(panels: Sequence[Panel], *, columns: int, label_title: str = "") -> str:
-    """The panels in full rows, with one legend. label_title: what the points' labels are."""
-    # They take half a second to import, and only those who draw have them.
+    """Return the panels in full rows, with one legend.
+
+    Label_title says what the points' labels are.
+    """
+    # They take half a second to import, and only users who draw have them.
     import matplotlib as mpl  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
     names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     labels = dict.fromkeys(
-        each for panel in panels for row in panel.labels.values() for each in row
+        label for panel in panels for row in panel.labels.values() for label in row
     )
     markers = dict(zip(labels, _MARKERS, strict=False))
     titles = [*names, *(f"{label} {label_title}" for label in labels)]
@@ -87,7 +94,7 @@ def draw(panels: Sequence[Panel], *, columns: int, label_title: str = "") -> str
     rows = math.ceil(len(panels) / columns)
     width, height = _PANEL_INCHES
     with mpl.rc_context():
-        # Whatever the user's own settings are.
+        # Settings of the user are ignored.
         mpl.rcdefaults()
         mpl.rcParams.update(_SETTINGS)
         figure = Figure((columns * width, rows * height + legend_inches), layout="constrained")

@@ -11,7 +11,7 @@ OURS = "nereid"
 
 @dataclass(frozen=True)
 class Spread:
-    """Of the rounds' own ratios."""
+    """Spread of the rounds' own ratios."""
 
     median: float
     lowest: float
@@ -23,7 +23,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Ratio:
-    """One peer's figures over another's. More is better for rate, less for the others."""
+    """Figures of one peer over another's. More is better for rate, less for the others."""
 
     model: str
     protocol: str
@@ -37,12 +37,12 @@ class Ratio:
 
 
 def is_ours(peer: str) -> bool:
-    """Nereid, or one of its variants: nereid-NAME."""
+    """Return whether a peer is Nereid, or one of its variants: nereid-NAME."""
     return peer == OURS or peer.startswith(f"{OURS}-")
 
 
 def ratios(samples: Samples) -> list[Ratio]:
-    """Each of ours over each other server, and variants over Nereid as it is started by default."""
+    """Return ratios of ours to each other server, and of variants to Nereid with default flags."""
     peers = sorted({cell.peer for cell in samples} - {BARE})
     found = []
     for cell in samples:
@@ -52,11 +52,11 @@ def ratios(samples: Samples) -> list[Ratio]:
             other = Cell(cell.model, theirs, cell.protocol, cell.concurrency)
             if other in samples:
                 found.append(_ratio(samples, cell, other))
-    return sorted(found, key=lambda each: (each.theirs, each.ours))
+    return sorted(found, key=lambda ratio: (ratio.theirs, ratio.ours))
 
 
 def over_bare(samples: Samples) -> list[Ratio]:
-    """Each of ours at its best concurrency by protocol, over the bare loop at its best batch."""
+    """Return ratios of ours, at the best concurrency by protocol, to the bare loop's best batch."""
     found = []
     for model in dict.fromkeys(cell.model for cell in samples):
         bare = _best(samples, model, BARE, None)
@@ -76,11 +76,11 @@ def _best(samples: Samples, model: str, peer: str, protocol: str | None) -> Cell
         for cell in samples
         if (cell.model, cell.peer) == (model, peer) and protocol in (None, cell.protocol)
     ]
-    return max(cells, key=lambda each: middle(samples[each]).infer_per_s, default=None)
+    return max(cells, key=lambda cell: middle(samples[cell]).infer_per_s, default=None)
 
 
 def _ratio(samples: Samples, cell: Cell, other: Cell) -> Ratio:
-    # an interrupted run may lack a last one
+    # An interrupted run may lack a last round.
     pairs = list(zip(samples[cell], samples[other], strict=False))
     return Ratio(
         model=cell.model,
@@ -88,10 +88,10 @@ def _ratio(samples: Samples, cell: Cell, other: Cell) -> Ratio:
         concurrency=cell.concurrency,
         ours=cell.peer,
         theirs=other.peer,
-        rate=_spread(pairs, lambda each: each.infer_per_s),
-        p50=_spread(pairs, lambda each: each.p50_us),
-        p99=_spread(pairs, lambda each: each.p99_us),
-        cpu=_spread(pairs, lambda each: sum(each.cpu_us.values())),
+        rate=_spread(pairs, lambda pair: pair.infer_per_s),
+        p50=_spread(pairs, lambda pair: pair.p50_us),
+        p99=_spread(pairs, lambda pair: pair.p99_us),
+        cpu=_spread(pairs, lambda pair: sum(pair.cpu_us.values())),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a run brings forth: samples by cell, and the file that keeps them.
+"""Samples of a run by cell, and the file that keeps them.
 
 A cell is one model, peer, protocol and concurrency; a sample is one round's figures of a cell. The
 bare loop's protocol is "-", and its batch size stands where the others have their concurrency.
@@ -17,6 +17,8 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Cell:
+    """Cell of a run."""
+
     model: str
     peer: str
     protocol: str
@@ -25,9 +27,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Sample:
-    """One round's figures of a cell; CPU is per request, by process name.
+    """Figures of one round of a cell; CPU is per request, by process name.
 
-    Of streams, infer_per_s counts responses; p50 and p99 are of the time to the first one.
+    For streams, infer_per_s counts responses; p50 and p99 are those of the time to the first one.
     """
 
     infer_per_s: float
@@ -43,21 +45,21 @@ Samples = dict[Cell, list[Sample]]
 
 
 def middle(samples: Sequence[Sample]) -> Sample:
-    """The median of each figure by itself."""
+    """Return the median of each figure by itself."""
     names = sorted({name for sample in samples for name in sample.cpu_us})
     return Sample(
-        infer_per_s=median(each.infer_per_s for each in samples),
-        p50_us=median(each.p50_us for each in samples),
-        p99_us=median(each.p99_us for each in samples),
-        cpu_us={name: median(each.cpu_us.get(name, 0.0) for each in samples) for name in names},
-        client_cpu_us=median(each.client_cpu_us for each in samples),
-        batch_size=median(each.batch_size for each in samples),
-        requests=sum(each.requests for each in samples),
+        infer_per_s=median(sample.infer_per_s for sample in samples),
+        p50_us=median(sample.p50_us for sample in samples),
+        p99_us=median(sample.p99_us for sample in samples),
+        cpu_us={name: median(sample.cpu_us.get(name, 0.0) for sample in samples) for name in names},
+        client_cpu_us=median(sample.client_cpu_us for sample in samples),
+        batch_size=median(sample.batch_size for sample in samples),
+        requests=sum(sample.requests for sample in samples),
     )
 
 
 def document(samples: Samples, about: dict[str, Any]) -> dict[str, Any]:
-    """For --json: every sample, each cell's medians, and what the run was."""
+    """Return the document for --json: every sample, each cell's medians, and what the run was."""
     return {
         "format": _FORMAT,
         "about": about,
@@ -65,7 +67,7 @@ def document(samples: Samples, about: dict[str, Any]) -> dict[str, Any]:
             {
                 **asdict(cell),
                 "median": asdict(middle(rounds)),
-                "rounds": [asdict(each) for each in rounds],
+                "rounds": [asdict(sample) for sample in rounds],
             }
             for cell, rounds in samples.items()
         ],
@@ -73,10 +75,10 @@ def document(samples: Samples, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def dump(written: dict[str, Any]) -> str:
-    """Such a document as text: a line for each sample, numbers to four decimals."""
+    """Return such a document as text: a line for each sample, numbers to four decimals."""
     cells = []
     for cell in written["cells"]:
-        rounds = ",\n   ".join(json.dumps(_rounded(each)) for each in cell["rounds"])
+        rounds = ",\n   ".join(json.dumps(_rounded(sample)) for sample in cell["rounds"])
         rest = {name: value for name, value in cell.items() if name not in ("rounds", "median")}
         middle_sample = json.dumps(_rounded(cell["median"]))
         head = json.dumps(rest).removesuffix("}")
@@ -88,18 +90,22 @@ def dump(written: dict[str, Any]) -> str:
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _rounded(each) for name, each in value.items()}
+        return {name: _rounded(member) for name, member in value.items()}
     return round(value, 4) if isinstance(value, float) else value
 
 
 def parse(written: dict[str, Any]) -> tuple[Samples, dict[str, Any]]:
-    """The samples of such a document, and what its run was. Raises ValueError: another format."""
+    """Return the samples of such a document, and what its run was.
+
+    Raises:
+        ValueError: it has another format.
+    """
     if written.get("format") != _FORMAT:
         raise ValueError(f"figures of format {written.get('format')}, expected {_FORMAT}")
     samples = {
-        Cell(each["model"], each["peer"], each["protocol"], each["concurrency"]): [
-            Sample(**one) for one in each["rounds"]
+        Cell(cell["model"], cell["peer"], cell["protocol"], cell["concurrency"]): [
+            Sample(**one) for one in cell["rounds"]
         ]
-        for each in written["cells"]
+        for cell in written["cells"]
     }
     return samples, written["about"]

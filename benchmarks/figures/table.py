@@ -1,4 +1,4 @@
-"""Figures as text for a terminal. Must not know how they came about."""
+"""Figures as text for a terminal. This module must not know how they came about."""
 
 from collections.abc import Sequence
 
@@ -8,6 +8,7 @@ from benchmarks.figures.samples import Samples, middle
 
 
 def table(samples: Samples) -> str:
+    """Return the samples' medians as a table."""
     columns = ("infer/s", "lowest", "highest", "p50 us", "p99 us")
     head = "".join(f"{column:>10}" for column in columns)
     lines = [f"{'':50}{head}{'batch':>7}{'client':>8}  CPU us per request"]
@@ -17,7 +18,7 @@ def table(samples: Samples) -> str:
     ):
         here = samples[cell]
         mid = middle(here)
-        rates = [each.infer_per_s for each in here]
+        rates = [sample.infer_per_s for sample in here]
         cpu = "  ".join(f"{name} {cpu_us:.1f}" for name, cpu_us in mid.cpu_us.items())
         total = sum(mid.cpu_us.values())
         lines.append(
@@ -34,15 +35,16 @@ def _rate(value: float) -> str:
 
 
 def ratio_table(found: Sequence[Ratio]) -> str:
+    """Return ratios as a table."""
     lines = [
         "ratios: medians of the rounds' own, and the lowest and highest of the rate",
         f"{'':66}{'infer/s':>9}{'lowest':>9}{'highest':>9}{'p50':>7}{'p99':>7}{'CPU':>7}",
     ]
     lines += [
-        f"{each.model:10}{each.protocol:7}{each.concurrency:>5}  {_compared(each):42}"
-        f"{each.rate.median:9.2f}{each.rate.lowest:9.2f}{each.rate.highest:9.2f}"
-        f"{each.p50.median:7.2f}{each.p99.median:7.2f}{each.cpu.median:7.2f}"
-        for each in found
+        f"{ratio.model:10}{ratio.protocol:7}{ratio.concurrency:>5}  {_compared(ratio):42}"
+        f"{ratio.rate.median:9.2f}{ratio.rate.lowest:9.2f}{ratio.rate.highest:9.2f}"
+        f"{ratio.p50.median:7.2f}{ratio.p99.median:7.2f}{ratio.cpu.median:7.2f}"
+        for ratio in found
     ]
     return "\n".join(lines)
 
@@ -52,13 +54,15 @@ def _compared(ratio: Ratio) -> str:
 
 
 def outcome_table(found: Sequence[Outcome]) -> str:
+    """Return the aims' outcomes as a table."""
     lines = ["aims"]
-    for each in found:
-        aim = each.aim
+    for outcome in found:
+        aim = outcome.aim
         compared = f"{aim.ours} / {aim.theirs}"
         lines.append(
-            f"{aim.model:10}{aim.protocol:7}{each.concurrency:>5}  {compared:28}{aim.figure:5}"
-            f"{each.value!s:24} {aim.sign} {aim.limit:.2f}  {'met' if each.is_met else 'MISSED'}"
+            f"{aim.model:10}{aim.protocol:7}{outcome.concurrency:>5}  {compared:28}{aim.figure:5}"
+            f"{outcome.value!s:24} {aim.sign} {aim.limit:.2f}"
+            f"  {'met' if outcome.is_met else 'MISSED'}"
         )
-    met = sum(each.is_met for each in found)
+    met = sum(outcome.is_met for outcome in found)
     return "\n".join((*lines, f"{met} of {len(found)} met"))

@@ -1,1 +1,1 @@
-"""The GPU data path, checked against the CPU and timed with each of its parts on and off."""
+"""GPU data path, checked against the CPU and timed with each of its parts on and off."""

@@ -1,8 +1,8 @@
 """Entry point, ``python -m benchmarks.gpu``: proves and times the GPU data path on this machine.
 
 Each model runs by each way to the GPU: first its outputs are compared with the CPU's, then batches
-are counted. With --fake, on a device in host memory: that shows that the program works, and its
-rates mean nothing.
+are counted. With --fake it runs on a device in host memory: that shows that the program works, and
+its rates mean nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Floats = npt.NDArray[np.float32]
-    # Runs batches for some seconds; batches per second.
+    # Function that runs batches for some seconds, and returns batches per second.
     Load = Callable[[float], float]
 
 _EXAMPLES = 4
@@ -50,9 +50,9 @@ class Way(NamedTuple):
     """One way to the GPU and back."""
 
     name: str
-    # Of the configuration.
+    # Text of the configuration.
     text: str
-    # Every batch has the same inputs.
+    # True if every batch has the same inputs.
     repeats: bool = False
 
 
@@ -78,6 +78,7 @@ WAYS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark, and return the exit code."""
     arguments = _arguments(argv)
     try:
         report = _run(arguments)
@@ -107,12 +108,12 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     print(f"{'model':8}{'rows':>5}  {'way':22}{'outputs':9}{'batches/s':>10}{'x plain':>9}  notes")
     cells: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as directory:
-        for each in models(small=arguments.fake):
-            if arguments.only and each.name not in arguments.only:
+        for model in models(small=arguments.fake):
+            if arguments.only and model.name not in arguments.only:
                 continue
-            found = _measure(each, each.write(Path(directory)), arguments)
+            found = _measure(model, model.write(Path(directory)), arguments)
             for cell in found:
-                _print(each, cell, found[0])
+                _print(model, cell, found[0])
             cells += found
     if not cells:
         raise BenchError(f"no model is called {' or '.join(arguments.only)}")
@@ -127,7 +128,7 @@ def _about(arguments: argparse.Namespace) -> dict[str, Any]:
                 "the installed onnxruntime has no CUDA: install onnxruntime-gpu, on a machine with "
                 "an NVIDIA GPU, or try the program with --fake"
             )
-        found = {each.id: each.name for each in devices.gpus(None)}
+        found = {gpu.id: gpu.name for gpu in devices.gpus(None)}
         device = found.get(arguments.gpu, f"GPU {arguments.gpu} (NVML does not show it)")
     return {
         "device": device,
@@ -140,7 +141,7 @@ def _about(arguments: argparse.Namespace) -> dict[str, Any]:
 def _measure(
     each: GpuModel, version_path: Path, arguments: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """Each way's outputs and rates; ways take turns, round by round."""
+    """Return each way's outputs and rates; ways take turns, round by round."""
     examples = [each.example(seed) for seed in range(_EXAMPLES)]
     plain = backend.load(
         InstanceSpec(config=each.config(""), version=1, version_path=version_path, name=each.name)
@@ -155,7 +156,7 @@ def _measure(
             load = _load(each, way, version_path, arguments)
             cell["wrong"] = _check(each, load, examples, expected) or _missing(way, load)
         except Exception as error:
-            # What a driver or a runtime does not like must not hide the other ways.
+            # An error of a driver or a runtime must not hide the other ways.
             cell["wrong"] = f"{type(error).__name__}: {error}"
             continue
         cell["notes"] = _notes(load)
@@ -183,7 +184,10 @@ def _load(each: GpuModel, way: Way, version_path: Path, arguments: argparse.Name
 def _check(
     each: GpuModel, load: Any, examples: Sequence[Floats], expected: Sequence[Floats]
 ) -> str:
-    """What is wrong with the outputs. Each example comes often, and in batches of fewer rows."""
+    """Return what is wrong with the outputs, or "".
+
+    Each example comes often, and in batches of fewer rows.
+    """
     for turn in range(3):
         for one, wanted in zip(examples, expected, strict=True):
             rows = max(1, len(one) >> turn)
@@ -196,7 +200,7 @@ def _check(
 
 
 def _missing(way: Way, load: Any) -> str:
-    """What the way should have used, and has not."""
+    """Return what the way should have used and has not, or ""."""
     if way.name.startswith("graphs") and not load.pipeline.graphs_launched:
         return "no graph was captured; the log says why"
     return ""
@@ -205,7 +209,7 @@ def _missing(way: Way, load: Any) -> str:
 def _check_pipelined(
     each: GpuModel, load: DeviceModel, examples: Sequence[Floats], expected: Sequence[Floats]
 ) -> str:
-    """As many batches at a time as it takes."""
+    """Check outputs with as many batches at a time as the model takes."""
     waiting: list[Floats] = []
     for turn in range(5 * len(examples)):
         if len(waiting) == load.capabilities.pipeline_depth:
@@ -226,7 +230,7 @@ def _near(found: Floats, wanted: Floats) -> bool:
 
 
 def _rate(each: GpuModel, load: Any, examples: Sequence[Floats], seconds: float) -> float:
-    """Batches per second, with as many in flight as the model takes."""
+    """Return batches per second, with as many in flight as the model takes."""
     outputs = [each.output]
     done = submitted = 0
     parts = [{each.input: parts_of(one)} for one in examples]

@@ -1,4 +1,4 @@
-"""A model on a device in host memory: the whole data path, with ONNX Runtime's CPU provider."""
+"""Model on a device in host memory: the whole data path, with ONNX Runtime's CPU provider."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def load_on_host(
     config: model_config_pb2.ModelConfig, version_path: Path, device: HostDevice | None = None
 ) -> DeviceModel:
-    """A model that is configured to use device_io. Its graphs are launched, but not captured."""
+    """Load a model that is configured to use device_io; graphs are launched, but not captured."""
     device = device or HostDevice()
     settings = device_io_settings(config)
     assert settings is not None, "the configuration does not ask for device_io"
@@ -54,7 +54,7 @@ def load_on_host(
 
 
 class _StreamedSession:
-    """A session of a provider that executes at once: after what is on the stream."""
+    """Session of a provider that executes at once: after what is on the stream."""
 
     def __init__(self, session: ort.InferenceSession, device: HostDevice, stream: int) -> None:
         self._session, self._device, self._stream = session, device, stream

@@ -1,4 +1,4 @@
-"""The models under test: a perceptron, a convolutional net, and one with large inputs."""
+"""Models under test: a perceptron, a convolutional net, and one with large inputs."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ _LARGE = (1 << 20,)
 
 
 class GpuModel(NamedTuple):
-    """A model with one FP32 input and one FP32 output."""
+    """Model with one FP32 input and one FP32 output."""
 
     name: str
     graph: bytes
     input: str
     output: str
-    # Without the batch dimension.
+    # Dimensions without the batch dimension.
     dims: tuple[int, ...]
     classes: int
     rows: int
 
     def write(self, directory: Path) -> Path:
-        """Its version's directory, made here."""
+        """Make the directory of the model's version, and return it."""
         path = directory / self.name / "1"
         path.mkdir(parents=True)
         (path / "model.onnx").write_bytes(self.graph)
         return path
 
     def example(self, seed: int) -> Floats:
-        """One batch."""
+        """Return one batch."""
         shape = (self.rows, *self.dims)
         return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
     def config(self, variant: str) -> model_config_pb2.ModelConfig:
-        """variant: more of the configuration, in text."""
+        """Return the configuration; `variant` is more of it, in text."""
         return text_format.Parse(
             f"""name: "{self.name}" backend: "onnxruntime" max_batch_size: {self.rows}
             input {{ name: "{self.input}" data_type: TYPE_FP32
@@ -61,7 +61,7 @@ class GpuModel(NamedTuple):
 
 
 def models(*, small: bool) -> list[GpuModel]:
-    """small: with batches that a processor runs in no time."""
+    """Return the models; small ones have batches that a processor runs in no time."""
     rows = 2 if small else 32
     return [
         GpuModel("mlp", mlp.graph(), mlp.INPUT, mlp.OUTPUT, (256,), 10, 4 if small else 64),
@@ -71,7 +71,7 @@ def models(*, small: bool) -> list[GpuModel]:
 
 
 def _conv() -> bytes:
-    """Convolutions of stride 2 with relu between, and the mean of each channel."""
+    """Return convolutions of stride 2 with relu between, and the mean of each channel."""
     random = np.random.default_rng(3)
     nodes, weights, here = [], [], "x"
     for index, (taken, given) in enumerate(pairwise(_CHANNELS)):
@@ -90,7 +90,7 @@ def _conv() -> bytes:
 
 
 def _large() -> bytes:
-    """The mean of 4 MiB a row: copying them is all there is to it."""
+    """Return the mean of 4 MiB a row: copying them is all its work."""
     axes = numpy_helper.from_array(np.array([1]), "axes")
     return _model([helper.make_node("ReduceMean", ["x", "axes"], ["y"])], _LARGE, 1, [axes])
 

@@ -72,7 +72,7 @@ def _count_instructions(
 def _profiles(
     mesh: CountedMesh, work: Path, run: Callable[[], None]
 ) -> dict[str, callgrind.Profile]:
-    """What the processes do meanwhile, by their names."""
+    """Return the profiles of the processes while `run` runs, by their names."""
     for pid in mesh.pids.values():
         callgrind.start_counting(pid)
     run()
@@ -117,6 +117,7 @@ def _print_counts(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark, and return the exit code."""
     arguments = _arguments(argv)
     process.interrupt_on_signals()
     with ExitStack() as stack:

@@ -1,8 +1,8 @@
-"""Runs a service's module and counts its calls and bytecodes, by function, while asked to.
+"""Counter that runs a service's module and counts calls and bytecodes, by function, while asked to.
 
-As a program: `python -m benchmarks.instructions.bytecodes SOCKET MODULE ARGUMENT...`. Who connects
-to the unix socket SOCKET starts the counting, and gets the counts as JSON when it shuts its side
-down. Frames that were entered before (a thread's main loop) are not counted.
+Usage as a program: `python -m benchmarks.instructions.bytecodes SOCKET MODULE ARGUMENT...`. A
+connection to the unix socket SOCKET starts the counting; its client gets the counts as JSON when it
+shuts its side down. Frames that were entered before (a thread's main loop) are not counted.
 """
 
 import json
@@ -16,14 +16,16 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, TypedDict
 
-# How many calls of the beginning are recorded one by one.
+# Number of calls at the beginning that are recorded one by one.
 _RECORDED_CALLS = 2000
 _DIRECTORY = str(Path(__file__).parents[2]) + "/"
 
 
 class Counts(TypedDict):
-    """calls, bytecodes: by Python function. native: calls of built-in functions, by name. path:
-    the first calls in their order, each with its depth.
+    """Counts of a process.
+
+    calls, bytecodes: by Python function. native: calls of built-in functions, by name. path: the
+    first calls in their order, each with its depth.
     """
 
     calls: dict[str, int]
@@ -33,23 +35,26 @@ class Counts(TypedDict):
 
 
 class CallCounter:
-    """Counts in all threads that begin after install()."""
+    """Counter of all threads that begin after install()."""
 
     def __init__(self) -> None:
         self._counting = False
         self._clear()
 
     def install(self) -> None:
+        """Count in all threads that begin from now on."""
         threading.settrace(self._on_call)
         threading.setprofile(self._on_profile)
         sys.settrace(self._on_call)
         sys.setprofile(self._on_profile)
 
     def start(self) -> None:
+        """Start counting from zero."""
         self._clear()
         self._counting = True
 
     def stop(self) -> Counts:
+        """Stop counting, and return the counts."""
         self._counting = False
         return Counts(
             calls=_by_name(self._calls),
@@ -86,14 +91,14 @@ class CallCounter:
 
 
 def command(path: Path, argv: Sequence[str]) -> list[str]:
-    """argv: of the interpreter, a module of Nereid's after -m."""
-    # -P: what it counts would execute itself anew, without the counter, to have it.
+    """Return the counting command for an argv of the interpreter, a module of Nereid's after -m."""
+    # Without -P the counted module would execute itself anew, without the counter.
     module = argv.index("-m") + 1
     return [sys.executable, "-P", "-m", __name__, str(path), *argv[module:]]
 
 
 def counts_of(connection: socket.socket) -> Counts:
-    """End the counting that connecting has started."""
+    """End the counting that connecting has started, and return the counts."""
     connection.shutdown(socket.SHUT_WR)
     with connection.makefile() as text:
         counts: Counts = json.load(text)
@@ -131,6 +136,7 @@ def _serve(listener: socket.socket, counter: CallCounter) -> None:
 
 
 def main() -> None:
+    """Run the module that argv names, and serve its counts."""
     path, module, *arguments = sys.argv[1:]
     counter = CallCounter()
     listener = socket.socket(socket.AF_UNIX)

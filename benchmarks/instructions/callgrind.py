@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-# Its calls say how often a process entered the kernel.
+# Calls of these functions say how often a process entered the kernel.
 _SYSTEM_CALLS = re.compile(
     r"(epoll_p?wait|epoll_ctl|poll|read|readv|write|writev|recv|recvfrom|recvmsg|send|sendto|sendmsg)"
 )
@@ -19,13 +19,17 @@ _NAME = re.compile(r"\((\d+)\)(?: (.*))?")
 
 @dataclass
 class Profile:
-    """instructions: by object file and function, without what they call. calls: of functions."""
+    """Profile of a process.
+
+    instructions: by object file and function, without those of their callees. calls: of functions.
+    """
 
     instructions: Counter[tuple[str, str]] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
 
     @property
     def total(self) -> int:
+        """Number of all instructions."""
         return self.instructions.total()
 
     def subtract(self, other: Self) -> None:
@@ -34,27 +38,34 @@ class Profile:
         self.calls.subtract(other.calls)
 
     def by_object(self) -> Counter[str]:
+        """Return instructions by object file."""
         objects: Counter[str] = Counter()
         for (name, _), count in self.instructions.items():
             objects[name] += count
         return objects
 
     def by_function(self) -> Counter[str]:
+        """Return instructions by function."""
         functions: Counter[str] = Counter()
         for (_, name), count in self.instructions.items():
             functions[name] += count
         return functions
 
     def system_calls(self) -> Counter[str]:
+        """Return calls of functions that enter the kernel."""
         return Counter({k: v for k, v in self.calls.items() if _SYSTEM_CALLS.fullmatch(k)})
 
     @property
     def allocations(self) -> int:
+        """Number of allocations."""
         return sum(self.calls[name] for name in _ALLOCATIONS)
 
 
 def command(out: Path, argv: Sequence[str]) -> list[str]:
-    """What runs argv, not counting yet; start_counting() and stop_counting() want its process."""
+    """Return the command that runs argv without counting.
+
+    start_counting() and stop_counting() need its process.
+    """
     return [
         "valgrind",
         "--tool=callgrind",
@@ -66,12 +77,13 @@ def command(out: Path, argv: Sequence[str]) -> list[str]:
 
 
 def start_counting(pid: int) -> None:
+    """Start counting in a process."""
     _control(pid, "--instr=on")
     _control(pid, "--zero")
 
 
 def stop_counting(pid: int, out: Path) -> Profile:
-    """The profile since start_counting(); out: as for command()."""
+    """Return the profile since start_counting(); `out` as for command()."""
     before = set(out.parent.glob(out.name + "*"))
     _control(pid, "--dump")
     _control(pid, "--instr=off")
@@ -81,12 +93,13 @@ def stop_counting(pid: int, out: Path) -> Profile:
 
 
 class _Names:
-    """A name stands in full where it comes first, then as its number."""
+    """Names of a profile: each stands in full where it comes first, then as its number."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
 
     def resolve(self, text: str) -> str:
+        """Return the name in full."""
         match = _NAME.match(text)
         if match is None:
             return text
@@ -95,7 +108,7 @@ class _Names:
 
 
 def parse_profile(lines: Iterable[str]) -> Profile:
-    """A file of callgrind's."""
+    """Parse a file of callgrind's."""
     profile = Profile()
     objects, functions = _Names(), _Names()
     object_name = function = called = ""
@@ -103,7 +116,7 @@ def parse_profile(lines: Iterable[str]) -> Profile:
     for line in lines:
         key, equals, text = line.rstrip("\n").partition("=")
         if not equals:
-            # A line of costs: positions, then instructions; after "calls=" those of the callee.
+            # A line of costs has positions, then instructions; after "calls=" those of the callee.
             if line[:1] in _COSTS and not inclusive:
                 profile.instructions[object_name, function] += int(line.split()[-1])
             inclusive = False
@@ -115,7 +128,7 @@ def parse_profile(lines: Iterable[str]) -> Profile:
         elif key == "cfn":
             called = functions.resolve(text)
         elif key == "calls":
-            # A callee's name may have a version, and "'2" for a recursion.
+            # The name of a callee may have a version, and "'2" for a recursion.
             profile.calls[re.split("['@]", called)[0]] += int(text.split()[0])
             inclusive = True
     return profile

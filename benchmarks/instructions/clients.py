@@ -11,7 +11,7 @@ LOADS = ("grpc:1", "grpc:64", "http:1", "http:16", "http:64", "json:1", "json:64
 
 
 class Clients:
-    """Of one mesh; close() ends the connections."""
+    """Clients of one mesh; close() ends the connections."""
 
     def __init__(self, address: wire.Address, work: Path) -> None:
         workload = mlp.workload(work)
@@ -24,7 +24,10 @@ class Clients:
         self._sockets: list[socket.socket] = []
 
     def run(self, cell: str, requests: int) -> None:
-        """cell: one of LOADS: the protocol, and how many requests are in flight."""
+        """Send requests.
+
+        The cell is one of LOADS: a protocol, and how many requests are in flight.
+        """
         protocol, _, text = cell.partition(":")
         concurrency = int(text)
         if protocol == "grpc":
@@ -35,14 +38,15 @@ class Clients:
             self._sockets.append(socket.create_connection(("127.0.0.1", self._port)))
         for begun in range(0, requests, concurrency):
             used = self._sockets[: min(concurrency, requests - begun)]
-            for each in used:
-                each.sendall(request)
-            for each in used:
-                _read_response(each)
+            for client in used:
+                client.sendall(request)
+            for client in used:
+                _read_response(client)
 
     def close(self) -> None:
-        for each in self._sockets:
-            each.close()
+        """Close all connections."""
+        for connection in self._sockets:
+            connection.close()
 
 
 def _request(body: wire.HttpBody) -> bytes:

@@ -1,4 +1,4 @@
-"""The processes of `nereid serve`, each started under a counting program."""
+"""Processes of `nereid serve`, each started under a counting program."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,7 @@ from benchmarks import process, wire
 from benchmarks.models import mlp
 from nereid_mesh.serve.planning import plan_mesh
 
-# Counted processes are up to a hundred times as slow: none shall be taken for dead.
+# Counted processes are up to a hundred times as slow: none may be taken for dead.
 _PATIENCE = "--mesh-silence-secs=1200"
 _READY_S = 600.0
 _NAMES = {"nereid_mesh.serve.joined": "joined", "nereid_executor": "executor"}
@@ -20,7 +20,7 @@ Wrap = Callable[[str, Sequence[str]], Sequence[str]]
 
 @dataclass(frozen=True)
 class CountedMesh:
-    """address: of its ports. pids: by the processes' names."""
+    """Running mesh; `address` has its ports, `pids` are by the processes' names."""
 
     address: wire.Address
     pids: dict[str, int]
@@ -30,7 +30,9 @@ class CountedMesh:
 def counted_mesh(
     work: Path, backend: str, flags: Sequence[str], wrap: Wrap
 ) -> Iterator[CountedMesh]:
-    """wrap: the command that runs the interpreter with these arguments and counts, by the
+    """Run a mesh for the time of the context.
+
+    wrap: returns the command that runs the interpreter with these arguments and counts, by the
     process's name.
     """
     http_port, grpc_port = process.free_ports(2)

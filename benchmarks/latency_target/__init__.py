@@ -1,3 +1,5 @@
-"""A rehearsal in virtual time of batching that holds a target: a load that changes, a model that
-becomes slower, the scheduler's real core, and beside it every fixed setting.
+"""Rehearsal in virtual time of batching that holds a target.
+
+It has a load that changes, a model that becomes slower, the scheduler's real core, and beside it
+every fixed setting.
 """

@@ -1,7 +1,7 @@
-"""python -m benchmarks.latency_target: rehearse, and write docs/latency-target.json and .svg.
+"""Entry point, python -m benchmarks.latency_target: rehearse.
 
-A target and, by exhaustive search, the fixed setting with the best goodput of all phases together;
-then a target below what one request takes.
+Writes docs/latency-target.json and .svg. It rehearses a target and, by exhaustive search, the fixed
+setting with the best goodput of all phases together; then a target below what one request takes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ _SIZES = (4, 8, 12, 16, 20, 24, 32, 64)
 _DELAYS_US = (0, 2000, 5000, 10_000, 20_000)
 # Longer than any request takes there.
 _ANY_S = 0.5
-# Of the queue; 0: none.
+# Bounds of the queue; 0 means none.
 _BOUNDS = (0, 16, 32, 64)
 
 
 def main() -> None:
+    """Rehearse, and write the files."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.latency_target", description=__doc__
     )
@@ -54,9 +55,9 @@ def main() -> None:
     for size, delay_us, bound in itertools.product(*grid):
         fixed = setting_of(size=size, delay_us=delay_us, max_queue_size=bound)
         figures = run(fixed).figures(target_s)
-        searched.append((sum(each["goodput"] for each in figures.values()), fixed, figures))
+        searched.append((sum(figure["goodput"] for figure in figures.values()), fixed, figures))
         print(size, delay_us, bound, round(searched[-1][0], 1), flush=True)
-    _, best, _ = max(searched, key=lambda each: each[0])
+    _, best, _ = max(searched, key=lambda candidate: candidate[0])
     results: dict[str, Any] = {"target_us": given.target_us}
     runs = {
         "target": setting_of(target_us=given.target_us),
@@ -74,7 +75,7 @@ def main() -> None:
         "max_queue_size": best.max_queue_size,
     }
     results["searched"] = len(searched)
-    # By phase, of those searched, whichever setting that is.
+    # The best of the searched settings by phase, whichever setting that is.
     results["best of each phase"] = {
         name: max(figures[name]["goodput"] for *_, figures in searched)
         for name in results["target"]["phases"]
@@ -87,17 +88,17 @@ def main() -> None:
         # Goodput is all that was served.
         "phases": outcome.figures(_ANY_S),
     }
-    for name, each in results.items():
-        if isinstance(each, dict):
-            shown = {key: value for key, value in each.items() if key != "series"}
+    for name, result in results.items():
+        if isinstance(result, dict):
+            shown = {key: value for key, value in result.items() if key != "series"}
             print(name, json.dumps(shown, indent=1), flush=True)
     (given.output / "latency-target.json").write_text(dump(results))
     (given.output / "latency-target.svg").write_text(plot.draw(results))
 
 
 def dump(results: dict[str, Any]) -> str:
-    """As JSON, with a line for each part."""
-    parts = [f"{json.dumps(name)}: {json.dumps(each)}" for name, each in results.items()]
+    """Return JSON, with a line for each part."""
+    parts = [f"{json.dumps(name)}: {json.dumps(result)}" for name, result in results.items()]
     return "{" + ",\n".join(parts) + "}\n"
 
 

@@ -1,4 +1,4 @@
-"""What is offered, by phases. Pure."""
+"""Offered load, by phases. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Phase:
-    """Requests at random times, at a rate per second; with a burst of another rate at the beginning
-    of each second. slower: executions take so many times as long.
+    """Phase of requests at random times, at a rate per second.
+
+    Each second may begin with a burst of another rate. slower: executions take so many times as
+    long.
     """
 
     name: str
@@ -24,15 +26,17 @@ class Phase:
     slower: float = 1.0
 
     def rate_at(self, time_s: float) -> float:
+        """Return the rate at a time."""
         return self.burst_rate if time_s % 1 < self.burst_s else self.rate
 
     @property
     def mean_rate(self) -> float:
+        """Mean rate over a second."""
         return self.rate + (self.burst_rate - self.rate) * self.burst_s
 
 
 def phases_of(seconds: float) -> list[Phase]:
-    """Of so many seconds each. The rehearsal's instances serve about 1400 requests a second."""
+    """Return phases of so many seconds each; the instances serve about 1400 requests a second."""
     return [
         Phase("steady", seconds, 600),
         Phase("doubled", seconds, 1200),
@@ -46,7 +50,7 @@ def phases_of(seconds: float) -> list[Phase]:
 
 
 def arrivals(phases: Sequence[Phase], seed: int) -> Iterator[float]:
-    """When requests come, in seconds since the start."""
+    """Yield when requests come, in seconds since the start."""
     rng = random.Random(seed)
     began_s = 0.0
     for phase in phases:

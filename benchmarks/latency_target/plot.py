@@ -1,4 +1,4 @@
-"""The rehearsal as an SVG."""
+"""Plot of the rehearsal as an SVG."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PANELS = (
 
 
 def draw(results: dict[str, Any]) -> str:
-    """Panels over time, with a line for each run, and what was offered."""
+    """Return panels over time, with a line for each run, and the offered load."""
     panels = []
     for key, title in _PANELS:
         lines = {name: _points(results[name]["series"], key) for name in _RUNS}

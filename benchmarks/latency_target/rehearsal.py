@@ -1,5 +1,6 @@
-"""One run: clients that do not wait for responses, one scheduler's real core, instances that are
-timers.
+"""One run of the rehearsal: clients of an open loop, and one scheduler's real core.
+
+Clients do not wait for responses; instances are timers.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ if TYPE_CHECKING:
 MODEL = "m0"
 INSTANCES = 2
 LARGEST = 64
-# Of an execution, between these, and of each of its requests.
+# Bounds of an execution's time, and of the time of each of its requests.
 EXECUTION_S = (0.010, 0.011)
 REQUEST_S = 0.001
-# After a change of the load nothing is judged for so long.
+# Time after a change of the load in which nothing is judged.
 SETTLING_S = 0.5
 _WINDOW_S = 1.0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The model's: a target, or a fixed size, delay and bound of the queue (0: none)."""
+    """Setting of the model: a target, or a fixed size, delay and bound of the queue (0: none)."""
 
     target_us: int = 0
     size: int = LARGEST
@@ -48,6 +49,7 @@ class Setting:
 
     @property
     def text(self) -> str:
+        """Text of the setting."""
         if self.target_us:
             value = f'value {{ string_value: "{self.target_us}" }}'
             return f'dynamic_batching {{ }} parameters {{ key: "target_p99_us" {value} }}'
@@ -60,7 +62,7 @@ class Setting:
 
 @dataclass
 class Outcome:
-    """By request that has ended: when it was sent, and its latency; None: it was refused.
+    """Sending time and latency of each request that has ended; `None` means that it was refused.
 
     plans: what the target had decided by then, ten times a second.
     """
@@ -73,18 +75,19 @@ class Outcome:
     held_us: int = 0
 
     def figures(self, target_s: float) -> dict[str, Any]:
-        """By phase: goodput per second, and the p99 of what was served and sent after the settling,
-        altogether and in the worst window.
+        """Return figures by phase: goodput per second, and the p99, also in the worst window.
+
+        The p99 is that of requests served and sent after the settling.
         """
         found = {}
         since_s = 0.0
         for phase in self.phases:
             until_s = since_s + phase.seconds
-            sent = [each for each in self.requests if since_s <= each[0] < until_s]
+            sent = [request for request in self.requests if since_s <= request[0] < until_s]
             served = [(at_s, took) for at_s, took in sent if took is not None]
             windows: dict[int, list[float]] = {}
             for at_s, took_s in served:
-                # What comes last is executed in the next phase.
+                # The last requests of a phase are executed in the next phase.
                 if since_s + SETTLING_S <= at_s < until_s - 2 * target_s:
                     windows.setdefault(int((at_s - since_s - SETTLING_S) / _WINDOW_S), []).append(
                         took_s
@@ -92,14 +95,14 @@ class Outcome:
             found[phase.name] = {
                 "offered": round(len(sent) / phase.seconds, 1),
                 "goodput": round(sum(took <= target_s for _, took in served) / phase.seconds, 1),
-                "p99_ms": _p99_ms([each for window in windows.values() for each in window]),
+                "p99_ms": _p99_ms([latency for window in windows.values() for latency in window]),
                 "worst_p99_ms": max(map(_p99_ms, windows.values()), default=0.0),
             }
             since_s = until_s
         return found
 
     def series(self, target_s: float) -> dict[str, list[float]]:
-        """By second."""
+        """Return the series by second."""
         seconds = int(sum(phase.seconds for phase in self.phases))
         rows = []
         for second in range(seconds):
@@ -129,7 +132,7 @@ def _p99_ms(latencies_s: Sequence[float]) -> float:
 
 
 async def rehearse(setting: Setting, phases: Sequence[Phase], seed: int = 1) -> Outcome:
-    """In an event loop of virtual time."""
+    """Run in an event loop of virtual time."""
     mesh = _Mesh(setting, phases, seed)
     await asyncio.sleep(0.001)
     return await mesh.run(arrivals(phases, seed))
@@ -158,6 +161,7 @@ class _Mesh:
             scheduler.loader.executor_joined(Session(hello, CommandStream(scheduler)))
 
     async def run(self, times_s: Iterator[float]) -> Outcome:
+        """Send requests at these times, and return the outcome."""
         self._began_s = began_s = self.loop.time()
         since_s = began_s
         for phase in self._phases:
@@ -210,12 +214,14 @@ class _Mesh:
     # ---- the gateway's end of the link
 
     def send(self, item: InferResponse) -> None:
+        """Take a response."""
         sent_s = self._sent_s.pop(item.id)
         took_s = self.loop.time() - sent_s if item.error is None else None
         self._outcome.requests.append((sent_s - self._began_s, took_s))
         self._end_if_drained()
 
     def send_now(self, item: InferResponse) -> None:
+        """Take a response."""
         self.send(item)
 
     def _end_if_drained(self) -> None:
@@ -224,5 +230,5 @@ class _Mesh:
 
 
 def _most(setting: Setting) -> int:
-    """A fixed setting's size is its max_batch_size."""
+    """Return the largest batch; a fixed setting's size is its max_batch_size."""
     return LARGEST if setting.target_us else setting.size

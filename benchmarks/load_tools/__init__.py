@@ -1,3 +1,4 @@
-"""`nereid perf` beside NVIDIA's perf_analyzer: what both say of the same server, and what they take
-for it.
+"""Comparison of `nereid perf` with NVIDIA's perf_analyzer.
+
+It shows what both say of the same server, and what they take for it.
 """

@@ -19,7 +19,7 @@ from benchmarks.load_tools.tools import NEREID, PERF_ANALYZER, Sample, Tools
 from benchmarks.peers import environment, native
 
 _ROOT = Path(__file__).resolve().parents[2]
-# By setting and tool: a sample for each round.
+# A sample for each round, by setting and tool.
 _Samples = dict[str, dict[str, list[Sample]]]
 # A figure, its name, and by how much `nereid perf` may be off: below, above.
 _FIGURES = (
@@ -45,7 +45,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", default="mlp", help="of that server")
     parser.add_argument("--sequence-model", default="mlp_sequences", help="of that server")
     parser.add_argument(
-        "--setting", action="append", choices=[each.name for each in SETTINGS], metavar="NAME"
+        "--setting", action="append", choices=[setting.name for setting in SETTINGS], metavar="NAME"
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each of three windows")
@@ -60,7 +60,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit code."""
+    """Run the comparison, and return the exit code."""
     arguments = _arguments(argv)
     process.interrupt_on_signals()
     found: dict[str, _Samples] = {}
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "command": sys.argv[1:],
             "servers": {
                 name: {
-                    setting: {tool: [asdict(each) for each in runs] for tool, runs in own.items()}
+                    setting: {tool: [asdict(run) for run in runs] for tool, runs in own.items()}
                     for setting, own in samples.items()
                 }
                 for name, samples in found.items()
@@ -91,9 +91,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure(name: str, arguments: argparse.Namespace, tools: Tools, samples: _Samples) -> None:
-    wanted = [each for each in SETTINGS if each.name in (arguments.setting or each.name)]
+    wanted = [
+        setting for setting in SETTINGS if setting.name in (arguments.setting or setting.name)
+    ]
     if name == servers.MOCK:
-        # Each setting's requests take their own time.
+        # The requests of each setting take their own time.
         for setting in wanted:
             with servers.mock(setting, tools.tree, tools.work) as target:
                 _rounds([setting], target, arguments.rounds, tools, samples)
@@ -143,8 +145,9 @@ def _rounds(
 
 
 def _table(samples: _Samples) -> str:
-    """Medians of both, then the median of each round's ratio with the lowest and highest. A tool
-    that cannot measure this server has none.
+    """Return medians of both, then the median of each round's ratio with the lowest and highest.
+
+    A tool that cannot measure this server has no figures.
     """
     head = ["setting"]
     for _, name, _, _ in _FIGURES:
@@ -159,8 +162,8 @@ def _table(samples: _Samples) -> str:
 def _cells(own: Mapping[str, Sequence[Sample]]) -> list[str]:
     cells = []
     for field, _, least, most in _FIGURES:
-        theirs = [float(getattr(each, field)) for each in own.get(PERF_ANALYZER, ())]
-        ours = [float(getattr(each, field)) for each in own.get(NEREID, ())]
+        theirs = [float(getattr(sample, field)) for sample in own.get(PERF_ANALYZER, ())]
+        ours = [float(getattr(sample, field)) for sample in own.get(NEREID, ())]
         ratios = [mine / other for mine, other in zip(ours, theirs, strict=False) if other]
         if not ratios:
             cells += [_median_text(theirs), _median_text(ours), "-"]

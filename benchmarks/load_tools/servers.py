@@ -1,4 +1,4 @@
-"""The servers that both tools load: a mock that takes a set time, or real ones with the perceptron.
+"""Servers that both tools load: a mock that takes a set time, or real ones with the perceptron.
 
 The perceptron comes twice, with and without sequences.
 """
@@ -26,18 +26,19 @@ OURS = "nereid"
 NAMES = (MOCK, OURS, native.NAME, "mlserver")
 _SEQUENCES = f"{mlp.NAME}_sequences"
 _READY_S = 60.0
-# A mock request takes so much for each in flight: two cores are enough for any tool then.
+# Time of a mock request for each request in flight: two cores are enough for any tool then.
 _LEAST_MS = 5.0
 _MS_IN_FLIGHT = 1.0
 
 
 def delay_ms(setting: Setting) -> float:
-    """What the mock takes for a request."""
+    """Return the time that the mock takes for a request."""
     return max(_LEAST_MS, setting.in_flight * _MS_IN_FLIGHT)
 
 
 @contextmanager
 def mock(setting: Setting, tree: Path, work: Path) -> Iterator[Target]:
+    """Run a mock server for the time of the context."""
     http_port, grpc_port = free_ports(2)
     argv = [
         *("perf", "mock", "--http-port", str(http_port), "--grpc-port", str(grpc_port)),
@@ -54,7 +55,11 @@ def mock(setting: Setting, tree: Path, work: Path) -> Iterator[Target]:
 
 @contextmanager
 def real(name: str, tree: Path, work: Path, models: Path) -> Iterator[Target]:
-    """Raises BenchError: it cannot be started here."""
+    """Run a real server for the time of the context.
+
+    Raises:
+        BenchError: it cannot be started here.
+    """
     options = Options(variants={OURS: nereid.Variant(("--allow-client-shm=true",), tree)})
     install([name], options)
     made = mlp.workload(models)
@@ -81,7 +86,7 @@ def real(name: str, tree: Path, work: Path, models: Path) -> Iterator[Target]:
 
 
 def counter(target: Target, setting: Setting) -> Callable[[], int | None]:
-    """How many requests the server has served."""
+    """Return a function that tells how many requests the server has served."""
     server = Server(Endpoint("http", target.http))
     model = target.sequence_model if setting.has_sequences else target.model
 
@@ -92,7 +97,7 @@ def counter(target: Target, setting: Setting) -> Callable[[], int | None]:
             return None
         if entries is None:
             return None
-        return sum(int(each["inference_stats"]["success"].get("count", 0)) for each in entries)
+        return sum(int(entry["inference_stats"]["success"].get("count", 0)) for entry in entries)
 
     return count
 

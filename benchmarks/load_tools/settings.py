@@ -1,11 +1,11 @@
-"""What both tools are asked to do. Pure."""
+"""Settings that both tools measure. Pure."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A closed loop. streaming: over ModelStreamInfer."""
+    """Closed loop; with streaming, over ModelStreamInfer."""
 
     name: str
     protocol: str
@@ -29,8 +29,10 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Target:
-    """A server that runs. model, sequence_model: what is sent to, the latter's with sequences.
-    is_json: it takes no binary tensors over HTTP. shape: of the input, where metadata has none.
+    """Running server.
+
+    model, sequence_model: the models for requests without and with sequences. is_json: it takes no
+    binary tensors over HTTP. shape: shape of the input, where metadata has none.
     """
 
     name: str
@@ -43,7 +45,7 @@ class Target:
 
 
 def flags(setting: Setting, target: Target, window_s: float) -> list[str]:
-    """Those that both tools have: three windows, however much they differ."""
+    """Return the flags that both tools have: three windows, however much they differ."""
     given = [
         *("-m", target.sequence_model if setting.has_sequences else target.model),
         *("-i", setting.protocol),

@@ -1,4 +1,4 @@
-"""Runs one of the tools, and watches what it takes meanwhile. Linux only: reads /proc."""
+"""Run of one of the tools, and its CPU time meanwhile. Linux only: reads /proc."""
 
 import contextlib
 import csv
@@ -15,17 +15,18 @@ from benchmarks.source_tree import source_path
 
 PERF_ANALYZER = "perf_analyzer"
 NEREID = "nereid perf"
-# Of `nereid perf`: the client was the bottleneck, windows were not stable.
+# Exit codes of `nereid perf` after a measurement: the client was the bottleneck, windows were not
+# stable.
 _MEASURED = (0, 4, 5)
 _LOOK_S = 0.1
 _TIMEOUT_S = 120.0
-# Of all requests, those between which CPU is counted: neither the tool's start nor its end.
+# Shares of all requests between which CPU is counted: neither the tool's start nor its end.
 _FIRST, _LAST = 0.3, 0.95
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a tool says, and its CPU for each request: all its processes and threads."""
+    """Figures of a tool, and its CPU for each request: all its processes and threads."""
 
     rate: float
     p50_us: float
@@ -35,7 +36,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Tools:
-    """perf_analyzer: the binary. tree: whose `nereid` is run. work: for logs."""
+    """Tools to run.
+
+    perf_analyzer: the binary. tree: the one whose `nereid` is run. work: folder for logs.
+    """
 
     perf_analyzer: Path
     tree: Path
@@ -45,7 +49,11 @@ class Tools:
     def run(
         self, tool: str, setting: Setting, target: Target, count: Callable[[], int | None]
     ) -> Sample:
-        """count: how many requests the server has served; None: it does not say."""
+        """Run a tool.
+
+        count: returns how many requests the server has served, or `None` if the server does not
+        say.
+        """
         given = flags(setting, target, self.window_s)
         found = self.work / f"{target.name}-{setting.name}-{tool.replace(' ', '-')}.csv"
         found.unlink(missing_ok=True)
@@ -55,7 +63,7 @@ class Tools:
             argv = [str(self.perf_analyzer), *given, *asynchronous, *report]
             command = Command(argv, log)
         else:
-            # perf_analyzer has no datatypes there.
+            # The shape option of perf_analyzer has no datatypes.
             shape = ["--shape", target.shape] if target.shape else []
             argv = ["perf", *given, *shape, *report, "--live=off"]
             command = nereid_command(self.tree, argv, log)
@@ -63,7 +71,7 @@ class Tools:
 
 
 def nereid_command(tree: Path, arguments: list[str], log: Path) -> Command:
-    """`nereid` of a tree of the project."""
+    """Return the command of `nereid` in a tree of the project."""
     program = Path(sys.executable).with_name("nereid")
     return Command([str(program), *arguments], log, {"PYTHONPATH": source_path(tree)}, tree)
 
@@ -97,31 +105,34 @@ def _measured(
 def cpu_per_request_us(
     looks: Sequence[tuple[float, float, int | None]], rate: float, window_s: float
 ) -> float:
-    """looks: the time, CPU seconds until then, and requests served until then. Where the server
-    does not say how many it has served, the tool's rate says so of the last windows.
+    """Return CPU per request.
+
+    looks: the time, CPU seconds until then, and requests served until then. Where the server does
+    not say how many it has served, the tool's rate says so for the last windows.
     """
     counts = [count for _, _, count in looks if count is not None]
     if len(counts) < len(looks):
         ended = looks[-1][0]
-        steady = [each for each in looks if 0.5 <= (ended - each[0]) / window_s <= 2.5]
+        steady = [look for look in looks if 0.5 <= (ended - look[0]) / window_s <= 2.5]
         return (steady[-1][1] - steady[0][1]) / (rate * (steady[-1][0] - steady[0][0])) * 1e6
     served = counts[-1] - counts[0]
     first, last = (counts[0] + share * served for share in (_FIRST, _LAST))
-    steady = [each for each, count in zip(looks, counts, strict=True) if first <= count <= last]
+    steady = [look for look, count in zip(looks, counts, strict=True) if first <= count <= last]
     (_, before_s, before), (_, after_s, after) = steady[0], steady[-1]
     return (after_s - before_s) / max((after or 0) - (before or 0), 1) * 1e6
 
 
 class _CpuTime:
-    """By the scheduler's own count, as a tick is longer than what a window may take. What has ended
-    has its last count.
+    """CPU time by the scheduler's own count, as a tick is longer than what a window may take.
+
+    A thread that has ended has its last count.
     """
 
     def __init__(self) -> None:
         self._ns: dict[Path, int] = {}
 
     def seconds(self, process: ServerProcess) -> float:
-        """Of all its threads until now."""
+        """Return CPU seconds of all the process's threads until now."""
         for pid in process.processes():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 for thread in Path(f"/proc/{pid}/task").iterdir():

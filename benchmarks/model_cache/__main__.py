@@ -1,8 +1,8 @@
-"""python -m benchmarks.model_cache: 200 models, memory for 10, requests of a Zipf distribution.
+"""Entry point, python -m benchmarks.model_cache: 200 models, memory for 10, Zipf requests.
 
 Prints the hit rate beside that of the optimum (Belady) and of plain LRU for the same requests, and
 the latency of models in memory while others are loaded beside it without. First every model is
-loaded once, so that what each takes is known, and the budget is what so many slots of it take.
+loaded once, so that the memory of each is known; the budget is that of so many slots.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def _percentiles_ms(latencies: Sequence[float]) -> dict[str, float]:
 
 
 def _replay_trace(arguments: argparse.Namespace, mesh: Mesh, clients: list[Client]) -> Any:
-    """The hit rate, and what was in memory. A request that waits for a load is no hit."""
+    """Return the hit rate, and what was in memory; a request that waits for a load is no hit."""
     requests = trace.zipf(arguments.models, arguments.requests, arguments.exponent, arguments.seed)
     clients[0].ask(arguments.models - 1)
     before, cpu_before = mesh.usage(), mesh.server.cpu_s()
@@ -73,20 +73,22 @@ def _replay_trace(arguments: argparse.Namespace, mesh: Mesh, clients: list[Clien
         "share_of_optimum": hits / best,
         "most_models": watch.most_models,
         "most_bytes": watch.most_bytes,
-        # With all that is no model.
+        # Memory of the whole executors, not of models alone.
         "executor_bytes": mesh.executor_bytes(),
         "latency_ms": _percentiles_ms(latencies),
-        # With that of its hits.
+        # The CPU time includes that of the hits.
         "cpu_ms_per_load": {name: round(used / loads * 1e3, 2) for name, used in cpu_s.items()},
     }
 
 
 def _measure_warm(arguments: argparse.Namespace, mesh: Mesh, clients: list[Client]) -> Any:
-    """Requests for models that are in memory, beside a client of another one, and beside one whose
-    every request loads a model; in turns, since machines have moods.
+    """Measure requests for models that are in memory.
+
+    A client of another one, or one whose every request loads a model, runs beside them; in turns,
+    since machines have moods.
     """
     hot = list(range(_HOT))
-    # Each comes again after all the others: its model has made way by then.
+    # Each model comes again after all the others: it has made way by then.
     cold = itertools.cycle(range(_HOT + 1, arguments.models))
     found: dict[str, list[list[float]]] = {"without": [], "during": []}
     waited: list[float] = []
@@ -103,7 +105,7 @@ def _measure_warm(arguments: argparse.Namespace, mesh: Mesh, clients: list[Clien
                 waited += beside
                 loads += mesh.usage().loads - before
     figures: dict[str, Any] = {
-        f"{kind}_loads_ms": _percentiles_ms([each for run in runs for each in run])
+        f"{kind}_loads_ms": _percentiles_ms([latency for run in runs for latency in run])
         for kind, runs in found.items()
     }
     pairs = zip(found["during"], found["without"], strict=True)
@@ -123,12 +125,13 @@ def _run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
     root = models.write_repository(work / "models", arguments.models, arguments.mebibytes)
 
     def connect(mesh: Mesh, count: int) -> list[Client]:
+        """Return so many clients."""
         return [Client(mesh.grpc_port, arguments.mebibytes, seed) for seed in range(count)]
 
     with serve(root, work, _MEASURING_BYTES, flags) as mesh:
         sizes: dict[str, int] = {}
         (client,) = connect(mesh, 1)
-        # The first load of a process takes also what its runtime needs once. The least popular
+        # The first load of a process also takes what its runtime needs once. The least popular
         # model is charged with that, until it is loaded again.
         for number in reversed(range(arguments.models)):
             client.ask(number)
@@ -154,6 +157,7 @@ def _run(arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark, and return the exit code."""
     arguments = _arguments(argv)
     process.interrupt_on_signals()
     try:

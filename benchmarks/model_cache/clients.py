@@ -18,7 +18,7 @@ _TIMEOUT_S = 60.0
 
 
 class Client:
-    """One connection. mebibytes: of each model."""
+    """One connection; `mebibytes` is the size of each model."""
 
     def __init__(self, port: int, mebibytes: int, seed: int) -> None:
         self._mebibytes = mebibytes
@@ -30,7 +30,11 @@ class Client:
         self._input.set_data_from_numpy(self._rows)
 
     def ask(self, number: int) -> float:
-        """One request; raises BenchError: its response is an error, or wrong."""
+        """Send one request, and return its latency.
+
+        Raises:
+            BenchError: its response is an error, or wrong.
+        """
         began = time.perf_counter()
         try:
             result = self._client.infer(
@@ -45,11 +49,12 @@ class Client:
         return took
 
     def close(self) -> None:
+        """Close the connection."""
         self._client.close()
 
 
 def replay(clients: list[Client], requests: Iterable[int]) -> list[float]:
-    """The latencies of these requests, each sent by whichever client is free."""
+    """Return the latencies of these requests, each sent by whichever client is free."""
     pending, lock = iter(requests), threading.Lock()
 
     def next_request() -> int | None:
@@ -63,7 +68,7 @@ def replay(clients: list[Client], requests: Iterable[int]) -> list[float]:
         return latencies
 
     with ThreadPoolExecutor(len(clients)) as pool:
-        return [each for taken in pool.map(work, clients) for each in taken]
+        return [latency for taken in pool.map(work, clients) for latency in taken]
 
 
 def measure_beside(
@@ -73,9 +78,7 @@ def measure_beside(
     others: Iterator[int],
     seconds: float,
 ) -> tuple[list[float], list[float]]:
-    """The latencies of requests for the hot models, and of those that another client sends beside
-    them.
-    """
+    """Return the latencies of requests for the hot models, and of another client's beside them."""
     end_s = time.perf_counter() + seconds
 
     def until_end(client: Client, next_model: Callable[[], int]) -> list[float]:
@@ -99,4 +102,4 @@ def measure_beside(
         runs = [
             pool.submit(until_end, client, in_turn(index)) for index, client in enumerate(clients)
         ]
-        return [each for run in runs for each in run.result()], beside.result()
+        return [latency for run in runs for latency in run.result()], beside.result()

@@ -1,4 +1,4 @@
-"""A mesh with a budget of memory, and what its metrics say of it."""
+"""Mesh with a budget of memory, and its metrics."""
 
 import re
 import threading
@@ -21,14 +21,14 @@ _LOADS = re.compile(r"^nereid_on_demand_loads_total (\d+)", re.MULTILINE)
 
 
 class Usage(NamedTuple):
-    """At one moment. sizes: of the models in memory, in bytes."""
+    """Usage at one moment; `sizes` are those of the models in memory, in bytes."""
 
     sizes: dict[str, int]
     loads: int
 
 
 class Mesh:
-    """A running one."""
+    """Running mesh."""
 
     def __init__(self, server: process.ServerProcess, grpc_port: int, metrics_port: int) -> None:
         self.server = server
@@ -36,6 +36,7 @@ class Mesh:
         self._metrics = f"http://127.0.0.1:{metrics_port}/metrics"
 
     def usage(self) -> Usage:
+        """Return the present usage."""
         with urllib.request.urlopen(self._metrics, timeout=10) as response:
             page = response.read().decode()
         loads = _LOADS.search(page)
@@ -45,14 +46,14 @@ class Mesh:
         return Usage(sizes, int(loads[1]))
 
     def executor_bytes(self) -> int:
-        """The resident memory of its executors."""
+        """Return the resident memory of its executors."""
         processes = self.server.processes()
         found = [memory_of(pid) for pid, name in processes.items() if "executor" in name]
-        return sum(each.rss for each in found if each is not None) << 10
+        return sum(stat.rss for stat in found if stat is not None) << 10
 
 
 class Watch:
-    """What is in memory while something else goes on."""
+    """Record of what is in memory while something else goes on."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
@@ -60,17 +61,20 @@ class Watch:
         self.most_models = self.most_bytes = 0
 
     def run(self) -> None:
+        """Record until end() is called."""
         while not self._end.wait(_SAMPLE_S):
             sizes = self._mesh.usage().sizes
             self.most_models = max(self.most_models, len(sizes))
             self.most_bytes = max(self.most_bytes, sum(sizes.values()))
 
     def end(self) -> None:
+        """End the record."""
         self._end.set()
 
 
 @contextmanager
 def watching(mesh: Mesh) -> Iterator[Watch]:
+    """Record for the time of the context."""
     watch = Watch(mesh)
     thread = threading.Thread(target=watch.run)
     thread.start()
@@ -83,7 +87,10 @@ def watching(mesh: Mesh) -> Iterator[Watch]:
 
 @contextmanager
 def serve(repository: Path, work: Path, budget: int, flags: Sequence[str]) -> Iterator[Mesh]:
-    """budget: in bytes of the executor's host. What models take is known to the next mesh here."""
+    """Run a mesh for the time of the context.
+
+    budget: bytes of the executor's host. The next mesh here knows the memory of models.
+    """
     first, second, third = process.free_ports(3)
     given = ["--executors=1", "--lazy-loading", f"--model-memory-budget=cpu={budget}"]
     given += [f"--state-directory={work / 'state'}", *flags]

@@ -23,21 +23,23 @@ Rows = npt.NDArray[np.int32]
 
 
 def name_of(number: int) -> str:
+    """Return the name of a model."""
     return f"m{number:03d}"
 
 
 def rows_of(seed: int, mebibytes: int) -> Rows:
-    """What to ask any model for."""
+    """Return rows to ask any model for."""
     length = mebibytes * _ROWS_PER_MEBIBYTE
     return np.random.default_rng(seed).integers(length, size=4, dtype=np.int32)
 
 
 def values_of(number: int, rows: Rows, mebibytes: int) -> Rows:
-    """The right response."""
+    """Return the right response."""
     return rows + np.int32(number * mebibytes * _ROWS_PER_MEBIBYTE)
 
 
 def write_repository(root: Path, models: int, mebibytes: int) -> Path:
+    """Write the models, and return the repository."""
     length = mebibytes * _ROWS_PER_MEBIBYTE
     table = np.arange(length, dtype=np.int32)
     for number in range(models):

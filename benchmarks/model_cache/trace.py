@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 
 def zipf(models: int, requests: int, exponent: float, seed: int) -> list[int]:
-    """Models by number, 0 the most popular one, in the order of their requests."""
+    """Return models by number, 0 the most popular one, in the order of their requests."""
     weights = [1 / rank**exponent for rank in range(1, models + 1)]
     return random.Random(seed).choices(range(models), weights, k=requests)
 
 
 def optimal_hits(requests: Sequence[int], slots: int) -> int:
-    """Belady's MIN: the model makes way whose next request is farthest away."""
+    """Return the hits of Belady's MIN: the model makes way whose next request is farthest away."""
     never = len(requests)
     following = [never] * len(requests)
     last: dict[int, int] = {}
@@ -34,7 +34,7 @@ def optimal_hits(requests: Sequence[int], slots: int) -> int:
 
 
 def lru_hits(requests: Sequence[int], slots: int) -> int:
-    """The least recently used model makes way, and every load takes no time."""
+    """Return the hits of LRU: the least recently used model makes way, and a load takes no time."""
     loaded: OrderedDict[int, None] = OrderedDict()
     hits = 0
     for model in requests:

@@ -1,1 +1,1 @@
-"""The models under test: each with its repository, one request, and what it must return."""
+"""Models under test: each with its repository, one request, and what it must return."""

@@ -1,4 +1,4 @@
-"""A decoupled Python model: 32 responses of 4 values to each request."""
+"""Decoupled Python model: 32 responses of 4 values to each request."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ model_transaction_policy {{ decoupled: true }}
 
 
 def workload(_cache: Path) -> Workload:
-    """The first value of the input says how many responses there are."""
+    """Return the workload; the first value of the input says how many responses there are."""
     values = np.array([RESPONSES, 1, 2, 3], np.float32)
     return Workload(
         name=NAME,

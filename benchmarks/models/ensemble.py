@@ -1,4 +1,4 @@
-"""An ensemble: a Python model scales what comes in, the perceptron, a Python model takes a softmax.
+"""Ensemble: a Python model that scales its input, the perceptron, a Python model for the softmax.
 
 On Triton the perceptron is a Python model as well, since its wheel brings no other backend.
 """
@@ -42,6 +42,7 @@ dynamic_batching {{ }}
 
 
 def workload(_cache: Path) -> Workload:
+    """Return the workload."""
     inputs = mlp.example(3)
     logits = mlp.expected_response(inputs * np.float32(_SCALE))
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))

@@ -1,6 +1,6 @@
-"""A real model with a response cache, and any number of requests to it that differ.
+"""Real model with a response cache, and any number of requests to it that differ.
 
-Made by examples/make_models.py. Must not know how a server is started or loaded.
+Made by examples/make_models.py. This module must not know how a server is started or loaded.
 """
 
 import shutil
@@ -54,7 +54,7 @@ class Bodies:
 
 
 def write_repository(repository: Path, models: Path, *, cached: bool = True) -> Path:
-    """The model as it is made; ``models`` keeps it for the next time. cached: responses are."""
+    """Write the model; ``models`` keeps it for the next time. cached: its responses are."""
     _make(models)
     shutil.copytree(models / NAME, repository / NAME, dirs_exist_ok=True)
     if cached:
@@ -64,8 +64,10 @@ def write_repository(repository: Path, models: Path, *, cached: bool = True) -> 
 
 
 def workload(cache: Path) -> Workload:
-    """Sentences of 128 tokens: the examples' own, padded, which changes neither the work for the
-    model nor the embedding that NumPy computed for them.
+    """Return the workload of sentences of 128 tokens.
+
+    They are the examples' own, padded, which changes neither the work for the model nor the
+    embedding that NumPy computed for them.
     """
     graph = model_file(cache)
 
@@ -94,7 +96,7 @@ def workload(cache: Path) -> Workload:
 
 
 def model_file(models: Path) -> Path:
-    """The model as it is made."""
+    """Return the model's file, which is made if it is missing."""
     _make(models)
     return models / NAME / "1" / "model.onnx"
 
@@ -111,7 +113,7 @@ def _make(models: Path) -> None:
 
 
 def bodies(repository: Path, first: int, count: int) -> Bodies:
-    """Sentences number first and on: one of the examples' own, two words of it exchanged."""
+    """Return sentences from number `first` on: an example with two words exchanged."""
     with np.load(repository / NAME / "expected" / "expected.npz") as expected:
         tensors = {name: expected[name][:1].astype(np.int64) for name in _INPUTS}
     parts, length = [], 0

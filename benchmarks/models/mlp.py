@@ -1,7 +1,7 @@
-"""The model under test: a 256-512-512-10 FP32 perceptron with relu between, fixed weights.
+"""Model under test: a 256-512-512-10 FP32 perceptron with relu between, fixed weights.
 
-Writes the same graph and the same serving configuration into one repository per server, and knows
-the expected response. Must not know how a server is started or loaded.
+This module writes the same graph and the same serving configuration into one repository per server,
+and knows the expected response. It must not know how a server is started or loaded.
 """
 
 import shutil
@@ -39,7 +39,7 @@ parameters {{{{ key: "inter_op_thread_count" value {{{{ string_value: "1" }}}} }
 
 
 def weights() -> list[tuple[Floats, Floats]]:
-    """Each layer's matrix and bias, the same in every run."""
+    """Return each layer's matrix and bias, the same in every run."""
     random = np.random.default_rng(20)
     layers = []
     for rows, columns in pairwise(WIDTHS):
@@ -49,11 +49,12 @@ def weights() -> list[tuple[Floats, Floats]]:
 
 
 def example(batch_size: int = 1) -> Floats:
+    """Return a batch of inputs, the same in every run."""
     return np.random.default_rng(7).normal(size=(batch_size, WIDTHS[0])).astype(np.float32)
 
 
 def expected_response(batch: Floats) -> Floats:
-    """The forward pass in numpy, which every server's response is compared with."""
+    """Return the forward pass in numpy, which every server's response is compared with."""
     *hidden, (last, bias) = weights()
     for matrix, shift in hidden:
         batch = np.maximum(batch @ matrix + shift, np.float32(0))
@@ -61,6 +62,7 @@ def expected_response(batch: Floats) -> Floats:
 
 
 def graph() -> bytes:
+    """Return the serialised model."""
     nodes, initializers, here = [], [], INPUT
     layers = weights()
     for index, (matrix, bias) in enumerate(layers):
@@ -81,20 +83,21 @@ def graph() -> bytes:
         [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", WIDTHS[-1]])],
         initializers,
     )
-    # opset 17 and IR 8 are old enough for every onnxruntime that a peer's environment may hold
+    # Opset 17 and IR 8 are old enough for every onnxruntime that a peer's environment may hold.
     proto = helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(proto)
     return bytes(proto.SerializeToString())
 
 
 def write_file(path: Path) -> Path:
+    """Write the model's file, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(graph())
     return path
 
 
 def write_repository(repository: Path, backend: str, python_model: Path | None = None) -> Path:
-    """A repository holding the one model; ``python_model`` becomes its model.py where given."""
+    """Write a repository with this model; ``python_model`` becomes its model.py where given."""
     write_file(repository / NAME / "1" / "model.onnx")
     if python_model is not None:
         shutil.copy(python_model, repository / NAME / "1" / "model.py")
@@ -103,7 +106,7 @@ def write_repository(repository: Path, backend: str, python_model: Path | None =
 
 
 def workload(cache: Path) -> Workload:
-    """The perceptron, by each peer's way to run ONNX."""
+    """Return the workload of the perceptron, by each peer's way to run ONNX."""
 
     def write(repository: Path, backend: str) -> None:
         write_repository(repository, backend, ONNX_SCRIPT if backend == "python" else None)
@@ -112,7 +115,7 @@ def workload(cache: Path) -> Workload:
 
 
 def python_workload(cache: Path) -> Workload:
-    """The same one, but a Python model on every peer: Nereid runs the very model.py of Triton."""
+    """Return the same as a Python model on every peer: Nereid runs the very model.py of Triton."""
 
     def write(repository: Path, _backend: str) -> None:
         write_repository(repository, "python", ONNX_SCRIPT)

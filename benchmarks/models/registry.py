@@ -1,4 +1,4 @@
-"""The models by the names that the command line knows."""
+"""Models by the names that the command line knows."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmarks.models import decoupled, ensemble, minilm, mlp, resnet50
 from benchmarks.models.workload import Workload
 
-# Each makes its model's files below a folder that is kept between runs.
+# Each function makes its model's files below a folder that is kept between runs.
 _MAKERS: dict[str, Callable[[Path], Workload]] = {
     "mlp": mlp.workload,
     "python": mlp.python_workload,
@@ -19,5 +19,9 @@ NAMES = tuple(_MAKERS)
 
 
 def make(name: str, cache: Path) -> Workload:
-    """Raises BenchError: it could not be made (say, no network for weights)."""
+    """Make a model.
+
+    Raises:
+        BenchError: it could not be made (say, no network for weights).
+    """
     return _MAKERS[name](cache)

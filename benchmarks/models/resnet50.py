@@ -25,6 +25,7 @@ parameters {{{{ key: "inter_op_thread_count" value {{{{ string_value: "1" }}}} }
 
 
 def workload(cache: Path) -> Workload:
+    """Return the workload."""
     graph = resnet50.write_file(cache / resnet50.NAME / "model.onnx")
 
     def write(repository: Path, backend: str) -> None:

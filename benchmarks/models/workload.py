@@ -1,6 +1,6 @@
-"""What the benchmark knows of a model: how to write it for a peer, its request, its response.
+"""Workload: how to write a model for a peer, its request, its response.
 
-Must not know how a server is started or loaded.
+This module must not know how a server is started or loaded.
 """
 
 import shutil
@@ -15,22 +15,22 @@ import numpy.typing as npt
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 SCRIPTS = Path(__file__).with_name("scripts")
-# For Triton's Python backend: any ONNX model, as well served as one can.
+# Script for Triton's Python backend: any ONNX model, as well served as one can.
 ONNX_SCRIPT = SCRIPTS / "onnx_model.py"
 DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A model under test.
+    """Model under test.
 
     served: its name in requests. inputs: some rows of each input, the first of which is the load's
-    request. expected: those rows of the outputs that are asked for. write: puts what is served into
-    a repository, for a peer that has the onnxruntime backend or only the Python backend. graph: the
-    ONNX file, for peers that read no repository. batched: whose executions tell the batch size.
-    protocols, concurrency: what is measured unless the command line says otherwise; batches: the
-    bare loop's. responses: to each request. seconds: how long a cell is loaded, unless given;
-    warm_s: at least, before that.
+    request. expected: those rows of the requested outputs. write: puts what is served into a
+    repository, for a peer that has the onnxruntime backend or only the Python backend. graph: the
+    ONNX file, for peers that read no repository. batched: the model whose executions tell the batch
+    size. protocols, concurrency: what is measured unless the command line says otherwise. batches:
+    the bare loop's. responses: number of responses to each request. seconds: how long a cell is
+    loaded, unless given. warm_s: least time of load before that.
     """
 
     name: str
@@ -50,25 +50,27 @@ class Workload:
     warm_s: float = 1.0
 
     def request(self) -> dict[str, npt.NDArray[Any]]:
-        """The inputs of the load's request."""
+        """Return the inputs of the load's request."""
         return self.rows(self.inputs, 1)
 
     def response(self) -> dict[str, npt.NDArray[Any]]:
-        """The outputs that belong to it."""
+        """Return the outputs that belong to it."""
         return self.rows(self.expected, 1)
 
     def rows(self, arrays: Arrays, count: int) -> dict[str, npt.NDArray[Any]]:
+        """Return the first rows of each array."""
         return {
             name: array[:count] if self.max_batch_size else array for name, array in arrays.items()
         }
 
 
 def datatype(array: npt.NDArray[Any]) -> str:
+    """Return the protocol's datatype of an array."""
     return DATATYPES[array.dtype.name]
 
 
 def is_close(found: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float) -> bool:
-    """Whether they agree: to the tolerance, relative to values above 1."""
+    """Return whether two arrays agree: to the tolerance, relative to values above 1."""
     if found.size != expected.size:
         return False
     return bool(
@@ -77,7 +79,7 @@ def is_close(found: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: flo
 
 
 def write_onnx(repository: Path, name: str, graph: Path, config: str, backend: str) -> None:
-    """An ONNX model for the onnxruntime backend, or with a model.py for the Python backend.
+    """Write an ONNX model for the onnxruntime backend, or with a model.py for the Python backend.
 
     ``config`` holds ``{backend}`` where the backend's name belongs.
     """
@@ -92,7 +94,7 @@ def write_onnx(repository: Path, name: str, graph: Path, config: str, backend: s
 
 
 def write_script(repository: Path, name: str, script: str, config: str) -> None:
-    """A model that is a model.py on every peer."""
+    """Write a model that is a model.py on every peer."""
     version = repository / name / "1"
     version.mkdir(parents=True, exist_ok=True)
     shutil.copy(SCRIPTS / script, version / "model.py")

@@ -1,4 +1,5 @@
-"""What becomes of a mesh that is offered many times what it can serve: how much is served in
-time, how long that takes, what it does to memory, and how soon it is over. Knows nothing of other
-servers.
+"""Mesh that is offered many times what it can serve.
+
+The benchmark shows how much is served in time, how long that takes, what it does to memory, and how
+soon it is over. It knows nothing of other servers.
 """

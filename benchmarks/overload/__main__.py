@@ -1,8 +1,7 @@
-"""python -m benchmarks.overload: offer a mesh many times its capacity, and write docs/overload.json
-and .svg.
+"""Entry point, python -m benchmarks.overload: offer a mesh many times its capacity.
 
-Phases: capacity is measured by offering a little more than that; then the mesh is warm at its
-capacity, offered --times as much, and half of it.
+Writes docs/overload.json and .svg. Phases: capacity is measured by offering a little more than
+that; then the mesh is warm at its capacity, offered --times as much, and half of it.
 """
 
 import argparse
@@ -31,7 +30,7 @@ _START_S = 90.0
 
 
 class _Run(NamedTuple):
-    """Flags of the mesh, and the model's default_queue_policy, of what half the deadline is."""
+    """Flags of the mesh, and the default_queue_policy of the model, for half the deadline."""
 
     flags: Sequence[str] = ()
     policy: str = ""
@@ -70,16 +69,19 @@ async def _measure(
     arguments: argparse.Namespace, server: process.ServerProcess, address: wire.Address
 ) -> dict[str, Any]:
     clients = Clients(address, arguments.deadline_s, arguments.urgent, arguments.grpc)
-    # A batch of 8 in so many milliseconds, and a little more for the way there and back.
+    # The rate of a batch of 8 in so many milliseconds, and a little more for the way there and
+    # back.
     most = 1000 * model.BATCH / arguments.execution_ms
     calm_s = arguments.calm_seconds
-    # What the instance is busy with before the rate is measured.
+    # The instance has to be busy before the rate is measured.
     await clients.offer(1.1 * most, 1.0)
     since_s = clients.now_s
     await clients.offer(1.1 * most, calm_s)
     until_s = clients.now_s
-    ended = [each.sent_s + each.latency_s for each in clients.outcomes if each.kind == SERVED]
-    capacity = sum(since_s <= each < until_s for each in ended) / (until_s - since_s)
+    ended = [
+        outcome.sent_s + outcome.latency_s for outcome in clients.outcomes if outcome.kind == SERVED
+    ]
+    capacity = sum(since_s <= time_s < until_s for time_s in ended) / (until_s - since_s)
     if not capacity:
         raise BenchError("nothing is served; the server's log:\n" + server.log_tail())
     await asyncio.sleep(2 * arguments.deadline_s)
@@ -102,7 +104,7 @@ async def _measure(
 
 
 def _memory(server: process.ServerProcess) -> dict[str, int]:
-    """The resident memory of each process, in KiB."""
+    """Return the resident memory of each process, in KiB."""
     found = {f"{name} {pid}": memory_of(pid) for pid, name in server.processes().items()}
     return {name: memory.rss for name, memory in found.items() if memory is not None}
 
@@ -131,13 +133,14 @@ def _run(arguments: argparse.Namespace, run: _Run) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark, and return the exit code."""
     arguments = _arguments(argv)
     process.interrupt_on_signals()
     runs: dict[str, Any] = {}
     try:
         for name in arguments.run or _DRAWN:
             runs[name] = _run(arguments, _RUNS[name])
-            shown = {key: each for key, each in runs[name].items() if key != "seconds"}
+            shown = {key: value for key, value in runs[name].items() if key != "seconds"}
             print(name, json.dumps(shown, indent=1), flush=True)
     except (BenchError, OSError) as error:
         print(f"overload: {error}", file=sys.stderr)

@@ -1,5 +1,7 @@
-"""Clients that do not wait for responses before they send more: an open loop, over both protocols
-and many connections. Each request has a deadline, after which its response is worth nothing.
+"""Clients of an open loop: they do not wait for responses before they send more.
+
+They use both protocols and many connections. Each request has a deadline, after which its response
+is worth nothing.
 """
 
 import asyncio
@@ -14,7 +16,7 @@ from benchmarks.overload import model
 from nereid.rpc import RpcError, SocketChannel, Status
 
 SERVED, REFUSED, OVERDUE, FAILED = "served", "refused", "overdue", "failed"
-# Clients send what is due so often.
+# Interval at which clients send what is due.
 _TICK_S = 0.005
 _GRPC_CONNECTIONS = 16
 _MAX_HTTP_CONNECTIONS = 2000
@@ -22,8 +24,10 @@ _MAX_HTTP_CONNECTIONS = 2000
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one request. sent_s: since the start; latency_s: until its response, or it was given up.
-    has_hint: the response says when to come back.
+    """Outcome of one request.
+
+    sent_s: since the start. latency_s: until its response, or until it was given up. has_hint: the
+    response says when to come back.
     """
 
     sent_s: float
@@ -34,12 +38,12 @@ class Outcome:
 
 
 class Clients:
-    """Of one mesh. outcomes: of all requests that have ended."""
+    """Clients of one mesh; `outcomes` has all requests that have ended."""
 
     def __init__(
         self, address: wire.Address, deadline_s: float, urgent: float, grpc: float = 0.5
     ) -> None:
-        """urgent: the part of the requests that is; grpc: that is sent over gRPC."""
+        """Set the share of urgent requests, and the share that goes over gRPC."""
         self._grpc = grpc
         self._deadline_s = deadline_s
         self._urgent = urgent
@@ -55,15 +59,16 @@ class Clients:
         self._http_connections = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.outcomes: list[Outcome] = []
-        # Requests for which there were too many connections already.
+        # Number of requests for which there were too many connections already.
         self.unsent = 0
 
     @property
     def now_s(self) -> float:
+        """Seconds since the start."""
         return time.monotonic() - self._started
 
     async def offer(self, rate: float, seconds: float) -> None:
-        """So many requests per second, at random times."""
+        """Offer so many requests per second, at random times."""
         end_s = self.now_s + seconds
         due_s = self.now_s
         while self.now_s < end_s:
@@ -73,6 +78,7 @@ class Clients:
             await asyncio.sleep(_TICK_S)
 
     async def close(self) -> None:
+        """Close all connections."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=2 * self._deadline_s)
         for task in self._tasks:
@@ -121,7 +127,7 @@ class Clients:
                 connection = self._idle.pop() if self._idle else await self._connect()
                 status, has_hint = await connection.exchange(self._requests[urgent])
         except (TimeoutError, OSError) as error:
-            # As a client does that gives up.
+            # Close the connection, as a client does that gives up.
             if connection is not None:
                 connection.close()
             kind = OVERDUE if isinstance(error, TimeoutError) else FAILED
@@ -140,7 +146,7 @@ class Clients:
 
 
 class _HttpConnection(asyncio.Protocol):
-    """One request at a time."""
+    """Connection with one request at a time."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -148,7 +154,7 @@ class _HttpConnection(asyncio.Protocol):
         self._reply: asyncio.Future[tuple[int, bool]] | None = None
 
     async def exchange(self, request: bytes) -> tuple[int, bool]:
-        """The status, and whether the response says when to come back."""
+        """Return the status, and whether the response says when to come back."""
         if self._transport is None or self._transport.is_closing():
             raise ConnectionError("closed")
         self._data = b""
@@ -157,14 +163,17 @@ class _HttpConnection(asyncio.Protocol):
         return await self._reply
 
     def close(self) -> None:
+        """Close the connection."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
         assert isinstance(transport, asyncio.Transport), "a socket"
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        """Read the response."""
         self._data += data
         end = self._data.find(b"\r\n\r\n")
         if end < 0 or self._reply is None or self._reply.done():
@@ -175,5 +184,6 @@ class _HttpConnection(asyncio.Protocol):
             self._reply.set_result((int(head.split()[1]), b"\r\nretry-after: " in head))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """End the exchange."""
         if self._reply is not None and not self._reply.done():
             self._reply.set_exception(exc or ConnectionError("closed"))

@@ -7,13 +7,16 @@ from typing import Any
 
 from benchmarks.overload.clients import SERVED, Outcome
 
-# Of the mean rate in the phase before, to have recovered.
+# Share of the mean rate in the phase before that counts as recovered.
 _RECOVERED = 0.95
 
 
 @dataclass(frozen=True)
 class Phase:
-    """times are seconds since the start of the run; times of capacity were offered."""
+    """Phase of the run; `times` is the offered load over capacity.
+
+    Its bounds are in seconds since the start of the run.
+    """
 
     name: str
     times: float
@@ -24,8 +27,8 @@ class Phase:
 def figures_of(
     outcomes: Sequence[Outcome], phases: Sequence[Phase], capacity: float
 ) -> dict[str, Any]:
-    """By phase, in which requests were sent; and by second."""
-    by_phase = {each.name: _figures(outcomes, each, capacity) for each in phases}
+    """Return the figures by phase, in which requests were sent, and by second."""
+    by_phase = {phase.name: _figures(outcomes, phase, capacity) for phase in phases}
     last = phases[-1]
     return {
         "capacity_per_s": round(capacity, 1),
@@ -36,7 +39,7 @@ def figures_of(
 
 
 def quantile_ms(latencies_s: Sequence[float], part: float) -> float | None:
-    """None: there are none."""
+    """Return a quantile in ms, or `None` without latencies."""
     if not latencies_s:
         return None
     return round(1000 * sorted(latencies_s)[int(part * (len(latencies_s) - 1))], 1)
@@ -44,31 +47,38 @@ def quantile_ms(latencies_s: Sequence[float], part: float) -> float | None:
 
 def _figures(outcomes: Sequence[Outcome], phase: Phase, capacity: float) -> dict[str, Any]:
     seconds = phase.until_s - phase.since_s
-    sent = [each for each in outcomes if phase.since_s <= each.sent_s < phase.until_s]
-    # Counted when it came, as capacity is: what the mesh did in this time.
+    sent = [outcome for outcome in outcomes if phase.since_s <= outcome.sent_s < phase.until_s]
+    # A response counts when it came, as capacity does: it is what the mesh did in this time.
     ended = [
-        each
-        for each in outcomes
-        if each.kind == SERVED and phase.since_s <= each.sent_s + each.latency_s < phase.until_s
+        outcome
+        for outcome in outcomes
+        if outcome.kind == SERVED
+        and phase.since_s <= outcome.sent_s + outcome.latency_s < phase.until_s
     ]
-    refused = [each for each in sent if each.kind == "refused"]
+    refused = [outcome for outcome in sent if outcome.kind == "refused"]
     return {
         "offered_per_capacity": round(len(sent) / seconds / capacity, 2),
         "goodput_per_capacity": round(len(ended) / seconds / capacity, 3),
         "urgent_goodput_per_capacity": round(
-            sum(each.urgent for each in ended) / seconds / capacity, 3
+            sum(outcome.urgent for outcome in ended) / seconds / capacity, 3
         ),
-        "kinds": dict(Counter(each.kind for each in sent)),
-        "with_retry_hint": sum(each.has_hint for each in refused),
-        "served_part_of_urgent": _part([each.kind == SERVED for each in sent if each.urgent]),
+        "kinds": dict(Counter(outcome.kind for outcome in sent)),
+        "with_retry_hint": sum(outcome.has_hint for outcome in refused),
+        "served_part_of_urgent": _part(
+            [outcome.kind == SERVED for outcome in sent if outcome.urgent]
+        ),
         "p99_ms": {
             name: quantile_ms(
-                [each.latency_s for each in sent if each.kind == SERVED and each.urgent is urgent],
+                [
+                    outcome.latency_s
+                    for outcome in sent
+                    if outcome.kind == SERVED and outcome.urgent is urgent
+                ],
                 0.99,
             )
             for name, urgent in (("urgent", True), ("ordinary", False))
         },
-        "p99_ms_of_refusals": quantile_ms([each.latency_s for each in refused], 0.99),
+        "p99_ms_of_refusals": quantile_ms([outcome.latency_s for outcome in refused], 0.99),
     }
 
 
@@ -77,9 +87,11 @@ def _part(which: Sequence[bool]) -> float | None:
 
 
 def _recovery_s(outcomes: Sequence[Outcome], phase: Phase) -> float | None:
-    """From the end of the overload until nearly all that is sent is served; None: never."""
+    """Return the seconds from the overload's end until nearly all is served, or `None`."""
     sent = sorted(
-        (each.sent_s, each.kind == SERVED) for each in outcomes if each.sent_s >= phase.since_s
+        (outcome.sent_s, outcome.kind == SERVED)
+        for outcome in outcomes
+        if outcome.sent_s >= phase.since_s
     )
     served = sum(good for _, good in sent)
     for index, (sent_s, good) in enumerate(sent):
@@ -90,17 +102,21 @@ def _recovery_s(outcomes: Sequence[Outcome], phase: Phase) -> float | None:
 
 
 def _seconds(outcomes: Sequence[Outcome], capacity: float) -> list[dict[str, Any]]:
-    """Goodput in each second, and the latency of what was sent in it and served."""
-    ended = Counter(int(each.sent_s + each.latency_s) for each in outcomes if each.kind == SERVED)
+    """Return each second's goodput, and the latency of requests sent in it and served."""
+    ended = Counter(
+        int(outcome.sent_s + outcome.latency_s) for outcome in outcomes if outcome.kind == SERVED
+    )
     by_second: dict[int, list[Outcome]] = {}
-    for each in outcomes:
-        by_second.setdefault(int(each.sent_s), []).append(each)
+    for outcome in outcomes:
+        by_second.setdefault(int(outcome.sent_s), []).append(outcome)
     return [
         {
             "second": second,
             "offered_per_capacity": round(len(sent) / capacity, 2),
             "goodput_per_capacity": round(ended[second] / capacity, 3),
-            "p99_ms": quantile_ms([each.latency_s for each in sent if each.kind == SERVED], 0.99),
+            "p99_ms": quantile_ms(
+                [outcome.latency_s for outcome in sent if outcome.kind == SERVED], 0.99
+            ),
         }
         for second, sent in sorted(by_second.items())
     ]

@@ -1,5 +1,6 @@
-"""A model whose capacity does not depend on the machine: an instance waits for so long, whatever
-the batch. What the clients and the mesh need of the CPU is left to them.
+"""Model whose capacity does not depend on the machine.
+
+An instance waits for so long, whatever the batch; the CPU is left to the clients and the mesh.
 """
 
 import json
@@ -10,7 +11,7 @@ from nereid.pb import kserve_pb2
 
 NAME = "waits"
 BATCH = 8
-# Of requests: urgent ones are executed first.
+# Priorities of requests: urgent ones are executed first.
 URGENT, ORDINARY = 1, 2
 
 _CONFIG = """\
@@ -38,7 +39,7 @@ _PAYLOAD = struct.pack("<4f", 1, 2, 3, 4)
 
 
 def write_repository(root: Path, execution_ms: float, policy: str = "") -> Path:
-    """policy: the fields of its default_queue_policy."""
+    """Write the repository; `policy` has the fields of the model's default_queue_policy."""
     if policy:
         policy = f"default_queue_policy {{ {policy} }}"
     directory = root / NAME / "1"
@@ -49,6 +50,7 @@ def write_repository(root: Path, execution_ms: float, policy: str = "") -> Path:
 
 
 def grpc_message(priority: int) -> bytes:
+    """Return a request as gRPC's message."""
     request = kserve_pb2.ModelInferRequest(model_name=NAME)
     request.inputs.add(name="INPUT", datatype="FP32", shape=[1, 4])
     request.parameters["priority"].int64_param = priority
@@ -57,7 +59,7 @@ def grpc_message(priority: int) -> bytes:
 
 
 def http_request(priority: int) -> bytes:
-    """Head and body."""
+    """Return head and body of a request."""
     tensor = {
         "name": "INPUT",
         "datatype": "FP32",

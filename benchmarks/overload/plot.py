@@ -1,4 +1,4 @@
-"""The figures as an SVG."""
+"""Plot of the figures as an SVG."""
 
 import math
 from typing import Any
@@ -14,7 +14,7 @@ _LONGEST_STEP_S = 2
 
 
 def draw(runs: dict[str, dict[str, Any]]) -> str:
-    """One panel for each figure over time; a line for each run."""
+    """Return an SVG: one panel for each figure over time; a line for each run."""
     panels = [
         plot.Panel(
             title,
@@ -28,12 +28,12 @@ def draw(runs: dict[str, dict[str, Any]]) -> str:
 
 
 def points(run: dict[str, Any], key: str) -> list[tuple[float, float]]:
-    """With a gap where nothing was measured."""
+    """Return the points of a figure, with a gap where nothing was measured."""
     points: list[tuple[float, float]] = []
-    for each in run["seconds"]:
-        if each[key] is None:
+    for second in run["seconds"]:
+        if second[key] is None:
             continue
-        if points and each["second"] - points[-1][0] > _LONGEST_STEP_S:
-            points.append((each["second"], math.nan))
-        points.append((each["second"], each[key]))
+        if points and second["second"] - points[-1][0] > _LONGEST_STEP_S:
+            points.append((second["second"], math.nan))
+        points.append((second["second"], second[key]))
     return points

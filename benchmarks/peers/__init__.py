@@ -1,1 +1,1 @@
-"""The servers under test: each with its environment and its command line."""
+"""Servers under test: each with its environment and its command line."""

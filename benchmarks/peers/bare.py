@@ -1,6 +1,6 @@
 """The bare onnxruntime loop: no server, no queue, one thread; the bound that nothing can beat.
 
-Run as a process of its own, ``python -m benchmarks.peers.bare GRAPH REQUEST BATCH_SIZE SECONDS
+It runs as a process of its own, ``python -m benchmarks.peers.bare GRAPH REQUEST BATCH_SIZE SECONDS
 TOLERANCE``, so that the benchmark's memory and threads do not disturb it. REQUEST is an .npz file:
 one request's inputs under ``input:NAME`` and its outputs under ``output:NAME``. Prints a line of
 JSON.
@@ -21,7 +21,7 @@ from benchmarks.models.workload import Workload, is_close
 
 
 def write(folder: Path, workload: Workload) -> Path:
-    """The file that loop() reads."""
+    """Write the file that loop() reads."""
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {f"input:{name}": array[:1] for name, array in workload.inputs.items()}
     arrays |= {f"output:{name}": array[:1] for name, array in workload.expected.items()}
@@ -31,7 +31,7 @@ def write(folder: Path, workload: Workload) -> Path:
 
 
 def run(workload: Workload, request: Path, batch_size: int, seconds: float) -> dict[str, float]:
-    """The figures of one loop in a process of its own."""
+    """Return the figures of one loop in a process of its own."""
     arguments = [str(workload.graph), str(request), str(batch_size), str(seconds)]
     ran = subprocess.run(
         [sys.executable, "-m", "benchmarks.peers.bare", *arguments, str(workload.tolerance)],
@@ -49,6 +49,7 @@ def run(workload: Workload, request: Path, batch_size: int, seconds: float) -> d
 def loop(
     graph: str, request: str, batch_size: int, seconds: float, tolerance: float
 ) -> dict[str, float]:
+    """Run the model for some seconds, check its outputs, and print the figures."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1

@@ -13,7 +13,7 @@ MARK = "nereid-bench.txt"
 
 
 def ensure(venv: Path, *requirements: str) -> None:
-    """Makes the environment unless it is there: the requirements, and onnxruntime as we have it."""
+    """Make the environment unless it is there: the requirements, and onnxruntime as we have it."""
     wanted = " ".join((*requirements, f"onnxruntime=={version('onnxruntime')}"))
     mark = venv / MARK
     if mark.exists() and mark.read_text() == wanted:
@@ -29,6 +29,7 @@ def ensure(venv: Path, *requirements: str) -> None:
 
 
 def onnxruntime_version(venv: Path) -> str:
+    """Return the version of onnxruntime in an environment."""
     found = sorted(venv.glob("lib/python3*/site-packages/onnxruntime-*.dist-info"))
     if not found:
         raise BenchError(f"{venv} has no onnxruntime")

@@ -1,7 +1,7 @@
-"""The peer: a real tritonserver with its C++ ONNX Runtime backend, started by a script that
-``NEREID_NATIVE_TRITON`` names: ``SCRIPT REPOSITORY HTTP_PORT GRPC_PORT METRICS_PORT``.
+"""Peer: a real tritonserver with its C++ ONNX Runtime backend.
 
-NVIDIA's images have one; a wheel of it does not exist.
+It is started by a script that ``NEREID_NATIVE_TRITON`` names: ``SCRIPT REPOSITORY HTTP_PORT
+GRPC_PORT METRICS_PORT``. NVIDIA's images have one; a wheel of it does not exist.
 """
 
 import os
@@ -18,22 +18,25 @@ _VARIABLE = "NEREID_NATIVE_TRITON"
 
 
 def is_given() -> bool:
+    """Return whether there is such a script."""
     return _VARIABLE in os.environ
 
 
 def require() -> None:
-    """BenchError unless there is such a script."""
+    """Raise BenchError unless there is such a script."""
     script = os.environ.get(_VARIABLE, "")
     if not os.access(script, os.X_OK):
         raise BenchError(f"{_VARIABLE} must name the script that starts a native tritonserver")
 
 
 def command(repository: Path, log: Path, ports: tuple[int, int, int]) -> Command:
+    """Return the command that starts the server."""
     return Command([os.environ[_VARIABLE], str(repository), *map(str, ports)], log)
 
 
 @contextmanager
 def serve(work: Path, ports: tuple[int, int, int], workload: Workload) -> Iterator[ServerProcess]:
+    """Run the server for the time of the context."""
     repository = work / f"{NAME}-repository"
     workload.write(repository, "onnxruntime")
     with ServerProcess(command(repository, work / f"{NAME}.log", ports)) as server:

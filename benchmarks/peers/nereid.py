@@ -16,7 +16,10 @@ from benchmarks.source_tree import source_path
 
 @dataclass(frozen=True)
 class Variant:
-    """flags: of ``nereid serve``. tree: a copy of the project to run, not the installed one."""
+    """Variant of Nereid.
+
+    flags: those of ``nereid serve``. tree: a copy of the project to run, not the installed one.
+    """
 
     flags: Sequence[str] = ()
     tree: Path | None = None
@@ -30,12 +33,15 @@ def _program() -> str:
 
 
 def _environment(tree: Path | None) -> dict[str, str]:
-    """``python -m`` looks in the working directory first, other processes look here."""
+    """Return the environment for a tree.
+
+    ``python -m`` looks in the working directory first, other processes look at PYTHONPATH.
+    """
     return {} if tree is None else {"PYTHONPATH": source_path(tree)}
 
 
 def version(tree: Path | None) -> str:
-    """What ``nereid --version`` says: also whether the hot modules are compiled."""
+    """Return what ``nereid --version`` says: also whether the hot modules are compiled."""
     ran = subprocess.run(
         [_program(), "--version"],
         cwd=tree,
@@ -56,6 +62,7 @@ def command(
     flags: Sequence[str],
     tree: Path | None = None,
 ) -> Command:
+    """Return the command that starts the mesh."""
     http_port, grpc_port, metrics_port = ports
     argv = [
         _program(),
@@ -73,6 +80,7 @@ def command(
 def serve(
     name: str, work: Path, ports: tuple[int, int, int], variant: Variant, workload: Workload
 ) -> Iterator[ServerProcess]:
+    """Run the mesh for the time of the context."""
     repository = work / f"{name}-repository"
     workload.write(repository, "onnxruntime")
     log = work / f"{name}.log"

@@ -26,22 +26,25 @@ _PROTOCOLS = {
 
 @dataclass(frozen=True)
 class Options:
-    """variants: of Nereid, by their peers' names."""
+    """Options of the peers; `variants` are those of Nereid, by their peers' names."""
 
     triton_venv: Path = triton.DEFAULT_VENV
     variants: Mapping[str, nereid.Variant] = field(default_factory=dict)
 
 
 def protocols(name: str, workload: Workload) -> tuple[str, ...]:
-    """What the peer speaks of what the model is measured with; nothing: it cannot serve it."""
+    """Return the protocols of the model that the peer speaks.
+
+    Empty if it cannot serve the model.
+    """
     if name in (native.NAME, "mlserver", "litserve") and workload.graph is None:
         return ()
     spoken = _PROTOCOLS["triton" if is_ours(name) else name]
-    return tuple(each for each in workload.protocols if each in spoken)
+    return tuple(protocol for protocol in workload.protocols if protocol in spoken)
 
 
 def install(names: Sequence[str], options: Options) -> dict[str, str]:
-    """Makes the peers' environments where they are missing; their versions of onnxruntime."""
+    """Make the peers' environments where they are missing; return their versions of onnxruntime."""
     versions = {}
     if native.NAME in names:
         native.require()
@@ -57,7 +60,10 @@ def install(names: Sequence[str], options: Options) -> dict[str, str]:
 
 
 def start(name: str, options: Options, workload: Workload, work: Path, stack: ExitStack) -> Peer:
-    """The server, until the stack is closed; not yet ready. ``work``: for its files and its log."""
+    """Start a server, which runs until the stack is closed; it is not yet ready.
+
+    work: folder for its files and its log.
+    """
     first, second, third = process.free_ports(3)
     ports = first, second, third
     address = wire.Address(first, second)

@@ -1,6 +1,7 @@
-"""The peer: the real tritonserver that the wheel nvidia-pytriton carries, with its Python backend.
+"""Peer: the real tritonserver of the wheel nvidia-pytriton, with its Python backend.
 
-Makes its environment on first use and knows its command line; nothing of load or figures.
+This module makes its environment on first use and knows its command line; nothing of load or
+figures.
 """
 
 import os
@@ -16,13 +17,13 @@ from benchmarks.peers import environment
 from benchmarks.process import Command, ServerProcess
 
 DEFAULT_VENV = environment.CACHE / "triton"
-_PYTRITON = "0.7.0"  # carries tritonserver 2.51
+_PYTRITON = "0.7.0"  # It has tritonserver 2.51.
 
 
 def ensure_venv(venv: Path) -> None:
-    """Makes the environment unless it is there: about 500 MB."""
+    """Make the environment unless it is there: about 500 MB."""
     if venv.exists() and not (venv / environment.MARK).exists() and _dist_directories(venv):
-        return  # the user's own environment: left as it is
+        return  # A user's own environment is left as it is.
     environment.ensure(venv, f"nvidia-pytriton=={_PYTRITON}")
 
 
@@ -31,7 +32,10 @@ def _dist_directories(venv: Path) -> list[Path]:
 
 
 def _place_stub(dist: Path, python: str) -> None:
-    """The Python backend looks for its stub beside its library; the wheel keeps one per Python."""
+    """Place the Python backend's stub beside its library, where it looks.
+
+    The wheel has one per Python.
+    """
     stub = dist / "backends" / "python" / "triton_python_backend_stub"
     source = dist / "python_backend_stubs" / python / "triton_python_backend_stub"
     if not source.exists():
@@ -41,6 +45,7 @@ def _place_stub(dist: Path, python: str) -> None:
 
 
 def command(venv: Path, repository: Path, log: Path, ports: tuple[int, int, int]) -> Command:
+    """Return the command that starts the server."""
     found = _dist_directories(venv)
     if not found:
         raise BenchError(f"{venv} has no nvidia-pytriton")
@@ -48,7 +53,7 @@ def command(venv: Path, repository: Path, log: Path, ports: tuple[int, int, int]
     _place_stub(dist, dist.parts[-4].removeprefix("python"))
     libraries = dist.parents[1] / "nvidia_pytriton.libs"
     path = f"{venv / 'bin'}:{os.environ.get('PATH', '')}"
-    # the stub embeds Python: it needs libpython, and finds the environment by the PATH's python3
+    # The stub embeds Python: it needs libpython, and finds the environment by the PATH's python3.
     library_path = f"{libraries}:{sysconfig.get_config_var('LIBDIR')}"
     http_port, grpc_port, metrics_port = ports
     argv = [
@@ -70,7 +75,7 @@ def _shm_prefix(http_port: int) -> str:
 
 
 def sweep(http_port: int) -> None:
-    """Triton leaves its regions behind when it is killed."""
+    """Remove the regions that Triton leaves behind when it is killed."""
     for region in Path("/dev/shm").glob(f"{_shm_prefix(http_port)}*"):
         region.unlink(missing_ok=True)
 
@@ -79,6 +84,7 @@ def sweep(http_port: int) -> None:
 def serve(
     venv: Path, work: Path, ports: tuple[int, int, int], workload: Workload
 ) -> Iterator[ServerProcess]:
+    """Run the server for the time of the context."""
     repository = work / "triton-repository"
     workload.write(repository, "python")
     try:

@@ -1,8 +1,7 @@
-"""Entry point, ``python -m benchmarks.real_models``: models of real sizes beside a native Triton
-and the loop that has no server.
+"""Entry point, ``python -m benchmarks.real_models``: models of real sizes.
 
-All take turns. Rates say something on a quiet machine only; CPU per inference can be compared on a
-busy one as well.
+They run beside a native Triton and the loop that has no server. All take turns. Rates say something
+on a quiet machine only; CPU per inference can be compared on a busy one as well.
 """
 
 import argparse
@@ -22,7 +21,7 @@ from benchmarks.real_models.subject import Subject
 from benchmarks.real_models.used import Used
 
 _BATCH_SIZES = (1, 2, 4, 8, 16)
-# In turns, at each batch size of the bare loop.
+# Number of turns at each batch size of the bare loop.
 _LOOKS = 5
 _WARM_S = 4.0
 _NEREID = "nereid"
@@ -33,20 +32,20 @@ _HEADS = (
 
 
 def _best_batches(bare: BareLoop, counts: Sequence[int], seconds: float) -> dict[int, int]:
-    """For each number of requests in flight, the bare loop's best batch that they could fill."""
+    """Return the bare loop's best batch that so many requests in flight could fill."""
     sizes = [size for size in _BATCH_SIZES if size <= max(counts)]
     costs: dict[int, list[float]] = {size: [] for size in sizes}
     for _ in range(_LOOKS):
         for size in sizes:
             costs[size].append(bare.run(size, seconds / _LOOKS).model_cpu_ms)
-    found = {size: statistics.median(each) for size, each in costs.items()}
+    found = {size: statistics.median(cost) for size, cost in costs.items()}
     costs_text = ", ".join(f"{size}: {cost:.2f}" for size, cost in found.items())
     print(f"bare loop, CPU ms of an inference by batch size: {costs_text}", flush=True)
     return {count: min((s for s in sizes if s <= count), key=found.__getitem__) for count in counts}
 
 
 def _measure(subject: Subject, work: Path, arguments: argparse.Namespace) -> None:
-    peers = [_NEREID, *(each for each in subject.peers if _is_there(each, arguments))]
+    peers = [_NEREID, *(peer for peer in subject.peers if _is_there(peer, arguments))]
     with ExitStack() as stack:
         bare = BareLoop(subject, 1)
         stack.callback(bare.close)
@@ -75,16 +74,16 @@ def _is_there(peer: str, arguments: argparse.Namespace) -> bool:
 
 
 def _print_row(name: str, count: int, rounds: Sequence[dict[str, Used]], peer: str) -> None:
-    ours = [each[_NEREID] for each in rounds]
+    ours = [used[_NEREID] for used in rounds]
     cells = [
         name,
         str(count),
         f"{statistics.median(used.batch for used in ours):.1f}",
         f"{statistics.median(used.rate for used in ours):.1f}",
-        _ratios([each[_NEREID].rate / each[peer].rate for each in rounds]) if peer else "-",
-        _ratios([each[_NEREID].rate / each["bare"].rate for each in rounds]),
-        _ratios([each[_NEREID].model_cpu_ms / each["bare"].model_cpu_ms for each in rounds]),
-        _ratios([each[_NEREID].cpu_ms / each[peer].cpu_ms for each in rounds]) if peer else "-",
+        _ratios([used[_NEREID].rate / used[peer].rate for used in rounds]) if peer else "-",
+        _ratios([used[_NEREID].rate / used["bare"].rate for used in rounds]),
+        _ratios([used[_NEREID].model_cpu_ms / used["bare"].model_cpu_ms for used in rounds]),
+        _ratios([used[_NEREID].cpu_ms / used[peer].cpu_ms for used in rounds]) if peer else "-",
     ]
     print(f"| {' | '.join(cells)} |", flush=True)
 
@@ -94,13 +93,14 @@ def _ratios(ratios: Sequence[float]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.real_models", description=__doc__)
     parser.add_argument("--only", default="", help="names of models, with commas between")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument(
         "--concurrency",
-        type=lambda text: [int(each) for each in text.split(",")],
+        type=lambda text: [int(number) for number in text.split(",")],
         default=[1, 4, 16],
     )
     parser.add_argument("--nereid-flags", type=shlex.split, default=[], help="for nereid serve")
@@ -112,8 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         *images.subjects(arguments.models),
         *gpt.subjects(arguments.models),
     ]
-    names = arguments.only.split(",") if arguments.only else [each.name for each in found]
-    if unknown := {*names} - {each.name for each in found}:
+    names = arguments.only.split(",") if arguments.only else [subject.name for subject in found]
+    if unknown := {*names} - {subject.name for subject in found}:
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
     for line in _HEADS:
         print(f"| {' | '.join(line)} |")

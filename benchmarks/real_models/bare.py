@@ -32,14 +32,16 @@ def _run(batch_size: int, seconds: float) -> Used:
 
 
 class BareLoop:
-    """Of one subject."""
+    """Bare loop of one subject."""
 
     def __init__(self, subject: Subject, threads: int) -> None:
         self._process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         self._process.submit(_open, subject, threads).result()
 
     def run(self, batch_size: int, seconds: float) -> Used:
+        """Run batches for some seconds."""
         return self._process.submit(_run, batch_size, seconds).result()
 
     def close(self) -> None:
+        """End the process."""
         self._process.shutdown()

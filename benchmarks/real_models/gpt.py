@@ -1,8 +1,8 @@
-"""A step of a small GPT: a token in, how likely each is to be the next out.
+"""Step of a small GPT: a token in, how likely each token is to be the next one out.
 
-What it knows of the tokens before, their keys and values, is implicit state of a sequence. The
-weights are random, of a fixed seed. The state has its full size from the first step on, as the
-graphs have that run on accelerators; what lies ahead is masked.
+Its knowledge of earlier tokens, their keys and values, is implicit state of a sequence. The weights
+are random, of a fixed seed. The state has its full size from the first step on, as in graphs that
+run on accelerators; what lies ahead is masked.
 """
 
 import itertools
@@ -50,24 +50,29 @@ class _Graph:
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(27))
 
     def node(self, kind: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        """Add a node, and return the name of its output."""
         output = output or f"{kind}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
         return output
 
     def constant(self, values: Any) -> str:
+        """Add a constant, and return its name."""
         name = f"constant_{len(self.weights)}"
         self.weights.append(numpy_helper.from_array(np.asarray(values), name))
         return name
 
     def weight(self, *dims: int, scale: float) -> str:
+        """Add a random weight, and return its name."""
         return self.constant(self.random.normal(0, scale, dims).astype(np.float32))
 
     def linear(self, values: str, inputs: int, outputs: int) -> str:
+        """Add a linear layer, and return the name of its output."""
         weight = self.weight(inputs, outputs, scale=1 / math.sqrt(inputs))
         bias = self.weight(outputs, scale=0.1)
         return self.node("Add", self.node("MatMul", values, weight), bias)
 
     def norm(self, values: str) -> str:
+        """Add a normalisation, and return the name of its output."""
         scale = self.constant(np.ones(_HIDDEN, np.float32))
         bias = self.constant(np.zeros(_HIDDEN, np.float32))
         return self.node("LayerNormalization", values, scale, bias, axis=-1)
@@ -77,14 +82,14 @@ def _model() -> bytes:
     graph = _Graph()
     column = graph.constant(np.arange(_CONTEXT).reshape(1, 1, _CONTEXT, 1))
     row = graph.constant(np.arange(_CONTEXT).reshape(1, 1, 1, _CONTEXT))
-    # [batch, 1, 1, 1]
+    # Shape [batch, 1, 1, 1].
     here = graph.node("Reshape", "position", graph.constant(np.array([-1, 1, 1, 1])))
     is_here = graph.node("Equal", column, here)
     ahead = graph.node("Cast", graph.node("Greater", row, here), to=TensorProto.FLOAT)
     masked = graph.node("Mul", ahead, graph.constant(np.float32(-1e9)))
     words = graph.weight(_VOCABULARY, _HIDDEN, scale=0.3)
     places = graph.weight(_CONTEXT, _HIDDEN, scale=0.3)
-    # [batch, 1, hidden]
+    # Shape [batch, 1, hidden].
     hidden = graph.node(
         "Add", graph.node("Gather", words, "token"), graph.node("Gather", places, "position")
     )
@@ -111,7 +116,7 @@ def _model() -> bytes:
             for kind, new in enumerate((key, value))
         )
         axis = graph.constant(np.array([1]))
-        pair = [graph.node("Unsqueeze", each, axis) for each in (keys, values)]
+        pair = [graph.node("Unsqueeze", tensor, axis) for tensor in (keys, values)]
         presents.append(graph.node("Unsqueeze", graph.node("Concat", *pair, axis=1), axis))
         scores = graph.node("MatMul", query, graph.node("Transpose", keys, perm=[0, 1, 3, 2]))
         scores = graph.node("Mul", scores, graph.constant(np.float32(1 / math.sqrt(_SIZE))))
@@ -154,19 +159,22 @@ class Gpt:
     peers = (native.NAME,)
 
     def write(self, repository: Path, peer: str) -> None:  # noqa: ARG002 - the same for each
+        """Write the repository."""
         folder = repository / _NAME
         (folder / "1").mkdir(parents=True)
         shutil.copy(self.file, folder / "1" / "model.onnx")
         subject.write_config(folder, _CONFIG)
 
     def requests(self, client: int) -> Iterator[bytes]:
+        """Yield a client's requests."""
         outputs = [subject.binary_output("logits")]
         for number in itertools.count():
             for step in range(_CONTEXT):
                 token = np.array([[(client + number + step) % _VOCABULARY]])
                 feed = {"token": token, "position": np.array([[step]])}
                 flags = {
-                    # Its own: what a run leaves unfinished, the next one begins anew.
+                    # The client has a sequence of its own: what a run leaves unfinished, the next
+                    # one begins anew.
                     "sequence_id": client + 1,
                     "sequence_start": step == 0,
                     "sequence_end": step == _CONTEXT - 1,
@@ -174,6 +182,7 @@ class Gpt:
                 yield subject.http_request(_NAME, feed, outputs, flags)
 
     def open_bare(self, threads: int) -> Callable[[int], Run]:
+        """Return the loop for a batch size."""
         session = subject.open_session(self.file, threads)
 
         def run_batches(batch_size: int) -> Run:
@@ -183,7 +192,7 @@ class Gpt:
             def run() -> int:
                 nonlocal past, steps
                 step = steps % _CONTEXT
-                tokens, position = (np.full((batch_size, 1), each) for each in (steps, step))
+                tokens, position = (np.full((batch_size, 1), value) for value in (steps, step))
                 feed = {
                     "token": tokens % _VOCABULARY,
                     "position": position,
@@ -199,6 +208,7 @@ class Gpt:
 
 
 def subjects(models: Path) -> list[Gpt]:
+    """Return the subjects of this module."""
     file = models / "gpt-seeded" / "model.onnx"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(_model())

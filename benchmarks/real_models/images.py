@@ -64,7 +64,7 @@ ensemble_scheduling {{ step [
 
 @dataclass(frozen=True)
 class Images:
-    """file: ResNet-50's; step: the preprocessing's, of the ensemble."""
+    """Images; `file` is that of ResNet-50, `step` that of the ensemble's preprocessing."""
 
     name: str
     file: Path
@@ -74,6 +74,7 @@ class Images:
     peers = (native.NAME,)
 
     def write(self, repository: Path, peer: str) -> None:  # noqa: ARG002 - the same for each
+        """Write the repository."""
         self._write_model(repository, resnet50.NAME, _RESNET, self.file)
         if self.step is not None:
             self._write_model(repository, _STEP, _PREPROCESS, self.step)
@@ -83,6 +84,7 @@ class Images:
             _write_labels(folder)
 
     def requests(self, client: int) -> Iterator[bytes]:
+        """Yield a client's requests."""
         if self.step is None:
             feed = {resnet50.INPUT: resnet50.example()}
             output = subject.binary_output(resnet50.OUTPUT)
@@ -92,6 +94,7 @@ class Images:
         return repeat(subject.http_request(self.name, feed, [output]))
 
     def open_bare(self, threads: int) -> Callable[[int], Run]:
+        """Return the loop for a batch size."""
         session = subject.open_session(self.file, threads)
         step = None if self.step is None else subject.open_session(self.step, threads)
 
@@ -112,7 +115,7 @@ class Images:
                 logits = session.run([resnet50.OUTPUT], {resnet50.INPUT: numbers})[0]
                 for row in logits:
                     best = np.argpartition(row, -_CLASSES)[-_CLASSES:]
-                    _ = [f"{row[each]:f}:{each}:{labels[each]}" for each in best]
+                    _ = [f"{row[place]:f}:{place}:{labels[place]}" for place in best]
                 return batch_size
 
             return run_steps
@@ -141,7 +144,7 @@ def _image(seed: int) -> npt.NDArray[Any]:
 
 
 def _preprocessing() -> bytes:
-    """Bytes of red, green and blue to numbers about 0, a plane for each colour."""
+    """Return a model that makes numbers about 0 of colours' bytes, a plane for each colour."""
     mean = np.array([123.675, 116.28, 103.53], np.float32)
     scale = 1 / np.array([58.395, 57.12, 57.375], np.float32)
     nodes = [
@@ -162,6 +165,7 @@ def _preprocessing() -> bytes:
 
 
 def subjects(models: Path) -> list[Images]:
+    """Return the subjects of this module."""
     file = resnet50.write_file(models / "resnet50-seeded" / "model.onnx")
     step = models / "resnet50-seeded" / "preprocess.onnx"
     step.write_bytes(_preprocessing())

@@ -38,8 +38,10 @@ _CONFIG = "".join(
 
 @dataclass(frozen=True)
 class Sentences:
-    """file: the model's. mixed: lengths; padded: so that they share batches. scripted: the model is
-    a model.py.
+    """Sentences of MiniLM.
+
+    file: the model's. mixed: lengths are. padded: sentences are padded so that they share batches.
+    scripted: the model is a model.py.
     """
 
     name: str
@@ -50,13 +52,16 @@ class Sentences:
 
     @property
     def batched(self) -> str:
+        """Name of the model whose executions are counted."""
         return self.name
 
     @property
     def peers(self) -> tuple[str, ...]:
+        """Peers that can serve it besides Nereid."""
         return ("triton",) if self.scripted else (native.NAME,)
 
     def write(self, repository: Path, peer: str) -> None:
+        """Write the repository."""
         folder = repository / self.name
         (folder / "1").mkdir(parents=True)
         shutil.copy(self.file, folder / "1" / "model.onnx")
@@ -68,12 +73,14 @@ class Sentences:
         subject.write_config(folder, head + _CONFIG + padding)
 
     def requests(self, client: int) -> Iterator[bytes]:
+        """Yield a client's requests."""
         outputs = [subject.binary_output(_OUTPUT)]
-        made = [subject.http_request(self.name, each, outputs) for each in self._feeds()]
+        made = [subject.http_request(self.name, feed, outputs) for feed in self._feeds()]
         # Clients must not send one length at the same time.
         return itertools.cycle([*made[client * 11 % len(made) :], *made[: client * 11 % len(made)]])
 
     def open_bare(self, threads: int) -> Callable[[int], Run]:
+        """Return the loop for a batch size."""
         session = subject.open_session(self.file, threads)
 
         def run_batches(batch_size: int) -> Run:
@@ -88,7 +95,7 @@ class Sentences:
             if not self.mixed:
                 return run_of(subject.repeated(feeds[0], batch_size))
             if not self.padded and batch_size == 1:
-                return subject.one_after_the_other([run_of(each) for each in feeds])
+                return subject.one_after_the_other([run_of(feed) for feed in feeds])
             return subject.one_after_the_other(
                 [run_of(batch) for batch in batches_of(feeds, batch_size, padded=self.padded)]
             )
@@ -110,11 +117,14 @@ class Sentences:
 
 
 def batches_of(feeds: Sequence[Arrays], batch_size: int, *, padded: bool) -> list[Arrays]:
-    """All in batches of one length, in a mixed order; padded: to the next bucket."""
+    """Return all sentences in batches of one length, in a mixed order.
+
+    Padded to the next bucket.
+    """
     by_length: dict[int, list[Arrays]] = {}
     for feed in feeds:
         length = feed["input_ids"].shape[1]
-        size = next(each for each in _BUCKETS if each >= length) if padded else length
+        size = next(bucket for bucket in _BUCKETS if bucket >= length) if padded else length
         place = ((0, 0), (0, size - length))
         by_length.setdefault(size, []).append(
             {name: np.pad(array, place) for name, array in feed.items()}
@@ -129,6 +139,7 @@ def batches_of(feeds: Sequence[Arrays], batch_size: int, *, padded: bool) -> lis
 
 
 def subjects(models: Path) -> list[Sentences]:
+    """Return the subjects of this module."""
     file = minilm.model_file(models)
     return [
         Sentences("minilm", file),

@@ -1,4 +1,4 @@
-"""A server with a model, and clients that each send one request at a time."""
+"""Server with a model, and clients that each send one request at a time."""
 
 import json
 import socket
@@ -14,7 +14,7 @@ from benchmarks.process import Command, ServerProcess, free_ports
 from benchmarks.real_models.subject import Subject
 from benchmarks.real_models.used import Used
 
-# Nereid's processes that do not run models.
+# Processes of Nereid that do not run models.
 _OTHERS = (
     "nereid",
     "nereid_mesh.serve.joined",
@@ -26,7 +26,7 @@ _OTHERS = (
 def command(
     peer: str, repository: Path, log: Path, flags: Sequence[str], triton_venv: Path
 ) -> tuple[int, Command]:
-    """The HTTP port, and how to start it."""
+    """Return the HTTP port, and the command that starts the server."""
     first, second, third = free_ports(3)
     ports = first, second, third
     if peer == native.NAME:
@@ -37,7 +37,7 @@ def command(
 
 
 class Served:
-    """A peer's server with a subject."""
+    """Server of a peer with a subject."""
 
     def __init__(
         self, peer: str, subject: Subject, work: Path, flags: Sequence[str], triton_venv: Path
@@ -68,28 +68,29 @@ class Served:
                 time.sleep(0.1)
 
     def run(self, concurrency: int, seconds: float) -> Used:
-        """Closed loops over as many connections."""
+        """Run closed loops over as many connections."""
         clients = [
             _Client(self._port, self._subject.requests(number)) for number in range(concurrency)
         ]
         runs, (model_cpu_s, cpu_s) = self._executions(), self._cpu_s()
         began = time.perf_counter()
-        for each in clients:
-            each.start()
+        for client in clients:
+            client.start()
         time.sleep(seconds)
-        for each in clients:
-            each.stopping = True
-        for each in clients:
-            each.join()
+        for client in clients:
+            client.stopping = True
+        for client in clients:
+            client.join()
         taken_s = time.perf_counter() - began
-        if failed := [each.error for each in clients if each.error is not None]:
+        if failed := [client.error for client in clients if client.error is not None]:
             raise failed[0]
-        inferences = sum(each.responses for each in clients)
+        inferences = sum(client.responses for client in clients)
         model_after_s, after_s = self._cpu_s()
         runs = self._executions() - runs
         return Used(inferences, taken_s, model_after_s - model_cpu_s, after_s - cpu_s, runs)
 
     def close(self) -> None:
+        """End the server."""
         self._server.stop()
         triton.sweep(self._port)
 
@@ -99,9 +100,9 @@ class Served:
             return int(json.load(response)["model_stats"][0]["execution_count"])
 
     def _cpu_s(self) -> tuple[float, float]:
-        """Of the processes that run models, and of all.
+        """Return the CPU seconds of the processes that run models, and of all processes.
 
-        To the nanosecond, where /proc/<pid>/stat counts ticks of 10 ms.
+        They are exact to the nanosecond, where /proc/<pid>/stat counts ticks of 10 ms.
         """
         models_ns = all_ns = 0
         for pid, name in self._server.processes().items():
@@ -113,7 +114,7 @@ class Served:
 
 
 class _Client(threading.Thread):
-    """One connection, one request at a time."""
+    """Client with one connection and one request at a time."""
 
     def __init__(self, port: int, requests: Iterator[bytes]) -> None:
         super().__init__(daemon=True)
@@ -125,6 +126,7 @@ class _Client(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
+        """Send requests until it is told to end."""
         try:
             with self._connection, self._connection.makefile("rb") as responses:
                 for request in self._requests:

@@ -1,6 +1,6 @@
-"""What the benchmark knows of a model: its files, its requests, and the same work without a server.
+"""Subject: a model's files, its requests, and the same work without a server.
 
-Must not know how a server is started or loaded.
+This module must not know how a server is started or loaded.
 """
 
 import itertools
@@ -14,38 +14,39 @@ import numpy.typing as npt
 import onnxruntime
 
 Arrays = Mapping[str, npt.NDArray[Any]]
-# Does the work of some inferences, and says how many.
+# Function that does the work of some inferences, and returns how many.
 Run = Callable[[], int]
 
 _DATATYPES = {"uint8": "UINT8", "int64": "INT64", "float32": "FP32"}
 
 
 class Subject(Protocol):
-    """A model, its clients, and its bare loop; travels to the bare loop's process."""
+    """Model, its clients, and its bare loop; it is pickled for the bare loop's process."""
 
     @property
     def name(self) -> str:
-        """Also the name of the model that is asked."""
+        """Name, which is that of the requested model as well."""
 
     @property
     def batched(self) -> str:
-        """The model whose executions are counted."""
+        """Model whose executions are counted."""
 
     @property
     def peers(self) -> Sequence[str]:
-        """Which can serve it besides Nereid."""
+        """Peers that can serve it besides Nereid."""
 
     def write(self, repository: Path, peer: str) -> None:
-        """The model repository of a peer."""
+        """Write the model repository of a peer."""
 
     def requests(self, client: int) -> Iterator[bytes]:
-        """What a client sends, without end, one request after the other."""
+        """Yield what a client sends, without end, one request after the other."""
 
     def open_bare(self, threads: int) -> Callable[[int], Run]:
-        """The same work by a loop, for a batch size."""
+        """Return a function that returns the loop of the same work for a batch size."""
 
 
 def open_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
+    """Open a session with so many threads."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
@@ -58,7 +59,7 @@ def http_request(
     outputs: Sequence[Mapping[str, Any]],
     parameters: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """One HTTP request with binary tensors."""
+    """Return one HTTP request with binary tensors."""
     inputs = [
         {
             "name": name,
@@ -81,11 +82,12 @@ def http_request(
 
 
 def binary_output(name: str, **parameters: Any) -> dict[str, Any]:
+    """Return the description of a binary output."""
     return {"name": name, "parameters": {"binary_data": True, **parameters}}
 
 
 def one_after_the_other(runs: Sequence[Run]) -> Run:
-    """The next of them, each time."""
+    """Return a run that does the next of these each time."""
     turn = itertools.cycle(runs)
 
     def run() -> int:
@@ -95,11 +97,12 @@ def one_after_the_other(runs: Sequence[Run]) -> Run:
 
 
 def repeated(feed: Arrays, batch_size: int) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays repeated to a batch."""
     return {name: np.repeat(array, batch_size, 0) for name, array in feed.items()}
 
 
 def write_config(folder: Path, config: str, *, instances: int = 1, threads: int = 1) -> None:
-    """With instances on the CPU that have so many threads each."""
+    """Write a configuration with instances on the CPU that have so many threads each."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.pbtxt").write_text(
         f"{config}"

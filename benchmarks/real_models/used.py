@@ -1,10 +1,14 @@
-"""What a number of inferences took."""
+"""Cost of a number of inferences."""
 
 from typing import NamedTuple
 
 
 class Used(NamedTuple):
-    """model_cpu_s: of the processes that run the model; cpu_s: of all. runs: executions."""
+    """Cost of the inferences.
+
+    model_cpu_s: CPU time of the processes that run the model. cpu_s: that of all processes. runs:
+    executions.
+    """
 
     inferences: int
     seconds: float
@@ -14,17 +18,20 @@ class Used(NamedTuple):
 
     @property
     def rate(self) -> float:
+        """Inferences per second."""
         return self.inferences / self.seconds
 
     @property
     def model_cpu_ms(self) -> float:
-        """CPU time of an inference."""
+        """CPU time of an inference in the processes that run the model."""
         return self.model_cpu_s / self.inferences * 1e3
 
     @property
     def cpu_ms(self) -> float:
+        """CPU time of an inference in all processes."""
         return self.cpu_s / self.inferences * 1e3
 
     @property
     def batch(self) -> float:
+        """Mean batch size."""
         return self.inferences / self.runs if self.runs else 0.0

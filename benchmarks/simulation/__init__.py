@@ -1,5 +1,4 @@
-"""The scheduler's core in virtual time: what a request costs, and how busy executors are, by the
-size of the mesh.
+"""Core of the scheduler in virtual time: cost of a request and utilisation by the mesh's size.
 
 The core is the real one, from a gateway's session to an instance's stream (admission, queues,
 batchers, routers, the rate limiter, the loader). Streams and links are lists, and executors are

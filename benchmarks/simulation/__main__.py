@@ -1,4 +1,4 @@
-"""python -m benchmarks.simulation: measure, and write docs/simulation.json and .svg."""
+"""Entry point, python -m benchmarks.simulation: writes docs/simulation.json and .svg."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from benchmarks.simulation.virtual_time import Clock
 _DOCS = Path(__file__).parents[2] / "docs"
 _EXECUTORS = (1, 4, 16, 64, 256)
 _MODELS = (1, 10, 100, 500, 2000)
-# Of the runs over models, and over schedulers.
+# Number of executors in the runs over models, and over schedulers.
 _FEW_EXECUTORS = 4
 _SCHEDULERS = (1, 2, 4)
 _SHARED_MODELS = 64
 
 
 def main() -> None:
+    """Measure, and write the files."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulation", description=__doc__)
     parser.add_argument("--requests", type=int, default=3000, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=9, help="the median of their ratios counts")
@@ -33,30 +34,32 @@ def main() -> None:
 
     batching = {"scheduler": "dynamic_batching { }", "max_batch_size": 8}
     sweeps = {
-        "one model, by executors": [size(each, 1) for each in _EXECUTORS],
+        "one model, by executors": [size(number, 1) for number in _EXECUTORS],
         "one model with dynamic batching, by executors": [
-            size(each, 1, **batching) for each in _EXECUTORS
+            size(number, 1, **batching) for number in _EXECUTORS
         ],
-        f"{_FEW_EXECUTORS} executors, by models": [size(_FEW_EXECUTORS, each) for each in _MODELS],
+        f"{_FEW_EXECUTORS} executors, by models": [
+            size(_FEW_EXECUTORS, number) for number in _MODELS
+        ],
         f"{_FEW_EXECUTORS} executors, by models of which one is asked": [
-            size(_FEW_EXECUTORS, each, asked=1) for each in _MODELS
+            size(_FEW_EXECUTORS, number, asked=1) for number in _MODELS
         ],
         f"{_FEW_EXECUTORS} executors with a rate limiter, by models": [
-            size(_FEW_EXECUTORS, each, limited=True) for each in _MODELS
+            size(_FEW_EXECUTORS, number, limited=True) for number in _MODELS
         ],
         f"{_FEW_EXECUTORS} executors and {_SHARED_MODELS} models, by schedulers": [
-            size(_FEW_EXECUTORS, _SHARED_MODELS, schedulers=each) for each in _SCHEDULERS
+            size(_FEW_EXECUTORS, _SHARED_MODELS, schedulers=number) for number in _SCHEDULERS
         ],
     }
 
     results: dict[str, list[dict[str, object]]] = {}
     for title, sizes in sweeps.items():
         results[title] = []
-        for each in sizes:
-            work = measure.measure(each, sizes[0], clock, given.requests, given.rounds)
+        for simulated in sizes:
+            work = measure.measure(simulated, sizes[0], clock, given.requests, given.rounds)
             figures = measure.in_virtual_time(clock, work)
-            lines = measure.in_virtual_time(clock, measure.count_lines(each, 2000))
-            results[title].append(measure.Figures(each, lines, *figures).to_json())
+            lines = measure.in_virtual_time(clock, measure.count_lines(simulated, 2000))
+            results[title].append(measure.Figures(simulated, lines, *figures).to_json())
             print(json.dumps(results[title][-1]), flush=True)
         (given.output / "simulation.json").write_text(json.dumps(results, indent=1) + "\n")
         (given.output / "simulation.svg").write_text(plot.draw(results))

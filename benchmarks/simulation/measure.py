@@ -24,9 +24,11 @@ _CLIENTS_PER_PLACE = 2
 
 @dataclass(frozen=True)
 class Figures:
-    """lines: of the scheduler's code, for one request. cpu_ratio: CPU time per request, with the
-    simulation's own, by that of the smallest mesh. utilisation: how many executions there were at a
-    time, of those that there could be. largest_share: of the requests, at one scheduler.
+    """Figures of one mesh.
+
+    lines: lines of the scheduler's code for one request. cpu_ratio: CPU time per request, with the
+    simulation's own, over that of the smallest mesh. utilisation: mean share of the possible
+    executions that ran. largest_share: share of the requests at one scheduler.
     """
 
     size: Size
@@ -37,6 +39,7 @@ class Figures:
     largest_share: float = 1.0
 
     def to_json(self) -> dict[str, Any]:
+        """Return the figures as a document."""
         return asdict(self.size) | {
             "lines_per_request": round(self.lines, 1),
             "cpu_ratio": round(self.cpu_ratio, 3),
@@ -47,7 +50,7 @@ class Figures:
 
 
 class LineCounter:
-    """Counts the lines of the scheduler's code that are executed while it is entered."""
+    """Counter of the lines of the scheduler's code that are executed while it is entered."""
 
     def __init__(self) -> None:
         self.lines = 0
@@ -68,19 +71,19 @@ class LineCounter:
 
 
 def clients_of(size: Size) -> int:
-    """As many as keep every executor busy."""
+    """Return as many clients as keep every executor busy."""
     return _CLIENTS_PER_PLACE * size.executors * max(1, size.max_batch_size) + 1
 
 
 def places_of(size: Size) -> int:
-    """How many executions there could be at a time."""
+    """Return how many executions there could be at a time."""
     if size.limited:
         return size.executors
     return min(size.executors * (size.asked or size.models), clients_of(size))
 
 
 def in_virtual_time(clock: Clock, work: Coroutine[Any, Any, Any]) -> Any:
-    """Run it in an event loop of its own."""
+    """Run work in an event loop of its own."""
     loop = VirtualLoop(clock)
     try:
         return loop.run_until_complete(work)
@@ -89,7 +92,7 @@ def in_virtual_time(clock: Clock, work: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def count_lines(size: Size, requests: int) -> float:
-    """Lines per request; the same in every run."""
+    """Return lines per request; the same in every run."""
     mesh = await _loaded(size)
     with LineCounter() as counter:
         await mesh.run(requests, clients_of(size))
@@ -100,10 +103,10 @@ async def count_lines(size: Size, requests: int) -> float:
 async def measure(
     size: Size, control: Size, clock: Clock, requests: int, rounds: int
 ) -> tuple[float, float, float, float]:
-    """CPU per request by that of the control, utilisation, requests per execution, and the largest
-    share of requests at one scheduler.
+    """Return CPU per request over the control's, utilisation, and two more figures.
 
-    The two take turns, so that what else the machine does meets both.
+    These are requests per execution, and the largest share of requests at one scheduler. The two
+    meshes take turns, so that other work of the machine meets both.
     """
     mesh, small = await _loaded(size), await _loaded(control)
     gc.collect()
@@ -129,7 +132,10 @@ async def measure(
 
 
 async def _cpu_ns(mesh: SimulatedMesh, requests: int) -> float:
-    """For each request, from an idle mesh to an idle mesh: the other one shall not pay for it."""
+    """Return CPU time per request, from an idle mesh to an idle mesh.
+
+    The other mesh must not pay for it.
+    """
     clients, before = clients_of(mesh.size), mesh.submitted
     cpu_ns = time.thread_time_ns()
     await mesh.run(max(requests, 4 * clients), clients)
@@ -138,7 +144,7 @@ async def _cpu_ns(mesh: SimulatedMesh, requests: int) -> float:
 
 
 async def _loaded(size: Size) -> SimulatedMesh:
-    """A mesh with all models loaded, whose executors have their first batches behind them."""
+    """Return a mesh with all models loaded, whose executors have had their first batches."""
     mesh = SimulatedMesh(size)
     mesh.start()
     await asyncio.sleep(0.001)

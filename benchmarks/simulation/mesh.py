@@ -1,5 +1,6 @@
-"""A simulated mesh: the core of one scheduler or several, executors that are timers, clients in a
-closed loop.
+"""Simulated mesh: the core of one scheduler or several, with executors and clients.
+
+Executors are timers; clients run a closed loop.
 """
 
 from __future__ import annotations
@@ -39,16 +40,18 @@ output { name: "O" data_type: TYPE_UINT8 dims: 1 }
 """
 _GROUP = "instance_group {{ count: 1 kind: KIND_CPU {} }}"
 _ONE_AT_A_TIME = 'rate_limiter { resources { name: "device" count: 1 } }'
-# Of one execution, and of each of its requests.
+# Bounds of one execution's time, and of the time of each of its requests.
 _EXECUTION_S = (0.003, 0.005)
 REQUEST_S = 0.0001
 
 
 @dataclass(frozen=True)
 class Size:
-    """executors: each with one instance of each model. limited: an executor runs one of its
-    instances at a time, by the rate limiter; else all of them. asked: so many of the models get
-    requests; 0: all. schedulers: which share the models out.
+    """Size of a mesh.
+
+    executors: each with one instance of each model. limited: an executor runs one of its instances
+    at a time, by the rate limiter; else all of them. asked: so many of the models get requests; 0
+    means all. schedulers: number of schedulers that share the models out.
     """
 
     executors: int
@@ -61,28 +64,31 @@ class Size:
 
 
 class Surroundings(Protocol):
-    """What a scheduler is simulated in: a gateway's end of its link, and executors' pace."""
+    """Surroundings of a simulated scheduler: a gateway's end of its link, and executors' pace."""
 
     size: Size
     loop: asyncio.AbstractEventLoop
     random: random.Random
-    # Of one execution, between these, and of each of its requests.
+    # Bounds of one execution's time, and of the time of each of its requests.
     execution_s: tuple[float, float]
     request_s: float
     busy_s: float
     executions: int
 
-    def send(self, item: InferResponse) -> None: ...
+    def send(self, item: InferResponse) -> None:
+        """Take a response."""
 
-    def send_now(self, item: InferResponse) -> None: ...
+    def send_now(self, item: InferResponse) -> None:
+        """Take a response."""
 
 
 class SimulatedScheduler:
-    """One of a mesh's. requests: how many it was sent."""
+    """One scheduler of a mesh; `requests` counts those that it was sent."""
 
     def __init__(self, mesh: Surroundings, limits: QueueLimits | None = None) -> None:
-        """limits: without them one request may wait for a first load, and any number for an
-        instance.
+        """Prepare a scheduler.
+
+        Without limits one request may wait for a first load, and any number for an instance.
         """
         self.mesh = mesh
         self.requests = 0
@@ -112,7 +118,7 @@ class SimulatedScheduler:
         self.loader.load(served)
 
     def loaded(self, number: int) -> None:
-        """An executor has loaded an instance."""
+        """Note that an executor has loaded an instance."""
         stream = InstanceStream(self.mesh)
         placed = self.loader.streams.instance_opened(number, stream)
         assert placed is not None, "an unknown instance"
@@ -120,7 +126,7 @@ class SimulatedScheduler:
 
 
 class SimulatedMesh:
-    """Create it inside a VirtualLoop."""
+    """Mesh, which must be created inside a VirtualLoop."""
 
     def __init__(self, size: Size, seed: int = 1) -> None:
         self.size = size
@@ -141,7 +147,7 @@ class SimulatedMesh:
         self._done: asyncio.Future[None] | None = None
         names = [f"scheduler{number}" for number in range(size.schedulers)]
         self.schedulers = {name: SimulatedScheduler(self) for name in names}
-        # By model's number.
+        # Owner of each model, by the model's number.
         self._owners = [
             self.schedulers[owner_of(f"m{number}", names) or names[0]]
             for number in range(size.models)
@@ -149,8 +155,8 @@ class SimulatedMesh:
 
     @property
     def largest_share(self) -> float:
-        """Of the requests, at one scheduler."""
-        counts = [each.requests for each in self.schedulers.values()]
+        """Largest share of the requests at one scheduler."""
+        counts = [scheduler.requests for scheduler in self.schedulers.values()]
         return max(counts) / sum(counts)
 
     def start(self) -> None:
@@ -161,8 +167,8 @@ class SimulatedMesh:
         for number in range(size.executors):
             name = f"executor{number}"
             hello = pb.Hello(name=name, host=name, backends=["python"])
-            for each in self.schedulers.values():
-                each.loader.executor_joined(Session(hello, CommandStream(each)))
+            for scheduler in self.schedulers.values():
+                scheduler.loader.executor_joined(Session(hello, CommandStream(scheduler)))
 
     async def run(self, requests: int, clients: int) -> None:
         """Complete so many more requests; each client sends its next one when it has a response."""
@@ -173,9 +179,9 @@ class SimulatedMesh:
         await self._done
 
     async def drain(self) -> None:
-        """Complete what is pending, and send nothing more."""
+        """Complete pending requests, and send nothing more."""
         self._ending = True
-        # Those that clients are about to send.
+        # Requests that clients are about to send come first.
         await asyncio.sleep(0)
         self._target = self.submitted
         if self.completed < self.submitted:
@@ -184,7 +190,7 @@ class SimulatedMesh:
         self._ending = False
 
     async def finish(self) -> None:
-        """Complete what is pending, and unload all models."""
+        """Complete pending requests, and unload all models."""
         await self.drain()
         for scheduler in self.schedulers.values():
             for served in list(scheduler.loader.versions):
@@ -193,6 +199,7 @@ class SimulatedMesh:
     # ---- the gateway: its requests, and its end of the link
 
     def submit(self) -> None:
+        """Send a client's next request."""
         self.submitted += 1
         number = self.random.randrange(len(self._heads))
         scheduler = self._owners[number]
@@ -201,37 +208,40 @@ class SimulatedMesh:
         scheduler.gateway.on_items([request])
 
     def send(self, item: InferResponse) -> None:
+        """Take a response at the gateway's end of the link."""
         assert item.error is None, item.error
         self.completed += 1
         if self.completed < self._target:
             if not self._ending:
-                # Later: as if it came over a socket.
+                # The next request comes later, as if the response came over a socket.
                 self.loop.call_soon(self.submit)
         elif self._done is not None and not self._done.done():
             self._done.set_result(None)
 
     def send_now(self, item: InferResponse) -> None:
+        """Take a response."""
         self.send(item)
 
 
 class CommandStream:
-    """An executor's Join stream: it loads what it is told to at once."""
+    """Join stream of an executor, which loads at once what it is told to."""
 
     def __init__(self, scheduler: SimulatedScheduler) -> None:
         self._scheduler = scheduler
 
     def send(self, message: bytes) -> None:
+        """Obey a command."""
         command = pb.ExecutorCommand.FromString(message)
         if command.HasField("load"):
             scheduler = self._scheduler
             scheduler.mesh.loop.call_soon(scheduler.loaded, command.load.instance)
 
     def finish(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class InstanceStream:
-    """An instance's Execute stream: it responds when the execution's time is over."""
+    """Execute stream of an instance, which responds when the execution's time is over."""
 
     def __init__(self, mesh: Surroundings) -> None:
         self._mesh = mesh
@@ -245,11 +255,13 @@ class InstanceStream:
         self._executed = partial(model.on_reply, placed.instance)
 
     def send(self, message: bytes) -> None:  # noqa: ARG002 (the instance knows its batch)
+        """Begin the execution of the instance's batch."""
         mesh = self._mesh
         # The instance knows what it runs once this has returned.
         mesh.loop.call_soon(self._begin, mesh.random.uniform(*mesh.execution_s))
 
     def send_now(self, message: bytes) -> None:
+        """Begin the execution of the instance's batch."""
         self.send(message)
 
     def _begin(self, execution_s: float) -> None:
@@ -269,21 +281,21 @@ class InstanceStream:
         self._executed(reply)
 
     def finish(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def fail(self, status: Status, message: str) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def model_text(size: Size) -> str:
-    """The configuration of each of its models."""
+    """Return the configuration of each of its models."""
     limit = _ONE_AT_A_TIME if size.limited else ""
     batch = f"max_batch_size: {size.max_batch_size}"
     return " ".join((_CONFIG, batch, size.scheduler, _GROUP.format(limit)))
 
 
 def head_of(model: str, max_batch_size: int) -> bytes:
-    """Of a request to this model."""
+    """Return the head of a request to this model."""
     head = kserve_pb2.ModelInferRequest(model_name=model)
     shape = [1, 1] if max_batch_size else [1]
     head.inputs.add(name="I", datatype="UINT8", shape=shape)

@@ -1,4 +1,4 @@
-"""The figures as an SVG."""
+"""Plot of the figures as an SVG."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.figures import plot
 
-# What the sweeps vary, in the order of the rows.
+# Sizes that the sweeps vary, in the order of the rows.
 _SIZES = ("executors", "models", "schedulers")
 _FIGURES = (
     ("lines_per_request", "lines of the scheduler per request"),
@@ -16,11 +16,12 @@ _FIGURES = (
 
 
 def draw(results: dict[str, list[dict[str, Any]]]) -> str:
+    """Return the SVG."""
     return plot.draw(panels(results), columns=len(_FIGURES))
 
 
 def panels(results: dict[str, list[dict[str, Any]]]) -> list[plot.Panel]:
-    """A row for each size that sweeps vary, in it a panel for each figure, a line for a sweep."""
+    """Return a row for each size that sweeps vary: a panel for each figure, a line for a sweep."""
     found = [
         plot.Panel(
             title,

@@ -1,4 +1,4 @@
-"""An event loop whose time passes when there is nothing to do, and then at once."""
+"""Event loop whose time passes when there is nothing to do, and then at once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any
 
 
 class Clock:
-    """Nanoseconds since the simulation's start."""
+    """Clock with nanoseconds since the simulation's start."""
 
     def __init__(self) -> None:
         self.now_ns = 1
 
     def install(self) -> None:
-        """Have the process see this time. Call before the scheduler is imported: it binds clocks.
+        """Make the process see this time.
+
+        It must be called before the scheduler is imported, which binds clocks.
 
         CPU clocks stay real.
         """
@@ -30,6 +32,7 @@ class _Selector(selectors.DefaultSelector):
         self._clock = clock
 
     def select(self, timeout: float | None = None) -> list[Any]:
+        """Let the time pass until the next timer."""
         if timeout is None:
             raise RuntimeError("nothing is left to happen, and the simulation is not over")
         self._clock.now_ns += math.ceil(timeout * 1e9)
@@ -37,11 +40,12 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Timers fire in order and without delay."""
+    """Event loop whose timers fire in order and without delay."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(_Selector(clock))
         self._virtual = clock
 
     def time(self) -> float:
+        """Return the virtual time in seconds."""
         return self._virtual.now_ns / 1e9

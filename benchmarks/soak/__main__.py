@@ -1,8 +1,8 @@
-"""Entry point, ``python -m benchmarks.soak``: a mixed load with connection churn, in pieces, and
-the memory of each process after each piece.
+"""Entry point, ``python -m benchmarks.soak``: a mixed load with connection churn, in pieces.
 
-Reports what each process grew by after the first tenth, in KiB and for 100,000 requests. Growth in
-the first tenth is caches that fill: each is bounded.
+It reports the memory of each process after each piece, and what each process grew by after the
+first tenth, in KiB and for 100,000 requests. Growth in the first tenth is caches that fill: each is
+bounded.
 """
 
 import argparse
@@ -56,10 +56,10 @@ _GRPC: dict[str, tuple[Client, int]] = {
     "grpc_aborted": (grpc_load.grpc_aborted, 6),
 }
 _ALL = _HTTP | _GRPC
-# Cached responses shall reach their bound soon.
+# Cached responses have to reach their bound soon.
 _FLAGS = ("--executors=1", "--cache-config=local,size=1000000")
 _START_S = 90.0
-# After a piece: what is in flight ends, and segments that nobody uses are given back.
+# Pause after a piece: requests in flight end, and unused segments are given back.
 _SETTLE_S = 1.0
 
 
@@ -83,7 +83,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 class Soak:
-    """The load, and the counts of what it has sent so far."""
+    """Load, and the counts of what it has sent so far."""
 
     def __init__(self, only: Sequence[str], http_port: int, grpc_port: int) -> None:
         self._ports = {**dict.fromkeys(_HTTP, http_port), **dict.fromkeys(_GRPC, grpc_port)}
@@ -95,7 +95,7 @@ class Soak:
         self.connections = 0
 
     async def run(self, requests: int, connections: int) -> None:
-        """So many requests more."""
+        """Send so many requests more."""
         self._target = self.sent.total() + requests
         async with asyncio.TaskGroup() as group:
             for _ in range(connections):
@@ -109,13 +109,15 @@ class Soak:
             except Exception as error:
                 raise BenchError(f"{name}: {type(error).__name__}: {error}") from error
             self.connections += 1
-            # Also those that send none: a load of these alone shall end, too.
+            # Connections without a request count as well: a load of these alone has to end, too.
             self.sent[name] += max(1, sent)
 
 
 async def _wait_until_ready(server: process.ServerProcess, port: int) -> None:
-    """Until it greets. Connecting before it listens could connect a socket to itself, whose port
-    the server could not have then.
+    """Wait for the greeting.
+
+    Connecting before the server listens could connect a socket to itself, whose port the server
+    could not have then.
     """
     deadline = time.monotonic() + _START_S
     while f"localhost:{port}" not in server.log_tail(30):
@@ -126,7 +128,7 @@ async def _wait_until_ready(server: process.ServerProcess, port: int) -> None:
 
 
 def _samples(server: process.ServerProcess) -> dict[str, Memory]:
-    """By name and process id."""
+    """Return the memory by name and process id."""
     samples = {}
     for pid, name in server.processes().items():
         memory = memory_of(pid)
@@ -150,16 +152,17 @@ async def _measure(arguments: argparse.Namespace, server: process.ServerProcess,
                 "requests": soak.sent.total(),
                 "connections": soak.connections,
                 "seconds": round(time.monotonic() - started, 1),
-                "memory": {name: asdict(each) for name, each in memory.items()},
+                "memory": {name: asdict(used) for name, used in memory.items()},
             }
         )
-        shown = ", ".join(f"{name} {each.anonymous}" for name, each in memory.items())
+        shown = ", ".join(f"{name} {used.anonymous}" for name, used in memory.items())
         done = f"{number + 1}/{arguments.pieces}: {soak.sent.total()} requests"
         print(f"{done}; anonymous KiB: {shown}", flush=True)
     return {"sent": dict(soak.sent), "growth": growth_of(pieces), "pieces": pieces}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the soak, and return the exit code."""
     arguments = _arguments(argv)
     process.interrupt_on_signals()
     try:
@@ -173,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             report = asyncio.run(_measure(arguments, server, (first, second)))
     except (BenchError, ExceptionGroup, OSError) as error:
         errors = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
-        print("\n".join(f"soak: {each}" for each in errors), file=sys.stderr)
+        print("\n".join(f"soak: {error}" for error in errors), file=sys.stderr)
         return 1
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=1))

@@ -1,5 +1,6 @@
-"""What clients do over gRPC, well and badly. Each function is one connection's life and returns how
-many requests it sent.
+"""Behaviour of clients over gRPC, good and bad.
+
+Each function is one connection's life and returns how many requests it sent.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from nereid.pb import kserve_pb2
 _SERVICE = "/inference.GRPCInferenceService/"
 _LENGTHS = (1, 4, 16, 64, 250)
 _LARGE = (20_000, 60_000, 250_000)
-# A connection for each channel, as different clients have.
+# Each channel has a connection of its own, as different clients have.
 _OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
 
@@ -35,6 +36,7 @@ def _message(
 
 
 async def grpc_unary(port: int, rng: random.Random) -> int:
+    """Send requests one after the other."""
     async with _channel(port) as channel:
         call = channel.unary_unary(_SERVICE + "ModelInfer")
         for _ in range(20):
@@ -43,14 +45,14 @@ async def grpc_unary(port: int, rng: random.Random) -> int:
 
 
 async def grpc_one(port: int, rng: random.Random) -> int:
-    """A connection for one request."""
+    """Send one request on a connection."""
     async with _channel(port) as channel:
         await channel.unary_unary(_SERVICE + "ModelInfer")(_message("small", 16, rng.random()))
     return 1
 
 
 async def grpc_at_once(port: int, rng: random.Random) -> int:
-    """Requests that share a connection at the same time."""
+    """Send requests that share a connection at the same time."""
     async with _channel(port) as channel:
         call = channel.unary_unary(_SERVICE + "ModelInfer")
         await asyncio.gather(*(call(_message("small", 16, rng.random())) for _ in range(16)))
@@ -58,6 +60,7 @@ async def grpc_at_once(port: int, rng: random.Random) -> int:
 
 
 async def grpc_large(port: int, rng: random.Random) -> int:
+    """Send large requests."""
     async with _channel(port) as channel:
         call = channel.unary_unary(_SERVICE + "ModelInfer")
         for _ in range(3):
@@ -66,6 +69,7 @@ async def grpc_large(port: int, rng: random.Random) -> int:
 
 
 async def grpc_cached(port: int, rng: random.Random) -> int:
+    """Send requests that the cache knows."""
     async with _channel(port) as channel:
         call = channel.unary_unary(_SERVICE + "ModelInfer")
         for _ in range(10):
@@ -74,6 +78,7 @@ async def grpc_cached(port: int, rng: random.Random) -> int:
 
 
 async def grpc_stream(port: int, rng: random.Random) -> int:
+    """Send requests on a stream."""
     async with _channel(port) as channel:
         call = channel.stream_stream(_SERVICE + "ModelStreamInfer")()
         for _ in range(10):
@@ -85,6 +90,7 @@ async def grpc_stream(port: int, rng: random.Random) -> int:
 
 
 async def grpc_decoupled(port: int, _rng: random.Random) -> int:
+    """Send requests to a decoupled model."""
     async with _channel(port) as channel:
         call = channel.stream_stream(_SERVICE + "ModelStreamInfer")()
         for _ in range(3):
@@ -96,7 +102,7 @@ async def grpc_decoupled(port: int, _rng: random.Random) -> int:
 
 
 async def grpc_errors(port: int, rng: random.Random) -> int:
-    """Requests that get an error, each with a text of its own."""
+    """Send requests that get an error, each with a text of its own."""
     failing = [
         _message(f"m{rng.random()}", 1, 1.0),
         _message("small", 1, 1.0, batch=False),
@@ -114,7 +120,7 @@ async def grpc_errors(port: int, rng: random.Random) -> int:
 
 
 async def grpc_cancelled(port: int, _rng: random.Random) -> int:
-    """Calls that their client gives up: by a deadline, by a cancellation, in a stream."""
+    """Make calls that their client gives up: by a deadline, by a cancellation, in a stream."""
     async with _channel(port) as channel:
         unary = channel.unary_unary(_SERVICE + "ModelInfer")
         slow = _message("script", 2, -5.0, batch=False)
@@ -131,7 +137,7 @@ async def grpc_cancelled(port: int, _rng: random.Random) -> int:
 
 
 async def grpc_aborted(port: int, rng: random.Random) -> int:
-    """A connection that ends in the middle of a message."""
+    """End a connection in the middle of a message."""
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0, b""))
     headers = (
@@ -159,7 +165,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _literal(name: str, value: str) -> bytes:
-    """A header without indexing and without Huffman's code."""
+    """Return a header without indexing and without Huffman's code."""
     parts = [b"\0"]
     for text in (name.encode(), value.encode()):
         parts += [bytes([len(text)]), text]

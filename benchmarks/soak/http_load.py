@@ -1,5 +1,6 @@
-"""What clients do over HTTP, well and badly. Each function is one connection's life and returns how
-many requests it sent.
+"""Behaviour of clients over HTTP, good and bad.
+
+Each function is one connection's life and returns how many requests it sent.
 """
 
 import asyncio
@@ -9,13 +10,13 @@ import random
 import struct
 from typing import Self
 
-# Sizes repeat: what a server remembers of each shape is bounded and shall be full soon.
+# Sizes repeat: what a server remembers of each shape is bounded and has to be full soon.
 _LENGTHS = (1, 4, 16, 64, 250)
 _LARGE = (20_000, 60_000, 250_000)
 
 
 class Connection:
-    """A keep-alive connection to the gateway's HTTP port."""
+    """Keep-alive connection to the gateway's HTTP port."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -23,21 +24,24 @@ class Connection:
 
     @classmethod
     async def open(cls, port: int) -> Self:
+        """Open a connection."""
         return cls(*await asyncio.open_connection("127.0.0.1", port))
 
     async def request(self, path: str, body: bytes = b"", header: bytes = b"") -> tuple[int, bytes]:
-        """The response's status and body."""
+        """Send a request, and return the response's status and body."""
         self.writer.write(_head(path, len(body), header) + body)
         head = await self.reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().partition(b"\r\ncontent-length:")[2].split()[0])
         return int(head.split()[1]), await self.reader.readexactly(length)
 
     async def close(self) -> None:
+        """Close the connection."""
         self.writer.close()
         with contextlib.suppress(ConnectionError):
             await self.writer.wait_closed()
 
     def abort(self) -> None:
+        """Abort the connection."""
         self.writer.transport.abort()
 
 
@@ -57,7 +61,7 @@ def _json(data: list[float] | list[str], datatype: str, shape: list[int], **more
 
 
 def _binary(elements: int, value: float, batch: bool = True) -> tuple[bytes, bytes]:
-    """The body and the header that divides it."""
+    """Return the body and the header that divides it."""
     shape = [1, elements] if batch else [elements]
     payload = struct.pack("<f", value) * elements
     parameters = {"binary_data_size": len(payload)}
@@ -79,6 +83,7 @@ async def _many(
 
 
 async def http_json(port: int, rng: random.Random) -> int:
+    """Send requests in JSON."""
     requests = []
     for _ in range(20):
         length = rng.choice(_LENGTHS)
@@ -88,44 +93,49 @@ async def http_json(port: int, rng: random.Random) -> int:
 
 
 async def http_binary(port: int, rng: random.Random) -> int:
+    """Send requests with binary tensors."""
     bodies = [_binary(rng.choice(_LENGTHS), rng.random()) for _ in range(20)]
-    return await _many(port, [(_infer("small"), *each) for each in bodies])
+    return await _many(port, [(_infer("small"), *body) for body in bodies])
 
 
 async def http_one(port: int, rng: random.Random) -> int:
-    """A connection for one request."""
+    """Send one request on a connection."""
     return await _many(port, [(_infer("small"), *_binary(16, rng.random()))])
 
 
 async def http_large(port: int, rng: random.Random) -> int:
+    """Send large requests."""
     bodies = [_binary(rng.choice(_LARGE), rng.random()) for _ in range(3)]
-    return await _many(port, [(_infer("small"), *each) for each in bodies])
+    return await _many(port, [(_infer("small"), *body) for body in bodies])
 
 
 async def http_text(port: int, rng: random.Random) -> int:
+    """Send texts."""
     words = [str(rng.random()), "ö" * rng.randrange(50), ""]
     body = _json(words, "BYTES", [1, len(words)])
     return await _many(port, [(_infer("text"), body, b"")] * 10)
 
 
 async def http_cached(port: int, rng: random.Random) -> int:
-    """Hits, and now and then a miss."""
+    """Send requests that the cache knows, and now and then one that it does not."""
     values = [float(rng.randrange(100)) for _ in range(18)] + [rng.random()] * 2
     return await _many(port, [(_infer("cached"), *_binary(16, value)) for value in values])
 
 
 async def http_script(port: int, rng: random.Random) -> int:
+    """Send requests to a Python model."""
     bodies = [_binary(rng.choice((4, 40_000)), rng.random(), batch=False) for _ in range(4)]
-    return await _many(port, [(_infer("script"), *each) for each in bodies])
+    return await _many(port, [(_infer("script"), *body) for body in bodies])
 
 
 async def http_control(port: int, rng: random.Random) -> int:
+    """Call the control plane."""
     paths = ["health/live", "health/ready", "models/small/config", "models/stats"]
     return await _many(port, [(f"/v2/{path}", b"", b"") for path in rng.sample(paths, 4)])
 
 
 async def http_errors(port: int, rng: random.Random) -> int:
-    """Requests that get an error, each with a text of its own."""
+    """Send requests that get an error, each with a text of its own."""
     valid = _json([1.0], "FP32", [1, 1])
     malformed = [b'{"inputs": [' + str(rng.random()).encode(), b"{", _json([1.0], "INT8", [1, 1])]
     requests = [
@@ -137,7 +147,7 @@ async def http_errors(port: int, rng: random.Random) -> int:
 
 
 async def http_broken(port: int, rng: random.Random) -> int:
-    """Bytes that are no HTTP."""
+    """Send bytes that are no HTTP."""
     connection = await Connection.open(port)
     connection.writer.write(b"\x00%d nonsense\r\n\r\n" % rng.randrange(1000))
     await connection.reader.read()
@@ -146,7 +156,7 @@ async def http_broken(port: int, rng: random.Random) -> int:
 
 
 async def http_aborted(port: int, rng: random.Random) -> int:
-    """An upload that ends in the middle."""
+    """End an upload in the middle."""
     connection = await Connection.open(port)
     body, header = _binary(rng.choice((1000, *_LARGE)), 1.0)
     connection.writer.write(_head(_infer("small"), len(body), header) + body[: len(body) // 2])
@@ -156,7 +166,7 @@ async def http_aborted(port: int, rng: random.Random) -> int:
 
 
 async def http_cancelled(port: int, _rng: random.Random) -> int:
-    """A client that does not wait for its response."""
+    """Leave without waiting for a response."""
     connection = await Connection.open(port)
     body, header = _binary(4, -5.0, batch=False)
     connection.writer.write(_head(_infer("script"), len(body), header) + body)
@@ -167,7 +177,7 @@ async def http_cancelled(port: int, _rng: random.Random) -> int:
 
 
 async def http_idle(port: int, _rng: random.Random) -> int:
-    """A connection without a request."""
+    """Open a connection without a request."""
     connection = await Connection.open(port)
     await connection.close()
     return 0

@@ -16,8 +16,9 @@ _FIELDS = {
 
 @dataclass
 class Memory:
-    """Of one process, in KiB. uss: its pages that no other process maps, segments among them;
-    anonymous: its heaps and stacks.
+    """Memory of one process, in KiB.
+
+    uss: pages that no other process maps, segments among them. anonymous: heaps and stacks.
     """
 
     rss: int = 0
@@ -27,7 +28,7 @@ class Memory:
 
 
 def memory_of(pid: int) -> Memory | None:
-    """None: it has ended."""
+    """Return the memory of a process, or `None` if it has ended."""
     memory = Memory()
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
@@ -42,7 +43,7 @@ def memory_of(pid: int) -> Memory | None:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Of the line through the points with the least squared error; 0 for fewer than two."""
+    """Return the slope of the least-squares line through the points; 0 for fewer than two."""
     if len(points) < 2:
         return 0.0
     middle_x = sum(x for x, _ in points) / len(points)
@@ -52,7 +53,7 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def growth_of(pieces: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """What each process that was there throughout has grown by after the first tenth.
+    """Return what each process that was there throughout has grown by after the first tenth.
 
     pieces: how many requests there were so far, and the memory of each process by name.
     """

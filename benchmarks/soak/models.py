@@ -1,4 +1,4 @@
-"""The repository of the soak: one small model for each way through Nereid."""
+"""Repository of the soak: one small model for each way through Nereid."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", tensor)]))
         return responses
 """
-# As many responses as the first value says.
+# The model sends as many responses as the first value says.
 _DECOUPLED = """\
 import triton_python_backend_utils as pb_utils
 
@@ -53,7 +53,7 @@ class TritonPythonModel:
 
 
 def write_repository(root: Path) -> Path:
-    """Models small, cached, text, script and decoupled."""
+    """Write the models small, cached, text, script and decoupled."""
     for name, datatype, element, more in (
         ("small", "FP32", TensorProto.FLOAT, ""),
         ("cached", "FP32", TensorProto.FLOAT, "response_cache { enable: true }"),

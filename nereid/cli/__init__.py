@@ -1,46 +1,54 @@
-"""The `nereid` command: starts services as processes and knows them only by their command lines."""
+"""The `nereid` command, which runs the commands that installed distributions declare."""
 
 from __future__ import annotations
 
-import importlib
 import sys
+from typing import Final
 
-_COMMANDS = {
-    "serve": ("nereid_mesh.serve.command", "start a whole mesh on this machine"),
-    "check": ("nereid_mesh.check.command", "say what is wrong with a model repository"),
-    "explain": (
-        "nereid_explain.command",
-        "say why a model of a running mesh is not ready, or does not batch",
-    ),
-    "timeline": (
-        "nereid_timeline.command",
-        "say where the last seconds of a running mesh went, and write them as a trace",
-    ),
-    "perf": ("nereid_perf.command", "measure any KServe v2 server"),
-    "analyze": ("nereid_analyze.command", "find a model's best settings by measuring"),
-    "api-key": ("nereid_mesh.credentials.api_key", "make an API key for --auth-config"),
-    "mesh-token": (
-        "nereid_mesh.credentials.mesh_token",
-        "make the secret that the services of a mesh share",
-    ),
-}
+from nereid.cli.commands import GROUP, declared_commands, find_command
+
+_NO_COMMANDS: Final = (
+    f"nereid: no command is installed (no entry point of '{GROUP}' whose module exists):"
+    " pip install 'nereid-mesh[serve]', or in a checkout: pip install --editable ."
+)
 
 
 def main() -> None:
-    """Run the command that argv names."""
+    """Run the command that argv names, and exit with its code."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if name in _COMMANDS:
-        # Only this one's imports: the process of `serve` stays small.
-        sys.exit(importlib.import_module(_COMMANDS[name][0]).main(sys.argv[2:]))
     if name in ("-V", "--version", "version"):
         # Imported on demand: it reads the metadata of installed packages.
         from nereid.version import is_compiled, version  # noqa: PLC0415
 
         print(f"nereid {version()}{' (compiled)' if is_compiled() else ''}")
         sys.exit(0)
-    if name and name not in ("-h", "--help", "help"):
+    is_help = name in ("", "-h", "--help", "help")
+    command = None if is_help else find_command(name)
+    if command is not None:
+        try:
+            # Only this command's imports: the process of `serve` stays small.
+            run = command.load()
+        except ModuleNotFoundError as error:
+            needed = f"no module '{error.name}': pip install 'nereid-mesh[serve]'"
+            sys.exit(f"nereid {name}: {needed}")
+        sys.exit(run(sys.argv[2:]))
+    if not is_help:
         print(f"nereid: unknown command '{name}'", file=sys.stderr)
-    lines = [f"  nereid {each:11} {what}" for each, (_, what) in _COMMANDS.items()]
+    _print_usage()
+    sys.exit(0 if name and is_help else 2)
+
+
+def _print_usage() -> None:
+    """Print the commands whose modules are installed."""
+    summaries: dict[str, str] = {}
+    for command in declared_commands(sys.path):
+        try:
+            summaries.setdefault(command.name, command.summary())
+        except ModuleNotFoundError:
+            # An image of one service has the metadata of all commands.
+            continue
+    if not summaries:
+        print(_NO_COMMANDS, file=sys.stderr)
+    lines = [f"  nereid {name:11} {summary}" for name, summary in sorted(summaries.items())]
     print("usage: nereid COMMAND [FLAGS]   (nereid COMMAND --help lists a command's flags)")
     print(*lines, "  nereid --version", sep="\n")
-    sys.exit(0 if name in ("-h", "--help", "help") else 2)

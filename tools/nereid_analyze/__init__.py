@@ -1,1 +1,1 @@
-"""`nereid analyze`: finds a model's best settings by measuring. Imports no service."""
+"""Tuning tool `nereid analyze`: finds a model's best settings by measuring. Imports no service."""

@@ -1,7 +1,8 @@
-"""A run's file: its job, and a line of JSON for each trial with what it showed.
+"""Checkpoint of a run: a file of its job, and a line of JSON for each trial with its measurement.
 
-A search that is given the same measurements asks for the same trials. So to go on after an end of
-any kind is to search from the beginning, with the file's measurements as long as there are some.
+A search that is given the same measurements asks for the same trials. To go on after an end of any
+kind is therefore to search from the beginning, with the file's measurements as long as there are
+some.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointError(Exception):
-    """The file cannot be used; the text says why."""
+    """Error of a file that cannot be used; the text says why."""
 
 
 class Checkpoint:
-    """A context. measure() takes from the file what it has, and writes what it has not."""
+    """Checkpoint as a context.
+
+    Measure() reads the measurements in the file, and appends new ones.
+    """
 
     def __init__(self, path: Path, job: Job, *, resume: bool) -> None:
         self._path = path
@@ -45,7 +49,11 @@ class Checkpoint:
         self.measured = 0
 
     def __enter__(self) -> Self:
-        """Raises CheckpointError, also for a file of another search."""
+        """Open the file.
+
+        Raises:
+            CheckpointError: it cannot be used, or is of another search.
+        """
         if self._resume and self._path.exists():
             job, self._records = _read(self._path)
             different = _differences(job_document(job), job_document(self._job))
@@ -56,7 +64,8 @@ class Checkpoint:
                 )
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # Beside the old one, which stays until all of it that is of use was read.
+            # The new file is beside the old one, which stays until everything of use in it was
+            # read.
             self._file = self._part.open("w", encoding="utf-8")
         except OSError as error:
             raise CheckpointError(f"{self._path}: {error.strerror}") from error
@@ -68,7 +77,7 @@ class Checkpoint:
         self._file.close()
 
     def measure(self, measure: Measure) -> Measure:
-        """The same, but for what the file has."""
+        """Return a function that measures only the trials that the file does not have."""
         return replayed(self._records, self._measured_by(measure), self._keep)
 
     def _measured_by(self, measure: Measure) -> Measure:
@@ -91,7 +100,7 @@ class Checkpoint:
         self._write(record)
 
     def _settle(self) -> None:
-        """From here on the new file is the checkpoint."""
+        """Make the new file the checkpoint."""
         if not self._is_settled:
             self._part.replace(self._path)
             self._is_settled = True
@@ -106,7 +115,7 @@ def replayed(
     otherwise: Measure,
     on_replay: Callable[[dict[str, Any]], None] = lambda _record: None,
 ) -> Measure:
-    """Measurements of the records in turn, as long as they are of the trials asked for."""
+    """Return measurements of the records in turn, as long as they match the requested trials."""
     waiting = list(reversed(records))
 
     def measure(trial: Trial) -> Measurement:
@@ -126,7 +135,12 @@ def replayed(
 
 
 def recorded(path: Path) -> tuple[Job, Measure]:
-    """A job and its measurements. Raises CheckpointError; so does a trial that is not there."""
+    """Return a job and its measurements.
+
+    Raises:
+        CheckpointError: the file cannot be used; the measurements raise it for a trial that is not
+            there.
+    """
     job, records = _read(path)
 
     def missing(_trial: Trial) -> Measurement:
@@ -136,16 +150,16 @@ def recorded(path: Path) -> tuple[Job, Measure]:
 
 
 def trial_document(trial: Trial) -> dict[str, Any]:
-    """For JSON, and compared with what comes from it."""
+    """Return a trial as JSON would give it back, to be written and compared."""
     document = {
         "candidate": trial.candidate.plain(),
         "level": [trial.level.kind, trial.level.value],
         "seconds": trial.seconds,
         "batch_size": trial.batch_size,
     }
-    # Tuples are lists there.
-    found: dict[str, Any] = json.loads(json.dumps(document))
-    return found
+    # JSON has lists in place of tuples.
+    plain: dict[str, Any] = json.loads(json.dumps(document))
+    return plain
 
 
 def _read(path: Path) -> tuple[Job, list[dict[str, Any]]]:
@@ -164,7 +178,7 @@ def _read(path: Path) -> tuple[Job, list[dict[str, Any]]]:
                 parse_measurement(record["measurement"])
         except (ValueError, KeyError, TypeError, ResultFileError) as error:
             if number == len(lines):
-                # Cut off while it was written.
+                # The line was cut off while it was written.
                 break
             raise CheckpointError(f"{path}:{number}: this is no trial: {error}") from error
         records.append(record)
@@ -172,7 +186,7 @@ def _read(path: Path) -> tuple[Job, list[dict[str, Any]]]:
 
 
 def _differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
-    # When it was begun, and by which command, says nothing of what is searched.
+    # Fields that say when and how it was begun do not change what is searched.
     other = {"started", "command", "price_per_hour", "fields", "filenames", "server", "idle"}
     b = json.loads(json.dumps(b))
     return [key for key in b if key not in other and json.loads(json.dumps(a.get(key))) != b[key]]

@@ -1,4 +1,4 @@
-"""`nereid analyze`: which of its commands is meant. Must not import what only the extra brings."""
+"""Commands of `nereid analyze`. This module must not import what only the extra brings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Final
 
 from nereid_perf.subcommands import Subcommands
 
+SUMMARY: Final = "find a model's best settings by measuring"
 _COMMANDS: Final = {
     "profile": ("nereid_analyze.profile", "search settings by measuring (without a command: this)"),
     "report": ("nereid_analyze.report", "make the reports of a checkpoint again"),

@@ -1,4 +1,4 @@
-"""What is wanted: objectives and constraints, by Model Analyzer's names for metrics. Pure."""
+"""Goal of a search: objectives and constraints, by Model Analyzer's names for metrics. Pure."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ _MB: Final = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """value: None where a measurement does not say; larger: whether more is better; header: of
-    Model Analyzer's column.
+    """Metric of a measurement.
+
+    value: returns `None` where a measurement does not say. larger: true if more is better. header:
+    that of Model Analyzer's column.
     """
 
     name: str
@@ -45,25 +47,25 @@ def _time(kind: str, name: str) -> Callable[[Measurement], float | None]:
     figure = _latency(name)
 
     def value(measurement: Measurement) -> float | None:
-        found = getattr(measurement.latencies, kind)
-        # ms, as Model Analyzer has them.
-        return figure(found) / 1000 if found.get_total_count() else None
+        histogram = getattr(measurement.latencies, kind)
+        # The figure is in ms, as in Model Analyzer.
+        return figure(histogram) / 1000 if histogram.get_total_count() else None
 
     return value
 
 
 def _gauge(mean_of: tuple[str, ...], scale: float = 1.0) -> Callable[[Measurement], float | None]:
-    """The sum over devices of the first gauge that there is."""
+    """Return a function for the sum over devices of the first gauge that there is."""
 
     def value(measurement: Measurement) -> float | None:
         for name in mean_of:
-            found = [
+            values = [
                 mean
-                for each, (mean, _) in measurement.gauges.items()
-                if each.partition("{")[0] == name
+                for gauge, (mean, _) in measurement.gauges.items()
+                if gauge.partition("{")[0] == name
             ]
-            if found:
-                return sum(found) / scale
+            if values:
+                return sum(values) / scale
         return None
 
     return value
@@ -81,8 +83,8 @@ def _difference(
 
 def _phase(name: str) -> Callable[[Measurement], float | None]:
     def value(measurement: Measurement) -> float | None:
-        found = [getattr(each, name) for each in measurement.server[:1]]
-        return found[0] / 1000 if found and found[0] is not None else None
+        times_us = [getattr(split, name) for split in measurement.server[:1]]
+        return times_us[0] / 1000 if times_us and times_us[0] is not None else None
 
     return value
 
@@ -99,8 +101,8 @@ _RAM_USED: Final = _gauge(
 )
 
 METRICS: Final[Mapping[str, Metric]] = {
-    each.name: each
-    for each in (
+    metric.name: metric
+    for metric in (
         Metric(THROUGHPUT, "Throughput (infer/sec)", True, lambda found: found.requests_per_s),
         Metric(
             "output_token_throughput",
@@ -169,7 +171,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         ),
     )
 }
-# Older name.
+# Older name of a metric.
 ALIASES: Final[Mapping[str, str]] = {"perf_latency": "perf_latency_p99"}
 _LATENCIES: Final[Mapping[str, str]] = {
     **{f"perf_latency_{rank}": rank for rank in ("avg", "p50", "p90", "p95", "p99")},
@@ -186,14 +188,14 @@ _LATENCIES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Bounds of a metric, in its column's unit; None: none."""
+    """Bounds of a metric, in its column's unit; `None` means no bound."""
 
     metric: str
     least: float | None = None
     most: float | None = None
 
     def is_kept(self, measurement: Measurement) -> bool:
-        """Not, where the measurement does not say."""
+        """Return whether the bounds are kept; they are not where the measurement does not say."""
         value = METRICS[self.metric].value(measurement)
         if value is None:
             return False
@@ -203,6 +205,7 @@ class Constraint:
 
     @property
     def text(self) -> str:
+        """Text of the bounds."""
         low = "" if self.least is None else f"{self.metric} >= {self.least:g}"
         high = "" if self.most is None else f"{self.metric} <= {self.most:g}"
         return " and ".join(filter(None, (low, high)))
@@ -210,43 +213,45 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Goal:
-    """objectives: metrics with their weights; all constraints are to be kept."""
+    """Objectives, metrics with their weights, and constraints, which all have to be kept."""
 
     objectives: Mapping[str, float] = field(default_factory=lambda: {THROUGHPUT: 10.0})
     constraints: tuple[Constraint, ...] = ()
 
     @property
     def slo(self) -> Slo | None:
-        """The limits of latencies alone, as the search for a rate takes them."""
+        """Limits of latencies alone, as the search for a rate takes them."""
         limits = [
-            f"{_LATENCIES[each.metric]}={each.most:g}ms"
-            for each in self.constraints
-            if each.metric in _LATENCIES and each.most is not None
+            f"{_LATENCIES[constraint.metric]}={constraint.most:g}ms"
+            for constraint in self.constraints
+            if constraint.metric in _LATENCIES and constraint.most is not None
         ]
         return parse_slo(",".join(limits)) if limits else None
 
     @property
     def target_us(self) -> float | None:
-        """The tightest limit of a response time."""
+        """Tightest limit of a response time, in us."""
         limits = [
-            each.most * 1000
-            for each in self.constraints
-            if each.metric.startswith("perf_latency") and each.most is not None
+            constraint.most * 1000
+            for constraint in self.constraints
+            if constraint.metric.startswith("perf_latency") and constraint.most is not None
         ]
         return min(limits, default=None)
 
     @property
     def is_throughput(self) -> bool:
-        """Whether the highest rate is what is asked for, whatever else has a say."""
+        """True if the highest rate is asked for, whatever other objectives there are."""
         return self.objectives.get(THROUGHPUT, 0) >= max(self.objectives.values())
 
     def is_met(self, measurement: Measurement) -> bool:
-        return all(each.is_kept(measurement) for each in self.constraints)
+        """Return whether all constraints are kept."""
+        return all(constraint.is_kept(measurement) for constraint in self.constraints)
 
     def score(self, measurement: Measurement, baseline: Measurement) -> float:
-        """How much better than the baseline, weighted: 0 is as good, 0.1 about 10 % better.
+        """Return how much better than the baseline it is: 0 as good, 0.1 about 10 % better.
 
-        Of ratios, so that no metric's unit has a say; what one of the two lacks counts nothing.
+        The score is weighted, and made of ratios, so that no metric's unit has a say; a metric that
+        one of the two lacks counts nothing.
         """
         total = 0.0
         for name, weight in self.objectives.items():

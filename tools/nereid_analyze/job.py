@@ -1,6 +1,7 @@
-"""All that a search follows from, besides its measurements: with the same ones, it finds the same.
+"""Job: all that a search follows from, besides its measurements.
 
-It is the first line of a checkpoint, so that a run can go on, and its reports be made again.
+With the same measurements it finds the same. The job is the first line of a checkpoint, so that a
+run can go on, and its reports be made again.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ ADAPTIVE: Final = "adaptive"
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """models: that get requests, with their weights; configs: of them and of all that are tuned, as
-    they were before. title: of reports and files.
+    """Job of one search.
+
+    models: those that get requests, with their weights. configs: configurations of these and of all
+    tuned models, as they were before. title: that of reports and files.
     """
 
     title: str
@@ -49,9 +52,9 @@ class Job:
     started: str = ""
     command: tuple[str, ...] = ()
     price_per_hour: float | None = None
-    # Each model's config.pbtxt, as it was before; None: it has none.
+    # Text of each model's config.pbtxt, as it was before, or `None` without a file.
     texts: Mapping[str, str | None] = field(default_factory=dict)
-    # The metrics page's, before there was load.
+    # Gauges of the metrics page, before there was load.
     idle: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     fields: Mapping[str, tuple[str, ...]] = field(
         default_factory=lambda: {
@@ -70,7 +73,7 @@ class Job:
 
 
 def search_of(job: Job) -> Search[AdaptiveResult | ModeResult]:
-    """The job's search, at its beginning."""
+    """Return the job's search, at its beginning."""
     rules = dict(job.rules)
     if job.mode == ADAPTIVE:
         return search_adaptively(
@@ -89,18 +92,19 @@ def search_of(job: Job) -> Search[AdaptiveResult | ModeResult]:
 
 
 def job_document(job: Job) -> dict[str, Any]:
-    """For JSON."""
+    """Return the job as a document for JSON."""
     return {
         **{key: value for key, value in vars(job).items() if key not in _PARTS},
         "schema": SCHEMA,
         "models": dict(job.models),
         "space": [
-            [each.model, each.name, list(each.values), each.default] for each in job.space.settings
+            [setting.model, setting.name, list(setting.values), setting.default]
+            for setting in job.space.settings
         ],
-        "defaults": {name: _plain(each) for name, each in job.defaults.items()},
+        "defaults": {name: _plain(default) for name, default in job.defaults.items()},
         "goal": {
             "objectives": dict(job.goal.objectives),
-            "constraints": [_plain(each) for each in job.goal.constraints],
+            "constraints": [_plain(constraint) for constraint in job.goal.constraints],
         },
         "inner": _plain(job.inner),
         "sweep": _plain(job.sweep),
@@ -109,7 +113,11 @@ def job_document(job: Job) -> dict[str, Any]:
 
 
 def parse_job(document: Mapping[str, Any]) -> Job:
-    """Raises ValueError: it is of another schema, or no job."""
+    """Parse a job's document.
+
+    Raises:
+        ValueError: it is of another schema, or no job.
+    """
     if document.get("schema") != SCHEMA:
         raise ValueError(f"its schema is {document.get('schema')}, expected {SCHEMA}")
     try:
@@ -128,10 +136,12 @@ def parse_job(document: Mapping[str, Any]) -> Job:
                     for model, name, values, default in document["space"]
                 )
             ),
-            defaults={name: ModelDefaults(**each) for name, each in document["defaults"].items()},
+            defaults={
+                name: ModelDefaults(**fields) for name, fields in document["defaults"].items()
+            },
             goal=Goal(
                 document["goal"]["objectives"],
-                tuple(Constraint(**each) for each in document["goal"]["constraints"]),
+                tuple(Constraint(**fields) for fields in document["goal"]["constraints"]),
             ),
             inner=InnerRules(**document["inner"]),
             sweep=SweepRules(

@@ -1,4 +1,4 @@
-"""Jobs from what a file and flags ask for, and from the configurations of the server. Pure."""
+"""Plan of jobs, from a file and flags, and from the configurations of the server. Pure."""
 
 from __future__ import annotations
 
@@ -37,18 +37,20 @@ class Group:
 
     @property
     def title(self) -> str:
-        return "_".join(each.name for each in self.specs)
+        """Title of the group's reports."""
+        return "_".join(spec.name for spec in self.specs)
 
     @property
     def models(self) -> dict[str, int]:
-        return {each.name: each.weighting for each in self.specs}
+        """Models with their weights."""
+        return {spec.name: spec.weighting for spec in self.specs}
 
 
 def groups_of(file: AnalyzerFile) -> list[Group]:
-    """One for each model, or one for all."""
+    """Return a group for each model, or one for all."""
     if file.concurrently:
         return [Group(file.models)]
-    return [Group((each,)) for each in file.models]
+    return [Group((model,)) for model in file.models]
 
 
 def job_of(
@@ -58,12 +60,16 @@ def job_of(
     configs: Mapping[str, Mapping[str, Any]],
     **facts: Any,
 ) -> Job:
-    """configs: of the group's models and of those that they call. facts: of Job, as they are."""
+    """Return the job of a group.
+
+    configs: those of the group's models and of the models that they call. facts: further fields of
+    Job.
+    """
     first = group.specs[0]
     seconds = settings.window
-    specs = {each.name: each for each in (*file.composing, *group.specs)}
+    specs = {spec.name: spec for spec in (*file.composing, *group.specs)}
     cpu_only = tuple(name for name in configs if name in specs and specs[name].cpu_only)
-    tuned = {name: each for name, each in configs.items() if not is_ensemble(each)}
+    tuned = {name: config for name, config in configs.items() if not is_ensemble(config)}
     goal = first.goal
     return Job(
         title=group.title,
@@ -108,11 +114,11 @@ def _settings(
     configs: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[Setting]:
     if not file.reloads or file.search_disabled:
-        # Only what is listed, if anything.
+        # If settings are listed, only these are varied.
         automatic: frozenset[str] = frozenset()
     else:
         automatic = frozenset(settings.vary if file.mode == ADAPTIVE else MODEL_ANALYZER)
-    targets = [each.goal.target_us for each in group.specs if each.goal.target_us is not None]
+    targets = [spec.goal.target_us for spec in group.specs if spec.goal.target_us is not None]
     limits = Limits(
         instances=file.instances,
         batches=file.batches,
@@ -120,7 +126,7 @@ def _settings(
         target_us=min(targets, default=None),
         vary=automatic,
     )
-    specs = {each.name: each for each in (*file.composing, *group.specs)}
+    specs = {spec.name: spec for spec in (*file.composing, *group.specs)}
     for name, config in configs.items():
         spec = specs.get(name)
         if spec is not None and spec.alternatives is not None and file.reloads:
@@ -134,7 +140,7 @@ def _settings(
 
 
 def _least_batch(model: str, configs: Mapping[str, Mapping[str, Any]]) -> int:
-    """Of the ensembles that it is a step of: with less they could not be loaded."""
+    """Return the least batch size that the ensembles of a model need to be loaded."""
     return max(
         (
             int(config.get("max_batch_size") or 0)
@@ -171,11 +177,11 @@ def _rules(file: AnalyzerFile, settings: AnalyzeSettings) -> dict[str, Any]:
             "rounds": settings.rounds,
             "finalists": file.tops,
         }
-    found: dict[str, Any] = {"tops": file.tops, "rounds": settings.rounds}
+    rules: dict[str, Any] = {"tops": file.tops, "rounds": settings.rounds}
     if file.mode != BRUTE:
-        found["sweeps_tops"] = file.sweeps_tops
+        rules["sweeps_tops"] = file.sweeps_tops
     if file.mode == OPTUNA:
-        found |= {
+        rules |= {
             "least_share": file.least_share,
             "most_share": file.most_share,
             "least_trials": file.least_trials,
@@ -183,4 +189,4 @@ def _rules(file: AnalyzerFile, settings: AnalyzeSettings) -> dict[str, Any]:
             "patience": file.patience,
             "uses_formula": file.uses_formula,
         }
-    return found
+    return rules

@@ -1,4 +1,4 @@
-"""`nereid analyze profile`: searches, reports, and applies what was found."""
+"""The command `nereid analyze profile`, which searches, reports, and applies the result."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _UNMET: Final = 3
 _FAILED: Final = 1
 _USAGE: Final = 2
 _LOOK_S: Final = 5.0
-# Flags of the server that are each run's own.
+# Flags of the server that each run sets itself.
 _OWN: Final = ("--url=", "--protocol=", "--collect-metrics=", "--metrics-url=")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit code."""
+    """Search, and return the exit code."""
     log_to_terminal("%(levelname)s: %(message)s")
     settings, server = read_shared_settings((AnalyzeSettings, TargetSettings), argv, {}, _PROGRAM)
     try:
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
         return _USAGE
     for warning in file.warnings:
         print_error(_PROGRAM, warning)
-    # Ended by a supervisor, models are restored as after Ctrl-C.
+    # If a supervisor ends the command, models are restored as after Ctrl-C.
     signal.signal(signal.SIGTERM, _interrupt)
     run = _Run(settings, server, file, ("nereid", "analyze", *argv))
     code = 0
@@ -88,7 +88,7 @@ class _Run:
     command: tuple[str, ...]
 
     def analyze(self, group: Group) -> int:
-        """One job; the exit code."""
+        """Run one job, and return the exit code."""
         target = self._target(group)
         with MeasuredModels(target) as measured:
             job = self._job(group, measured, target.metrics_url)
@@ -104,7 +104,7 @@ class _Run:
         changes = changes_of(analysis)
         print_analysis(analysis, changes)
         written = write_reports(analysis, changes, Path(self.file.export_path))
-        print_lines(f"Wrote {each}" for each in written)
+        print_lines(f"Wrote {path}" for path in written)
         if not analysis.winner.is_kept:
             return _UNMET
         if self.settings.apply:
@@ -113,9 +113,9 @@ class _Run:
 
     def _target(self, group: Group) -> MeasuredTarget:
         file, server = self.file, self.server
-        # What the command line says of the server goes before the file.
+        # Flags about the server have priority over the file.
         protocol = server.protocol if not self.settings.config_file else file.protocol
-        if any(each.startswith(("-i", "--protocol")) for each in self.command):
+        if any(argument.startswith(("-i", "--protocol")) for argument in self.command):
             protocol = server.protocol
         address = server.url or (file.http_endpoint if protocol == "http" else file.grpc_endpoint)
         given = server.endpoint
@@ -126,17 +126,17 @@ class _Run:
             given.headers,
         )
         is_local = file.launch_mode == "local"
-        common = [each for each in settings_argv(server) if not each.startswith(_OWN)]
+        common = [argument for argument in settings_argv(server) if not argument.startswith(_OWN)]
         return MeasuredTarget(
             endpoint=endpoint,
             models=group.models,
-            composing=tuple(each.name for each in file.composing) + file.bls_models,
+            composing=tuple(spec.name for spec in file.composing) + file.bls_models,
             cpu_only=frozenset(
-                each.name for each in (*file.composing, *group.specs) if each.cpu_only
+                spec.name for spec in (*file.composing, *group.specs) if spec.cpu_only
             ),
             reloads=file.reloads,
             flags={
-                each.name: (*common, *each.flags, *self.settings.perf_flag) for each in group.specs
+                spec.name: (*common, *spec.flags, *self.settings.perf_flag) for spec in group.specs
             },
             metrics_url="" if is_local else self._metrics_url(),
             bls_models=file.bls_models,
@@ -162,7 +162,7 @@ class _Run:
         try:
             if not url.startswith(("http://", "https://")):
                 raise OSError(f"'{url}': expected host:port/path")
-            # http and https alone.
+            # The URL is http or https.
             with urllib.request.urlopen(url, timeout=_LOOK_S):  # noqa: S310
                 return url
         except OSError as error:
@@ -198,9 +198,12 @@ class _Run:
         return directory / f"{job.title}.jsonl"
 
     def _beginning(self, job: Job) -> list[str]:
-        limits = ", ".join(each.text for each in job.goal.constraints) or "no constraints"
+        limits = (
+            ", ".join(constraint.text for constraint in job.goal.constraints) or "no constraints"
+        )
         varied = "; ".join(
-            f"{each.label} {', '.join(map(str, each.values))}" for each in job.space.settings
+            f"{setting.label} {', '.join(map(str, setting.values))}"
+            for setting in job.space.settings
         )
         return [
             f"{job.title}: {job.mode} over {job.space.size} candidates, {limits}",
@@ -210,7 +213,7 @@ class _Run:
     def _apply(self, changes: list[ConfigChange], target: MeasuredTarget) -> None:
         repository = Path(self.file.repository)
         backups = apply_changes(repository, changes)
-        print_lines(f"Kept {each}" for each in backups)
+        print_lines(f"Kept {backup}" for backup in backups)
         for change in changes:
             print_lines([f"Wrote {repository / change.model / 'config.pbtxt'}"])
         if target.start_mesh is not None:
@@ -219,8 +222,8 @@ class _Run:
         for change in changes:
             server.load_model(change.model)
             config = server.config(change.model) or {}
-            wanted = [each for each in change.changes if each.name == "max_batch_size"]
-            if any(int(config.get("max_batch_size") or 0) != each.after for each in wanted):
+            wanted = [setting for setting in change.changes if setting.name == "max_batch_size"]
+            if any(int(config.get("max_batch_size") or 0) != setting.after for setting in wanted):
                 raise ApplyError(
                     f"{change.model} was loaded, but not from {repository}: the server has another"
                     " repository"
@@ -229,7 +232,7 @@ class _Run:
 
 
 class _Progress:
-    """A line for each measurement, or for each candidate that begins."""
+    """Progress on the terminal: a line for each measurement, or for each candidate that begins."""
 
     def __init__(self, verbose: bool) -> None:
         self._verbose = verbose
@@ -245,17 +248,17 @@ class _Progress:
             self._candidate = trial.candidate
             print_lines([f"{self._number:5}  {trial.candidate.text}"])
         try:
-            found = measure(trial)
+            measurement = measure(trial)
         except CandidateError as error:
             print_lines([f"{self._number:5}  {trial.candidate.text}: {error}"])
             raise
         if self._verbose:
             level = trial.level
-            p99 = time_text(percentile_us(found.latencies.response, 99))
+            p99 = time_text(percentile_us(measurement.latencies.response, 99))
             what = f"{trial.candidate.text}  {level.kind} {level.value:g}, {trial.seconds:g} s"
-            rate = rate_text(found.requests_per_s)
+            rate = rate_text(measurement.requests_per_s)
             print_lines([f"{self._number:5}  {what}: {rate}, p99 {p99}"])
-        return found
+        return measurement
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""`nereid analyze report`: the reports of checkpoints, made again without a server."""
+"""The command `nereid analyze report`: reports of checkpoints, made again without a server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ReportSettings:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit code."""
+    """Make the reports, and return the exit code."""
     log_to_terminal("%(message)s")
     settings = read_settings(ReportSettings, argv, {}, _PROGRAM)
     try:
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
             changes = changes_of(analysis)
             print_analysis(analysis, changes)
             written = write_reports(analysis, changes, Path(settings.export_path))
-            print_lines(f"Wrote {each}" for each in written)
+            print_lines(f"Wrote {path}" for path in written)
     except (OSError, CheckpointError, CandidateError, ConfigTextError) as error:
         print_error(_PROGRAM, error)
         return 1

@@ -1,4 +1,4 @@
-"""What a finished search leaves behind: tables, the page, and lines for the terminal."""
+"""Reports of a finished search: tables, the page, and lines for the terminal."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 
 def changes_of(analysis: Analysis) -> list[ConfigChange]:
-    """Of each model's own file, or without one of what the server made of it. Raises
-    ConfigTextError.
+    """Return the change of each model's own file, or without one of what the server made of it.
+
+    Raises:
+        ConfigTextError: a file's text cannot be changed.
     """
     texts = dict(analysis.job.texts)
     for model, config in analysis.job.configs.items():
@@ -33,7 +35,7 @@ def changes_of(analysis: Analysis) -> list[ConfigChange]:
 
 
 def write_reports(analysis: Analysis, changes: list[ConfigChange], directory: Path) -> list[Path]:
-    """The files written. Raises OSError."""
+    """Write the files, and return their paths; raise OSError."""
     job, samples = analysis.job, analysis.result.samples
     results, reports = directory / "results", directory / "reports"
     results.mkdir(parents=True, exist_ok=True)
@@ -54,13 +56,13 @@ def write_reports(analysis: Analysis, changes: list[ConfigChange], directory: Pa
 
 
 def print_analysis(analysis: Analysis, changes: list[ConfigChange]) -> None:
-    """For the terminal."""
+    """Print the analysis on the terminal."""
     print_lines(["", *analysis.lines(), ""])
     for change in changes:
         print_lines([*change.text().split("\n"), ""])
-    for each in analysis.changes():
-        if not each.model:
-            print_lines([f"Of the mesh, {each.text}"])
+    for setting in analysis.changes():
+        if not setting.model:
+            print_lines([f"Of the mesh, {setting.text}"])
 
 
 def _text_of(config: Mapping[str, Any]) -> str:

@@ -1,5 +1,6 @@
-"""The flags of `nereid analyze profile`, and what of a Model Analyzer's file they change. Pure, but
-for the file.
+"""Flags of `nereid analyze profile`, and what they change in a Model Analyzer's file.
+
+Pure, except for the file.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _LIMIT: Final = re.compile(r"(p50|p90|p95|p99|avg)=(.+)")
 
 
 def _number(least: float, most: float) -> Any:
-    """A parser of numbers within bounds."""
+    """Return a parser of numbers within bounds."""
 
     def parse(text: str) -> float:
         try:
@@ -41,20 +42,20 @@ def _number(least: float, most: float) -> Any:
 
 
 def _limits(text: str) -> tuple[Constraint, ...]:
-    """p99=20ms,avg=5ms."""
-    found = []
-    for each in filter(None, text.split(",")):
-        matched = _LIMIT.fullmatch(each.strip())
+    """Parse p99=20ms,avg=5ms."""
+    constraints = []
+    for part in filter(None, text.split(",")):
+        matched = _LIMIT.fullmatch(part.strip())
         if matched is None:
             raise ValueError("expected p50, p90, p95, p99 or avg, and its limit: p99=20ms")
         most_us = parse_quantity(matched[2], Unit.MICROSECONDS)
-        found.append(Constraint(f"perf_latency_{matched[1]}", most=most_us / 1000))
-    return tuple(found)
+        constraints.append(Constraint(f"perf_latency_{matched[1]}", most=most_us / 1000))
+    return tuple(constraints)
 
 
 def _vary(text: str) -> tuple[str, ...]:
-    names = tuple(each.strip() for each in text.split(",") if each.strip())
-    unknown = [each for each in names if each not in NAMES]
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    unknown = [name for name in names if name not in NAMES]
     if unknown or not names:
         raise ValueError(f"expected some of {', '.join(NAMES)}")
     return names
@@ -62,16 +63,16 @@ def _vary(text: str) -> tuple[str, ...]:
 
 def _numbers(text: str) -> tuple[int, ...]:
     try:
-        found = tuple(sorted({int(each) for each in text.split(",") if each}))
+        numbers = tuple(sorted({int(part) for part in text.split(",") if part}))
     except ValueError:
-        found = (0,)
-    if any(each < 1 for each in found):
+        numbers = (0,)
+    if any(number < 1 for number in numbers):
         raise ValueError("expected whole numbers from 1 on, by commas")
-    return found
+    return numbers
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(each.strip() for each in text.split(",") if each.strip())
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +143,7 @@ class AnalyzeSettings:
     )
 
     def errors(self) -> list[str]:
-        """What is wrong with these settings, a line each."""
+        """Return what is wrong with these settings, a line each."""
         errors = []
         if not self.config_file and not self.profile_models:
             errors.append("--profile-models or --config-file says what is to be analyzed")
@@ -156,7 +157,11 @@ class AnalyzeSettings:
 
 
 def merged_file(settings: AnalyzeSettings) -> AnalyzerFile:
-    """The file's, with what flags say instead. Raises ConfigFileError."""
+    """Return the file with what flags say instead.
+
+    Raises:
+        ConfigFileError: the file cannot be used.
+    """
     if settings.config_file:
         given = read_config_file(Path(settings.config_file))
     else:
@@ -177,13 +182,13 @@ def merged_file(settings: AnalyzeSettings) -> AnalyzerFile:
         if most:
             changes[name] = _limited(getattr(given, name), most)
     if settings.profile_models:
-        named = {each.name: each for each in given.models}
+        named = {model.name: model for model in given.models}
         changes["models"] = tuple(
             named.get(name, ModelSpec(name=name)) for name in settings.profile_models
         )
     merged = replace(given, **changes)
     if settings.target:
-        merged = replace(merged, models=tuple(_aimed(each, settings) for each in merged.models))
+        merged = replace(merged, models=tuple(_aimed(model, settings) for model in merged.models))
     _check(merged)
     return merged
 
@@ -193,9 +198,14 @@ def _limited(given: tuple[int, int], most: int) -> tuple[int, int]:
 
 
 def _aimed(spec: ModelSpec, settings: AnalyzeSettings) -> ModelSpec:
-    """With the command line's limits instead of the file's for the same metrics."""
-    own = {each.metric for each in settings.target}
-    others = tuple(each for each in spec.goal.constraints if each.metric not in own)
+    """Return the model's spec.
+
+    The command line's limits replace the file's for the same metrics.
+    """
+    own = {constraint.metric for constraint in settings.target}
+    others = tuple(
+        constraint for constraint in spec.goal.constraints if constraint.metric not in own
+    )
     return replace(spec, goal=Goal(spec.goal.objectives, (*others, *settings.target)))
 
 
@@ -205,16 +215,16 @@ def _check(merged: AnalyzerFile) -> None:
         errors.append("there is no model to analyze: profile_models, or --profile-models")
     if merged.launch_mode == "local" and not merged.repository:
         errors.append("local needs model_repository, or --model-repository")
-    for each in merged.models:
-        if merged.mode == ADAPTIVE and not each.goal.is_throughput:
-            names = ", ".join(each.goal.objectives)
+    for model in merged.models:
+        if merged.mode == ADAPTIVE and not model.goal.is_throughput:
+            names = ", ".join(model.goal.objectives)
             errors.append(
-                f"{each.name}: adaptive searches the highest rate, not {names}: use quick or brute"
+                f"{model.name}: adaptive searches the highest rate, not {names}: use quick or brute"
             )
-        if merged.mode == ADAPTIVE and (each.concurrency or each.request_rates):
+        if merged.mode == ADAPTIVE and (model.concurrency or model.request_rates):
             errors.append(
-                f"{each.name}: adaptive chooses the load itself: listed concurrency or request_rate"
-                " need brute"
+                f"{model.name}: adaptive chooses the load itself: listed concurrency or"
+                " request_rate need brute"
             )
     if merged.concurrently and len(merged.models) < 2:
         errors.append("one model alone is not measured concurrently: name several")

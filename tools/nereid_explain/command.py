@@ -19,6 +19,7 @@ from nereid_explain.server import CannotAskError, add_server_arguments, server_o
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+SUMMARY: Final = "say why a model of a running mesh is not ready, or does not batch"
 _PROGRAM = "nereid explain"
 _DESCRIPTION = """\
 Say why a model of a running mesh is not ready or does not batch, from its live counters: one

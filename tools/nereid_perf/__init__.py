@@ -1,1 +1,4 @@
-"""`nereid perf`: measures any KServe v2 server. Imports no service; needs no server's packages."""
+"""Load tool `nereid perf`, which measures any KServe v2 server.
+
+It imports no service, and needs no server's packages.
+"""

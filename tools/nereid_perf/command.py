@@ -1,4 +1,4 @@
-"""`nereid perf`: which of its commands is meant. Must not import what only the extra brings."""
+"""Commands of `nereid perf`. This module must not import what only the extra brings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 from nereid_perf.exit_codes import TEXT
 from nereid_perf.subcommands import Subcommands
 
+SUMMARY: Final = "measure any KServe v2 server"
 _COMMANDS: Final = {
     "run": ("nereid_perf.run", "measure a server (what is meant without a command)"),
     "compare": ("nereid_perf.compare", "two servers in turns, or two results: A B [FLAGS]"),

@@ -1,4 +1,4 @@
-"""`nereid perf compare A B`: two servers, or two results that were measured before."""
+"""The command `nereid perf compare A B`: two servers, or two results that were measured before."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
     from nereid_perf.output.result import MeasuredServer
     from nereid_perf.run_settings import RunSettings
 
-# Also the usage.
+# The usage text begins with this as well.
 _PROGRAM: Final = "nereid perf compare A B"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit code."""
-    named = [*argv[:2]] if not any(each.startswith("-") for each in argv[:2]) else []
+    """Compare, and return the exit code."""
+    named = [*argv[:2]] if not any(text.startswith("-") for text in argv[:2]) else []
     flags = argv[len(named) :]
     is_help = not {"-h", "--help", "--help-all"}.isdisjoint(flags)
     if len(named) < 2 and not is_help:
         wanted = "expected two servers, or two files of --json, before all flags"
         exit_on_errors([wanted], _PROGRAM)
-    if named and all(Path(each).is_file() for each in named):
+    if named and all(Path(text).is_file() for text in named):
         return _compare_results(named, flags)
     settings = read_run_settings(flags, _PROGRAM)
-    sides = [replace(settings, target=replace(settings.target, url=each)) for each in named]
+    sides = [replace(settings, target=replace(settings.target, url=text)) for text in named]
     exit_on_errors(_errors(settings, sides), _PROGRAM)
     return measure(sides, ["compare", *argv])
 
 
 def _errors(settings: RunSettings, sides: Sequence[RunSettings]) -> list[str]:
     errors = settings.questions.comparison_errors()
-    for each in sides:
-        errors += each.target.errors()
+    for side in sides:
+        errors += side.target.errors()
     if settings.target.url:
         errors.append("-u: A and B are the servers")
     if settings.measurement.records:
@@ -61,7 +61,7 @@ def _compare_results(paths: Sequence[str], flags: Sequence[str]) -> int:
     questions, output = read_shared_settings(classes, flags, {}, _PROGRAM, ending=exit_codes.TEXT)
     exit_on_errors(questions.comparison_errors(), _PROGRAM)
     try:
-        a, b = (_measured_server(Path(each)) for each in paths)
+        a, b = (_measured_server(Path(path)) for path in paths)
         findings = ask_results(questions, a.measurements, b.measurements)
     except ValueError as error:
         print_error(_PROGRAM, error)

@@ -1,7 +1,7 @@
-"""What a histogram of times in ns says, in us, at the speed of numpy.
+"""Figures of a histogram of times in ns, given in us, at the speed of numpy.
 
 The library's own methods walk 30,000 counts in Python for each figure, which takes 10 ms; a report
-asks for hundreds. The figures are those that they return.
+needs hundreds. The figures are those that they return.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def percentiles_us(histogram: HdrHistogram, percentiles: Sequence[float]) -> list[float]:
-    """0 where nothing was recorded."""
+    """Return percentiles in us, or 0 where nothing was recorded."""
     if not histogram.get_total_count():
         return [0.0] * len(percentiles)
     below = np.cumsum(_counts(histogram))
-    targets = [histogram.get_target_count_at_percentile(each) for each in percentiles]
+    targets = [histogram.get_target_count_at_percentile(percentile) for percentile in percentiles]
     return [
         float(histogram.get_highest_equivalent_value(histogram.get_value_from_index(int(index))))
         / 1000
@@ -32,43 +32,43 @@ def percentiles_us(histogram: HdrHistogram, percentiles: Sequence[float]) -> lis
 
 
 def percentile_us(histogram: HdrHistogram, percentile: float) -> float:
-    """0 where nothing was recorded."""
+    """Return a percentile in us, or 0 where nothing was recorded."""
     return percentiles_us(histogram, (percentile,))[0]
 
 
 def mean_us(histogram: HdrHistogram) -> float:
-    """0 where nothing was recorded."""
+    """Return the mean in us, or 0 where nothing was recorded."""
     values, counts = recorded_us(histogram)
     return float(values @ counts) / max(int(histogram.get_total_count()), 1)
 
 
 def deviation_us(histogram: HdrHistogram) -> float:
-    """The standard deviation; 0 where nothing was recorded."""
+    """Return the standard deviation in us, or 0 where nothing was recorded."""
     values, counts = recorded_us(histogram)
     squares = (values - mean_us(histogram)) ** 2
     return math.sqrt(float(squares @ counts) / max(int(histogram.get_total_count()), 1))
 
 
 def max_us(histogram: HdrHistogram) -> float:
-    """0 where nothing was recorded."""
+    """Return the maximum in us, or 0 where nothing was recorded."""
     return float(histogram.get_max_value()) / 1000
 
 
 def count_within(histogram: HdrHistogram, limit_us: float) -> int:
-    """How many values are at most the limit, at the histogram's resolution."""
+    """Return how many values are at most the limit, at the histogram's resolution."""
     index = histogram.get_counts_array_index(int(limit_us * 1000))
     return int(_counts(histogram)[: index + 1].sum())
 
 
 def recorded_us(histogram: HdrHistogram) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The middle of each bucket that has values, and how many it has."""
+    """Return the middle of each bucket that has values, and its number of values."""
     counts = _counts(histogram)
     (indices,) = np.nonzero(counts)
-    lowest = np.array([histogram.get_value_from_index(int(each)) for each in indices], float)
-    highest = [histogram.get_highest_equivalent_value(int(each)) for each in lowest]
+    lowest = np.array([histogram.get_value_from_index(int(index)) for index in indices], float)
+    highest = [histogram.get_highest_equivalent_value(int(value)) for value in lowest]
     return (lowest + (np.array(highest, float) + 1 - lowest) // 2) / 1000, counts[indices]
 
 
 def _counts(histogram: HdrHistogram) -> NDArray[np.int64]:
-    # That of one that was decoded ends with its last value.
+    # The array of a decoded histogram ends with its last value.
     return np.ctypeslib.as_array(histogram.counts).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Where a server is and how it is spoken to; what parent and workers are both told."""
+"""Address and protocol of a server, which the parent and the workers need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _ALPN: Final[dict[str, str]] = {"http": "http/1.1", "grpc": "h2"}
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """PEM files; "" where there is none. server_name: the certificate's, if not the address's."""
+    """TLS files in PEM; "" means no file.
+
+    server_name: the name in the server's certificate, if it is not the address's.
+    """
 
     root: str = ""
     cert: str = ""
@@ -24,9 +27,10 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server's port of one protocol. address: host:port, [v6]:port or unix:/path.
+    """Port of a server for one protocol.
 
-    tls: None: in clear. headers: sent with each request, over gRPC as metadata.
+    address: host:port, [v6]:port or unix:/path. tls: `None` means in clear. headers: sent with each
+    request; over gRPC they are metadata.
     """
 
     protocol: Protocol
@@ -35,7 +39,11 @@ class Endpoint:
     headers: tuple[tuple[str, str], ...] = ()
 
     def client_tls(self) -> Tls | None:
-        """None: in clear. Raises OSError for files that cannot be used."""
+        """Return the TLS context, or `None` for connections in clear.
+
+        Raises:
+            OSError: a file cannot be used.
+        """
         if self.tls is None:
             return None
         files = TlsFiles(

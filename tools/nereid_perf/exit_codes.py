@@ -1,4 +1,4 @@
-"""What `nereid perf` exits with: the first that applies, from the top."""
+"""Exit codes of `nereid perf`: the first that applies, from the top."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """MISSED: a threshold or objective that was asked for."""
+    """Exit code of a run; MISSED means that it misses a threshold or objective of the flags."""
 
     USAGE = 2
     FAILED = 1
@@ -30,20 +30,20 @@ order 2, 1, 4, 5, 3. Of --find-max-rate the rate that it found counts alone, els
 
 
 def exit_code(findings: Findings) -> ExitCode:
-    """Of what was measured and found."""
+    """Return the exit code for what was measured and found."""
     codes = {ExitCode.OK}
-    judged = [each for side in findings.sides for each in side]
-    found = findings.max_rate
-    if found is not None:
-        # Others have been too much on purpose.
-        judged = [each for each in judged if each.level.value == found.rate]
-        if found.is_limited_by_client:
+    judged = [measurement for side in findings.sides for measurement in side]
+    max_rate = findings.max_rate
+    if max_rate is not None:
+        # The other levels were too much on purpose.
+        judged = [measurement for measurement in judged if measurement.level.value == max_rate.rate]
+        if max_rate.is_limited_by_client:
             codes.add(ExitCode.CLIENT_WAS_BOTTLENECK)
-        if not found.rate:
+        if not max_rate.rate:
             codes.add(ExitCode.MISSED)
-    if any(each.client.is_bottleneck for each in judged):
+    if any(measurement.client.is_bottleneck for measurement in judged):
         codes.add(ExitCode.CLIENT_WAS_BOTTLENECK)
-    if not all(each.is_stable for each in judged):
+    if not all(measurement.is_stable for measurement in judged):
         codes.add(ExitCode.UNSTABLE)
     if findings.violations:
         codes.add(ExitCode.MISSED)

@@ -1,5 +1,6 @@
-"""One server with all that it takes to measure it: inputs, shared memory, workers. A run has one
-side, a comparison two.
+"""Server with all that it takes to measure it: inputs, shared memory, workers.
+
+A run has one side, a comparison has two.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
     from nereid_perf.run_settings import RunSettings
     from nereid_perf.session import Progress
 
-# What connections and the server need at each level's begin.
+# Time that connections and the server need at the beginning of each level.
 _WARM_UP_S = 1.0
 
 
 @dataclass(frozen=True)
 class MeasuredSide:
-    """A server and its session, which is open."""
+    """Server and its session, which is open."""
 
     settings: RunSettings
     session: Session
@@ -43,14 +44,14 @@ class MeasuredSide:
     version: str
 
     def measure_for_a_time(self, level: LoadLevel) -> Measurement:
-        """One window, for those who measure often."""
+        """Measure one window, for callers that measure often."""
         seconds = self.settings.measurement.windows.interval_s
         return self.session.measure_for(level, seconds, min(_WARM_UP_S, seconds))
 
     def result(self, measurements: Iterable[Measurement]) -> MeasuredServer:
-        """What was measured of it."""
+        """Return the server with its measurements."""
         models = self.inputs.models
-        sizes = {each.batch_size for each in models}
+        sizes = {model.batch_size for model in models}
         target = self.settings.target
         return MeasuredServer(
             url=target.url or target.endpoint.address,
@@ -59,7 +60,7 @@ class MeasuredSide:
             version=self.version,
             models=tuple(f"{m.name}:{m.version}" if m.version else m.name for m in models),
             measurements=tuple(measurements),
-            # Of a mix of several, requests are counted.
+            # Batches of different sizes in a mix have no common size: requests are counted.
             batch_size=sizes.pop() if len(sizes) == 1 else 1,
             is_decoupled=_is_decoupled(self.inputs),
         )
@@ -69,7 +70,13 @@ class MeasuredSide:
 def open_side(
     settings: RunSettings, on_progress: Callable[[Progress], None]
 ) -> Iterator[MeasuredSide]:
-    """Raises InputError, ServerError, OSError."""
+    """Open a side for the time of the context.
+
+    Raises:
+        InputError: the flags or the data do not fit the models.
+        ServerError: the server cannot be reached, or refuses.
+        OSError: files or shared memory cannot be used.
+    """
     target, measurement = settings.target, settings.measurement
     server = Server(target.endpoint)
     name, version = server.name_and_version()
@@ -89,12 +96,14 @@ def open_side(
 
 
 def resolved_inputs(settings: RunSettings, server: Server) -> InputPlan:
-    """Asks the server for what its models are, and makes a first worker's requests, so that what is
-    wrong with them is found before there are workers.
+    """Ask the server for its models' metadata, and return the inputs that fit it.
+
+    This makes a first worker's requests as well, so that errors in them are found before there are
+    workers.
 
     Raises:
         InputError: the flags or the data do not fit the models.
-        ServerError: the server does not say what they are.
+        ServerError: the server does not say what its models are.
     """
     target = settings.target
     inputs = resolve_plan(settings.inputs.input_plan(target.endpoint.protocol), server)
@@ -105,7 +114,7 @@ def resolved_inputs(settings: RunSettings, server: Server) -> InputPlan:
 
 
 def plan_of(settings: RunSettings, inputs: InputPlan) -> Plan:
-    """What the workers do. inputs: resolved."""
+    """Return the workers' plan for inputs that were resolved."""
     target, load = settings.target, settings.load
     is_decoupled = _is_decoupled(inputs)
     endpoint = target.endpoint
@@ -113,7 +122,7 @@ def plan_of(settings: RunSettings, inputs: InputPlan) -> Plan:
         endpoint = replace(endpoint, headers=(*endpoint.headers, REQUEST_HEADER))
     return Plan(
         endpoint=endpoint,
-        workloads=tuple(Workload(each.name, each.version) for each in inputs.models),
+        workloads=tuple(Workload(model.name, model.version) for model in inputs.models),
         make_source=partial(make_source, inputs),
         workers=load.workers,
         shape=load.shape,
@@ -130,4 +139,6 @@ def plan_of(settings: RunSettings, inputs: InputPlan) -> Plan:
 
 
 def _is_decoupled(inputs: InputPlan) -> bool:
-    return any(each.signature is not None and each.signature.is_decoupled for each in inputs.models)
+    return any(
+        model.signature is not None and model.signature.is_decoupled for model in inputs.models
+    )

@@ -1,4 +1,4 @@
-"""What one level of load showed: what workers measured, merged, and what the server counted."""
+"""Result of one level of load: what workers measured, merged, and what the server counted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadLevel:
-    """kind: "concurrency" (value in flight), "rate" (requests per second) or "trace" (value 1)."""
+    """Level of load.
+
+    kind: "concurrency" (value: requests in flight), "rate" (value: requests per second) or "trace"
+    (value 1).
+    """
 
     kind: str
     value: float
@@ -21,11 +25,11 @@ class LoadLevel:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Histograms in ns.
+    """Histograms of latencies in ns.
 
-    response: from the time that the schedule intended to the last response; service: from the
-    bytes' hand-over to the socket to the last response. In a closed loop the two are equal.
-    first: from the intended time to the first response; between: responses of one request.
+    response: from the time that the schedule intended to the last response. service: from the
+    hand-over of the bytes to the socket to the last response. In a closed loop the two are equal.
+    first: from the intended time to the first response. between: between responses of one request.
     """
 
     response: HdrHistogram
@@ -36,9 +40,10 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class ServerSplit:
-    """Means in us per request of one model, from its statistics before and after; None: unsaid.
+    """Means in us per request of one model, from its statistics before and after.
 
-    total_us: of a request's whole time in the server. The times of the cache are per hit and miss.
+    total_us: a request's whole time in the server. The times of the cache are per hit and per miss.
+    `None` means that the server does not say.
     """
 
     model: str
@@ -58,9 +63,10 @@ class ServerSplit:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTiming:
-    """One phase of what responses say themselves (Server-Timing), or what of the service time they
-    do not. mean_us: over all requests that say anything, so that means add up; p99_us: of those,
-    requests in number, that name this phase.
+    """One phase of responses' Server-Timing, or the service time that no phase covers.
+
+    mean_us: over all requests with Server-Timing, so that means add up. p99_us: over the requests
+    that name this phase; `requests` is their number.
     """
 
     requests: int
@@ -70,11 +76,11 @@ class PhaseTiming:
 
 @dataclass(frozen=True, slots=True)
 class ClientCost:
-    """What the load generator took.
+    """Cost of the load generator.
 
-    cpu_us: user and system time of all workers per request; busy: the largest share of a CPU that
-    one worker took; delayed: requests sent more than 1 ms after the time intended while the server
-    was not what they waited for; is_bottleneck: the figures say more of the client than of the
+    cpu_us: user and system time of all workers per request. busy: the largest share of a CPU that
+    one worker took. delayed: requests sent more than 1 ms after their intended time while they did
+    not wait for the server. is_bottleneck: true if the figures say more of the client than of the
     server.
     """
 
@@ -86,7 +92,10 @@ class ClientCost:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One level of load of one server. failures: requests by the error they ended with."""
+    """Result of one level of load on one server.
+
+    failures: numbers of requests by the error that they ended with.
+    """
 
     level: LoadLevel
     duration_s: float
@@ -101,12 +110,12 @@ class Measurement:
     server: tuple[ServerSplit, ...] = ()
     # Gauges of /metrics and NVML over the measurement: name with labels -> (mean, largest).
     gauges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    # Of each model of a mix: name -> its own requests, failures and latencies.
+    # Results of a mix's models: name -> the model's own requests, failures and latencies.
     models: Mapping[str, Measurement] = field(default_factory=dict)
-    # By the phases' names, in the order in which they came.
+    # Timings by the phases' names, in the order in which they came.
     timings: Mapping[str, PhaseTiming] = field(default_factory=dict)
 
     @property
     def requests_per_s(self) -> float:
-        """Without failed and cancelled ones."""
+        """Successful requests per second, without failed and cancelled ones."""
         return self.requests / self.duration_s

@@ -1,4 +1,4 @@
-"""What a run sends and how: the same for all its levels of load, and pickled for its workers."""
+"""Plan of the requests of a run: the same for all its levels of load, and pickled for workers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ Compression = Literal["none", "gzip", "deflate"]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One model that requests are for; Request.workload is its index. version "": the server's
-    choice.
+    """Model that requests are for; Request.workload is its index.
+
+    version: "" means the server's choice.
     """
 
     model: str
@@ -28,17 +29,19 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """make_source: called in each worker process, anew for each level, with the worker's number and
-    how many there are; must be picklable (a function of a module, a partial of one, an instance
-    with __call__).
+    """Source of the requests, and how they are sent.
 
-    streaming: over ModelStreamInfer (gRPC); decoupled: a request has any number of responses there.
-    checks_responses: they go to the source's find_mismatch, which takes the client's time; not of
-    decoupled models. server_timing: of responses, it is read. cancel_percent: of requests,
-    cancelled after they were sent. compression: of requests, and accepted of responses.
-    max_in_flight: of an open loop, over all workers; further requests wait, which their response
-    time shows. streams_per_connection: gRPC calls that share a connection, or requests that share a
-    stream.
+    make_source: called in each worker process, anew for each level, with the worker's number and
+    the number of workers; it must be picklable (a function of a module, a partial of one, an
+    instance with __call__).
+
+    streaming: requests go over ModelStreamInfer (gRPC). decoupled: such a request has any number of
+    responses. checks_responses: responses go to the source's find_mismatch, which takes the
+    client's time; not for decoupled models. server_timing: responses' Server-Timing is read.
+    cancel_percent: share of the requests that are cancelled after they were sent. compression: of
+    requests; it is accepted for responses. max_in_flight: limit of an open loop, over all workers;
+    further requests wait, which their response time shows. streams_per_connection: gRPC calls that
+    share a connection, or requests that share a stream.
     """
 
     endpoint: Endpoint

@@ -1,6 +1,6 @@
-"""A timer that fires to the microsecond: event loops round to milliseconds.
+"""Timer that fires to the microsecond: event loops round to milliseconds.
 
-By Linux' timerfd; elsewhere by the event loop.
+It uses Linux' timerfd; elsewhere the event loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class _Timerspec(ctypes.Structure):
 
 
 class PreciseTimer:
-    """Fires once at the time that was set last, on the monotonic clock. Of the running loop."""
+    """Timer of the running loop, which fires once at the time that was set last.
+
+    Times are those of the monotonic clock.
+    """
 
     def __init__(self, on_time: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -49,10 +52,10 @@ class PreciseTimer:
             self._loop.add_reader(self._descriptor, self._on_readable)
 
     def set_ns(self, time_ns: int) -> None:
-        """A time that has passed fires in the loop's next turn."""
+        """Set the time; a time that has passed fires in the loop's next turn."""
         if self._descriptor >= 0:
             spec = self._spec
-            # Zero would switch it off.
+            # Zero would switch the timer off.
             spec.value_s, spec.value_ns = divmod(max(1, time_ns), _NS)
             self._set_time(self._descriptor, _ABSOLUTE, self._pointer, None)
             return
@@ -61,7 +64,7 @@ class PreciseTimer:
         self._handle = self._loop.call_later((time_ns - monotonic_ns()) / _NS, self._on_time)
 
     def cancel(self) -> None:
-        """It does not fire until it is set again."""
+        """Cancel the timer, which does not fire until it is set again."""
         if self._descriptor >= 0:
             self._spec.value_s = self._spec.value_ns = 0
             self._set_time(self._descriptor, _ABSOLUTE, self._pointer, None)
@@ -69,6 +72,7 @@ class PreciseTimer:
             self._handle.cancel()
 
     def close(self) -> None:
+        """Release the timer, which does not fire any more."""
         self.cancel()
         if self._descriptor >= 0:
             self._loop.remove_reader(self._descriptor)
@@ -79,6 +83,6 @@ class PreciseTimer:
         try:
             os.read(self._descriptor, 8)
         except BlockingIOError:
-            # It was set anew after it had fired.
+            # The timer was set anew after it had fired.
             return
         self._on_time()

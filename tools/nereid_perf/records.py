@@ -19,12 +19,18 @@ _HEADER: Final = "kind,value,intended_ns,sent_ns,first_ns,last_ns,workload,respo
 
 
 class RecordFile:
-    """Times are ns since the level's beginning; empty: it did not come to that. outcome: "ok",
-    "cancelled" or an error's text.
+    """File of records.
+
+    Times are ns since the level's beginning, or empty if the request did not come to that. outcome:
+    "ok", "cancelled" or an error's text.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError."""
+        """Create the file.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         self._file = path.open("w", encoding="utf-8")
         self._file.write(_HEADER)
 
@@ -37,6 +43,7 @@ class RecordFile:
     def write(
         self, rows: NDArray[np.void], level: LoadLevel, start_ns: int, texts: Sequence[str]
     ) -> None:
+        """Write the rows of one level."""
         quoted = ['"' + text.replace('"', '""').replace("\n", " ") + '"' for text in texts]
         names = {OK: "ok", CANCELLED: "cancelled"}
         names |= {CANCELLED + 1 + number: text for number, text in enumerate(quoted)}

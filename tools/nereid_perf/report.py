@@ -1,4 +1,7 @@
-"""`nereid perf report RESULT...`: pages, tables and summaries of results measured before."""
+"""The command `nereid perf report RESULT...`, which reports results that were measured before.
+
+It makes pages, tables and summaries.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,18 @@ from nereid_perf.output.summary import summary_lines
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Also the usage.
+# The usage text begins with this as well.
 _PROGRAM: Final = "nereid perf report RESULT..."
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit code."""
-    names = list(takewhile(lambda each: not each.startswith("-"), argv))
+    """Write the reports, and return the exit code."""
+    names = list(takewhile(lambda text: not text.startswith("-"), argv))
     flags = argv[len(names) :]
     (settings,) = read_shared_settings((OutputSettings,), flags, {}, _PROGRAM, ending="")
     if not names:
         exit_on_errors(["expected files of --json, before all flags"], _PROGRAM)
-    paths = [Path(each) for each in names]
+    paths = [Path(name) for name in names]
     try:
         written = report(paths, settings)
         for path in written:

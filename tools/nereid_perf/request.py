@@ -1,4 +1,4 @@
-"""One request, ready to be sent, and where a worker's requests come from."""
+"""Requests that are ready to be sent, and sources of a worker's requests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Protocol
 class Request:
     """Bytes that a client sends as they are, any number of times; the client adds the framing.
 
-    message: over gRPC the serialized ModelInferRequest, over HTTP the body.
-    json_bytes: over HTTP, the length of the JSON before binary tensors; 0: nothing but JSON.
-    workload: which of the run's models it is for, by its index.
-    sequence: which of the source's sequences it belongs to, by its index; -1: none.
-    id: in the message, and no other request's of the run; "": none, unless the user gave one.
-    data: which of its model's requests with data it is, for RequestSource.find_mismatch().
-    at_ns: when a trace has it sent, from the run's begin; -1: whenever the schedule says.
+    message: the serialized ModelInferRequest over gRPC, the body over HTTP. json_bytes: over HTTP,
+    the length of the JSON before binary tensors; 0 means nothing but JSON. workload: index of the
+    run's model that it is for. sequence: index of the source's sequence that it belongs to, or -1.
+    id: the id in the message, which no other request of the run has; "" if there is none that the
+    source made. data: index of the model's request with data, for RequestSource.find_mismatch().
+    at_ns: time since the run's begin at which a trace sends it; -1 leaves the time to the schedule.
     """
 
     message: bytes
@@ -29,40 +28,50 @@ class Request:
 
 
 class RequestSource(Protocol):
-    """What a worker process sends, in order. Pure: it knows neither clock nor connection."""
+    """Source of a worker process's requests, in order.
+
+    Pure: it knows neither clock nor connection.
+    """
 
     def next_request(self) -> Request | None:
-        """None: each sequence waits for the end of its request in flight."""
+        """Return the next request, or `None` while each sequence has one in flight."""
         ...
 
     def on_end(self, request: Request) -> None:
-        """The request's last response, its failure or its cancellation: its sequence goes on."""
+        """Continue a sequence after its request's last response, failure or cancellation."""
         ...
 
     def set_draining(self, *, draining: bool) -> None:
-        """While it drains, each open sequence gets its last request, and there are no others: so
-        that none is left at the server.
+        """Start or stop draining, so that no sequence is left open at the server.
+
+        While the source drains, each open sequence gets its last request, and there are no other
+        requests.
         """
         ...
 
     def find_mismatch(self, request: Request, message: bytes, json_bytes: int = 0) -> str:
-        """How a response, without framing, differs from the user's validation data; "": it does
-        not, or there is none. json_bytes: over HTTP, as the response's header says.
+        """Return how a response, without framing, differs from the user's validation data.
+
+        Returns "" if it does not differ, or if there is no such data. json_bytes: over HTTP, as in
+        the response's header.
         """
         ...
 
 
 class TimedSource(RequestSource, Protocol):
-    """A trace's, by the time since its begin. next_request() takes one after the other, whenever it
-    is called, and waits for a busy sequence; due_request() takes what has arrived meanwhile.
+    """Source of a trace, whose requests have times since the trace's begin.
+
+    next_request() returns one after the other, whenever it is called, and waits for a busy
+    sequence; due_request() returns what has arrived meanwhile.
     """
 
     def due_request(self, elapsed_ns: int) -> Request | None:
-        """The next one that has arrived by then and whose sequence is not busy; its at_ns is the
-        time that was intended.
+        """Return the next request that has arrived by then and whose sequence is not busy.
+
+        Its at_ns is the time that was intended.
         """
         ...
 
     def next_due_ns(self) -> int | None:
-        """When the next one arrives that due_request() has not seen; None: there is none."""
+        """Return the arrival of the next request that due_request() has not seen, or `None`."""
         ...

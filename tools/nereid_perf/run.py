@@ -1,4 +1,4 @@
-"""`nereid perf run`: measures one server, or two in turns, and says what was asked of them."""
+"""The command `nereid perf run`: it measures a server, or two in turns, and answers the flags."""
 
 from __future__ import annotations
 
@@ -40,15 +40,16 @@ _SIDES: Final = ("A", "B")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit code."""
+    """Measure, and return the exit code."""
     return measure([read_run_settings(argv, _PROGRAM)], ["run", *argv])
 
 
 def measure(settings: Sequence[RunSettings], command: Sequence[str]) -> int:
-    """Of one server, or of two that are compared, which differ in their targets alone. What was
-    measured before an error is kept. Returns the exit code.
+    """Measure one server, or two that are compared, and return the exit code.
+
+    Compared servers' settings differ in their targets alone. Results from before an error are kept.
     """
-    # As with Ctrl-C, what was measured is kept, and shared memory is given back.
+    # Results are kept, and shared memory is given back, as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     run = _Run(settings)
     started = now_text()
@@ -90,7 +91,7 @@ def result_of(  # noqa: PLR0913 (by keyword)
     started: str,
     notes: tuple[str, ...] = (),
 ) -> Result:
-    """All that there is to say."""
+    """Return the whole result."""
     return Result(
         command=("nereid", "perf", *without_secrets(command)),
         started=started,
@@ -107,7 +108,7 @@ def result_of(  # noqa: PLR0913 (by keyword)
 
 
 def write(result: Result, settings: OutputSettings) -> str:
-    """Prints the summary, and writes the files. Returns why it could not; empty: it could."""
+    """Print the summary, and write the files; return an error's text, or ""."""
     print_lines(summary_lines(result))
     try:
         for path in write_outputs(result, settings):
@@ -118,12 +119,12 @@ def write(result: Result, settings: OutputSettings) -> str:
 
 
 def now_text() -> str:
-    """With its zone."""
+    """Return the time now, with its zone."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
 
 
 class _Run:
-    """measured: so far, of each server."""
+    """Run in progress; `measured` has the measurements of each server so far."""
 
     def __init__(self, settings: Sequence[RunSettings]) -> None:
         self.measured: list[list[Measurement]] = [[] for _ in settings]
@@ -133,9 +134,16 @@ class _Run:
         self._view = LiveView(settings[0].output.view)
 
     def findings(self) -> Findings:
-        """Raises InputError, ServerError, SessionError, OSError."""
+        """Measure, and return what was found.
+
+        Raises:
+            InputError: the flags or the data do not fit the models.
+            ServerError: the server cannot be reached, or refuses.
+            SessionError: the measurement cannot go on.
+            OSError: files or shared memory cannot be used.
+        """
         with ExitStack() as exits:
-            # The first to be entered, as its table has to be gone before anything is printed.
+            # Entered first, as its table has to be gone before anything is printed.
             exits.enter_context(self._view)
             for settings, name in zip(self._settings, self._names, strict=True):
                 on_progress = partial(self._view.on_progress, side=name)
@@ -146,7 +154,7 @@ class _Run:
             return ask(settings.questions, self._measure, settings.levels)
 
     def servers(self, findings: Findings) -> list[MeasuredServer]:
-        """With what was measured of each."""
+        """Return the servers with their measurements."""
         pairs = zip(self._sides, findings.sides, strict=True)
         return [side.result(measurements) for side, measurements in pairs]
 
@@ -167,9 +175,12 @@ class _Run:
 
 
 def _all_failed(findings: Findings) -> str:
-    """Of load that is too high alone some requests succeed at some level."""
+    """Return an error if all requests failed at all levels, or "".
+
+    If load is only too high, some requests succeed at some level.
+    """
     for side in findings.sides:
-        failures = [each.failures for each in side if each.failures]
-        if failures and not any(each.requests for each in side):
+        failures = [measurement.failures for measurement in side if measurement.failures]
+        if failures and not any(measurement.requests for measurement in side):
             return failure_text(failures[-1])
     return ""

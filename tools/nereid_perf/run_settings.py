@@ -38,7 +38,7 @@ _COMMON: Final = (
 
 @dataclass(frozen=True)
 class RunSettings:
-    """All flags."""
+    """All groups of flags."""
 
     target: TargetSettings
     inputs: InputFlags
@@ -48,7 +48,7 @@ class RunSettings:
     output: OutputSettings
 
     def errors(self) -> list[str]:
-        """What one group's flags forbid another's, a line each."""
+        """Return the conflicts between groups of flags, a line each."""
         errors = []
         questions, lone = self.questions, self._lone_level
         if lone is not None and (questions.concurrency_range or questions.request_rate_range):
@@ -63,7 +63,10 @@ class RunSettings:
 
     @property
     def levels(self) -> LevelRange | None:
-        """Of a load that is no range; None: the questions' settings say which."""
+        """Levels of a load that is no range.
+
+        `None` means that the questions' settings say which.
+        """
         lone = self._lone_level
         if lone is None:
             return None
@@ -77,9 +80,9 @@ class RunSettings:
 
 
 def read_run_settings(argv: Sequence[str], program: str) -> RunSettings:
-    """On errors, print them all and exit with 2."""
+    """Return the settings; on errors, print them all and exit with 2."""
     settings = RunSettings(
-        # Nothing of the environment: a server's variables would be taken for ours.
+        # The environment is not read: a server's variables would be taken for ours.
         *read_shared_settings(_CLASSES, argv, {}, program, common=_COMMON, ending=exit_codes.TEXT)
     )
     exit_on_errors(settings.errors(), program)
@@ -87,7 +90,7 @@ def read_run_settings(argv: Sequence[str], program: str) -> RunSettings:
 
 
 def without_secrets(argv: Sequence[str]) -> list[str]:
-    """As it is kept in results: headers often hold tokens."""
+    """Return argv as results keep it, without values of headers, which often hold tokens."""
     shown: list[str] = []
     for text in argv:
         name, equals, _ = text.partition("=")

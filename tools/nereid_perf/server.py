@@ -1,8 +1,10 @@
-"""What a load tool asks of a server besides inference: metadata, configuration, statistics, shared
-memory. Over either protocol, with documents as Triton's HTTP front writes them.
+"""Requests of a load tool to a server besides inference.
 
-Blocks, and uses an event loop of its own for gRPC: not to be called in a running one. Each call has
-a connection of its own, so that no idle one has to be kept alive in between.
+They are about metadata, configuration, statistics and shared memory, over either protocol, with
+documents as Triton's HTTP front writes them.
+
+Calls block, and use an event loop of their own for gRPC: they must not be made in a running loop.
+Each call has a connection of its own, so that no idle one has to be kept alive in between.
 """
 
 from __future__ import annotations
@@ -30,36 +32,44 @@ if TYPE_CHECKING:
 _Message = TypeVar("_Message", bound="Message")
 
 _SERVICE: Final = "/inference.GRPCInferenceService/"
-# What servers respond that know no such URL; Triton's "unsupported" is 501 or 400.
+# Statuses of servers that do not know such a URL; Triton's "unsupported" is 501 or 400.
 _NO_SUCH_CALL: Final = frozenset({404, 405, 501})
 
 
 class ServerError(Exception):
-    """The server cannot be reached, or refused; the text says why."""
+    """Error of a server that cannot be reached, or that refuses; the text says why."""
 
 
 class NotSupportedError(ServerError):
-    """The server has no such call."""
+    """Error of a server that has no such call."""
 
 
 class Server:
-    """One server, by one of its ports."""
+    """Server at one of its ports."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float = 10.0) -> None:
-        """Raises OSError for TLS files that cannot be used."""
+        """Prepare calls to the endpoint.
+
+        Raises:
+            OSError: a TLS file cannot be used.
+        """
         self.endpoint = endpoint
         self._tls = endpoint.client_tls()
         self._timeout_s = timeout_s
 
     def is_ready(self) -> bool:
-        """Raises ServerError: it cannot be reached."""
+        """Return whether the server is ready.
+
+        Raises:
+            ServerError: it cannot be reached.
+        """
         if self.endpoint.protocol == "http":
             status, _ = self._exchange("GET", "/v2/health/ready")
             return status == http.client.OK
         return self._unary("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse()).ready
 
     def name_and_version(self) -> tuple[str, str]:
-        """Such as "triton", "2.60.0". Raises ServerError."""
+        """Return the server's name and version, such as "triton", "2.60.0"; raise ServerError."""
         if self.endpoint.protocol == "http":
             document = self._json("GET", "/v2")
             return str(document.get("name", "")), str(document.get("version", ""))
@@ -68,28 +78,36 @@ class Server:
         return metadata.name, metadata.version
 
     def extensions(self) -> tuple[str, ...]:
-        """Such as "statistics" or "system_shared_memory". Raises ServerError."""
+        """Return extensions such as "statistics" or "system_shared_memory"; raise ServerError."""
         if self.endpoint.protocol == "http":
             return tuple(self._json("GET", "/v2").get("extensions") or ())
         request, response = pb.ServerMetadataRequest(), pb.ServerMetadataResponse()
         return tuple(self._unary("ServerMetadata", request, response).extensions)
 
     def metadata(self, model: str, version: str = "") -> dict[str, Any]:
-        """name, versions, platform, inputs and outputs of name, datatype, shape. Raises ServerError
-        also for a model that is not ready.
+        """Return name, versions, platform, inputs and outputs of a model.
+
+        Inputs and outputs have name, datatype and shape.
+
+        Raises:
+            ServerError: the call failed, or the model is not ready.
         """
         if self.endpoint.protocol == "http":
             document = self._json("GET", _model_path(model, version))
             for tensor in (*document.get("inputs", ()), *document.get("outputs", ())):
-                # MLServer's and Triton's shapes of strings and numbers alike.
-                tensor["shape"] = [int(each) for each in tensor["shape"]]
+                # MLServer and Triton write shapes as strings and as numbers.
+                tensor["shape"] = [int(size) for size in tensor["shape"]]
             return document
         request = pb.ModelMetadataRequest(name=model, version=version)
         return message_json(self._unary("ModelMetadata", request, pb.ModelMetadataResponse()))
 
     def config(self, model: str, version: str = "") -> dict[str, Any] | None:
-        """The model's configuration, as Triton's JSON; None: the server has none, as it is not of
-        Triton's kind. Raises ServerError.
+        """Return the model's configuration, as Triton's JSON.
+
+        Returns `None` if the server has none, as it is not of Triton's kind.
+
+        Raises:
+            ServerError: the call failed.
         """
         try:
             if self.endpoint.protocol == "http":
@@ -101,8 +119,12 @@ class Server:
         return message_json(response.config)
 
     def statistics(self, model: str = "", version: str = "") -> list[dict[str, Any]] | None:
-        """`model_stats`, one entry for each version; without a model, of all. None: the server has
-        no statistics. Raises ServerError.
+        """Return `model_stats`, one entry for each version, of one model or of all.
+
+        Returns `None` if the server has no statistics.
+
+        Raises:
+            ServerError: the call failed.
         """
         try:
             if self.endpoint.protocol == "http":
@@ -112,23 +134,31 @@ class Server:
             response = self._unary("ModelStatistics", request, pb.ModelStatisticsResponse())
         except NotSupportedError:
             return None
-        return [message_json(each) for each in response.model_stats]
+        return [message_json(entry) for entry in response.model_stats]
 
     def repository_index(self) -> list[dict[str, Any]]:
-        """An entry for each version: name, version, state, reason; never loaded: name alone. Raises
-        ServerError.
+        """Return an entry for each version: name, version, state, reason.
+
+        A model that was never loaded has its name alone.
+
+        Raises:
+            ServerError: the call failed.
         """
         if self.endpoint.protocol == "http":
             status, content = self._exchange("POST", "/v2/repository/index", {})
             entries = self._document("/v2/repository/index", status, content)
             return entries if isinstance(entries, list) else []
         request, response = pb.RepositoryIndexRequest(), pb.RepositoryIndexResponse()
-        found = self._unary("RepositoryIndex", request, response)
-        return [message_json(each) for each in found.models]
+        index = self._unary("RepositoryIndex", request, response)
+        return [message_json(model) for model in index.models]
 
     def load_model(self, model: str, config: str = "") -> None:
-        """Returns when it is loaded. config: JSON that stands in for the repository's; "": that.
-        Raises ServerError also where it cannot be loaded.
+        """Load a model, and return when it is loaded.
+
+        config: JSON that stands in for the repository's configuration; "" keeps that.
+
+        Raises:
+            ServerError: the call failed, or the model cannot be loaded.
         """
         if self.endpoint.protocol == "http":
             body = {"parameters": {"config": config}} if config else {}
@@ -140,7 +170,7 @@ class Server:
         self._unary("RepositoryModelLoad", request, pb.RepositoryModelLoadResponse())
 
     def unload_model(self, model: str) -> None:
-        """Raises ServerError."""
+        """Unload a model; raise ServerError if the call fails."""
         if self.endpoint.protocol == "http":
             self._json("POST", f"/v2/repository{_model_path(model, '')[3:]}/unload", {})
             return
@@ -150,7 +180,10 @@ class Server:
     def register_system_shared_memory(
         self, name: str, key: str, byte_size: int, offset: int = 0
     ) -> None:
-        """key: as of shm_open(), "/name". Raises ServerError."""
+        """Register a region; raise ServerError if the call fails.
+
+        key: the name for shm_open(), "/name".
+        """
         if self.endpoint.protocol == "http":
             path = f"/v2/systemsharedmemory/region/{quote(name, safe='')}/register"
             self._json("POST", path, {"key": key, "offset": offset, "byte_size": byte_size})
@@ -161,7 +194,11 @@ class Server:
         self._unary("SystemSharedMemoryRegister", request, pb.SystemSharedMemoryRegisterResponse())
 
     def unregister_system_shared_memory(self, name: str = "") -> None:
-        """Without a name, all regions, other clients' too. Raises ServerError."""
+        """Unregister a region, or, without a name, all regions, those of other clients too.
+
+        Raises:
+            ServerError: the call failed.
+        """
         if self.endpoint.protocol == "http":
             region = f"/region/{quote(name, safe='')}" if name else ""
             self._json("POST", f"/v2/systemsharedmemory{region}/unregister", {})

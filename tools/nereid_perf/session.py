@@ -1,5 +1,7 @@
-"""Measures one server at any number of levels of load: what sweeps, comparisons and the analyzer
-call. Blocks; not to be called in a running event loop.
+"""Measurement of one server at any number of levels of load.
+
+Sweeps, comparisons and the analyzer call it. It blocks, and must not be called in a running event
+loop.
 """
 
 from __future__ import annotations
@@ -39,36 +41,41 @@ if TYPE_CHECKING:
     from nereid_perf.server_stats.statistics import Statistics
 
 _NS: Final = 1_000_000_000
-# For all workers to get ready for the same beginning.
+# Time for all workers to get ready for the same beginning.
 _START_NS: Final = 50_000_000
 _CONNECT_S: Final = 60.0
 _PROGRESS_NS: Final = _NS // 2
-# A worker that does not report is stopped, or has no CPU.
+# A worker that does not report for so long is stopped, or has no CPU.
 _SILENCE_S: Final = 30.0
 _WARM_UP_BIN_NS: Final = _NS // 20
 _LONGEST_WARM_UP_S: Final = 10.0
-# In times of interval_s: a server may have ceased to respond.
+# Limit of a window that counts requests, as a multiple of interval_s: a server may have ceased to
+# respond.
 _LONGEST_COUNT_WINDOW: Final = 10
-# So many windows in which no request ends: the server has ceased to respond.
+# Windows in a row in which no request ends until the server counts as having ceased to respond.
 _SILENT_WINDOWS: Final = 3
-# The last windows, where none were stable.
+# Number of last windows that count where none were stable.
 _UNSTABLE_WINDOWS: Final = 3
 
 
 class SessionError(Exception):
-    """The measurement cannot go on: no connection, a worker that ended. The text says why."""
+    """Error of a measurement that cannot go on: no connection, a worker that ended.
+
+    The text says why.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowSettings:
-    """How long is measured.
+    """Length of a measurement.
 
-    mode: windows of interval_s, or of request_count requests at least, in ten times interval_s.
-    They go on until the rule says so, max_trials at most. percentile: of the latency that has to be
-    stable; None: the mean. warm_up: "auto" drops what the server's warm-up takes before the first
-    window; a number: so many requests are sent before. total_requests: one window of exactly so
-    many requests; 0: windows. drain_s: how long requests in flight at the end are waited for, or
-    in one window of requests for any of them to end.
+    mode: windows of interval_s, or of at least request_count requests, in at most ten times
+    interval_s. Windows go on until the stability rule ends them, but at most max_trials.
+    percentile: the latency that has to be stable; `None` means the mean. warm_up: "auto" drops the
+    server's warm-up before the first window; a number is how many requests are sent before it.
+    total_requests: one window of exactly so many requests; 0 means windows. drain_s: how long
+    requests in flight at the end are waited for, or in one window of requests how long for any of
+    them to end.
     """
 
     mode: Literal["time", "count"] = "time"
@@ -84,9 +91,10 @@ class WindowSettings:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the last second or so showed, for a live view. Latencies in ns; 0: no response came.
+    """Figures of about the last second, for a live view.
 
-    windows: how many are over; is_warm: whether windows have begun.
+    Latencies are in ns; 0 means that no response came. windows: the number of finished ones.
+    is_warm: true once windows have begun.
     """
 
     level: LoadLevel
@@ -101,15 +109,16 @@ class Progress:
 
 
 class Session:
-    """The worker processes of a run. One level at a time:
+    """Worker processes of a run, which measure one level at a time.
 
         with Session(plan, WindowSettings(), server=server) as session:
             for value in (1, 2, 4):
                 measurement = session.measure(LoadLevel("concurrency", value))
 
-    measure() is windows until stable (is_stable says whether they were); measure_for() is one
-    window of a given time, for those who interleave servers or search. Between calls there is no
-    load; workers and their connections stay. Several sessions may be open at once.
+    measure() measures windows until they are stable (is_stable says whether they were);
+    measure_for() measures one window of a given time, for callers that interleave servers or
+    search. Between calls there is no load; workers and their connections stay. Several sessions may
+    be open at once.
     """
 
     def __init__(  # noqa: PLR0913 (by keyword)
@@ -124,10 +133,12 @@ class Session:
         records: Path | None = None,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> None:
-        """server: asked for statistics before and after; None: Measurement.server stays empty.
-        bls_models: those that the model calls, beside an ensemble's. metrics_url: of a page in
-        Prometheus' format, read meanwhile; "": there are no gauges. records: a CSV file that gets a
-        row for each request. on_progress: called about twice a second, in measure()'s thread.
+        """Prepare a session; entering it starts the workers.
+
+        server: asked for statistics before and after; with `None` Measurement.server stays empty.
+        bls_models: models that the model calls, beside those of an ensemble. metrics_url: URL of a
+        page in Prometheus' format, read meanwhile; "" means no gauges. records: CSV file that gets
+        a row for each request. on_progress: called about twice a second, in measure()'s thread.
         """
         self._plan = plan
         self._windows = windows
@@ -143,7 +154,12 @@ class Session:
         self._models: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
-        """Starts the workers. Raises OSError, and ServerError where a server is to be asked."""
+        """Start the workers.
+
+        Raises:
+            OSError: a worker cannot be started.
+            ServerError: the server was to be asked, and cannot be.
+        """
         with ExitStack() as exits:
             if self._server is not None:
                 self._models = self._measured_models(self._server)
@@ -159,14 +175,16 @@ class Session:
 
     @property
     def worker_pids(self) -> list[int]:
+        """Process ids of the workers."""
         return self._pool.pids
 
     def measure(self, level: LoadLevel) -> Measurement:
-        """Windows until they are stable, or too many.
+        """Measure windows until they are stable, or too many.
 
         Raises:
-            SessionError: it cannot go on, or in a closed loop all requests fail, or none of them
-                ends any more. At a rate they may fail as it is too high: the measurement says so.
+            SessionError: the measurement cannot go on, or in a closed loop all requests fail, or
+                none of them ends any more. At a rate requests may fail because it is too high: the
+                measurement says so.
         """
         settings = self._windows
         if settings.total_requests or (level.kind == "trace" and not self._plan.shape.intervals_ns):
@@ -174,10 +192,10 @@ class Session:
         return self._measured(level, self._measure_windows)
 
     def measure_for(self, level: LoadLevel, seconds: float, warm_up_s: float = 0.0) -> Measurement:
-        """One window of so many seconds, after a warm-up. is_stable is True of it.
+        """Measure one window of so many seconds, after a warm-up; its is_stable is `True`.
 
         Raises:
-            SessionError: as measure().
+            SessionError: as in measure().
         """
 
         def measure(run: _Run) -> _Span:
@@ -208,8 +226,8 @@ class Session:
         except WorkerError as error:
             raise SessionError(str(error)) from error
         except Exception:
-            # Such as a server that gives no statistics any more: the next level begins without
-            # this one's load.
+            # An error here may be that the server gives no statistics any more: the next level must
+            # begin without this level's load.
             with suppress(WorkerError):
                 run.end(0.0)
             raise
@@ -233,7 +251,7 @@ class Session:
         return GaugeSampler(self._metrics_url, self._metrics_interval_s)
 
     def _measure_all(self, run: _Run) -> _Span:
-        """So many requests, or a trace."""
+        """Measure all of a given number of requests, or of a trace."""
         first = self._first_requests()
         before = self._statistics()
         if first:
@@ -270,7 +288,8 @@ class Session:
             run.windows = len(windows)
             if not windows[-1].rate and (failed := rows[rows["outcome"] >= FAILED]).size:
                 if run.level.kind != "concurrency":
-                    # More load than it can bear, which does not become better.
+                    # The load is more than the server can bear; further windows do not become
+                    # better.
                     break
                 text = run.collected.texts[int(failed[-1]["outcome"]) - FAILED]
                 _refuse_failure(0, {text: len(failed)})
@@ -307,8 +326,9 @@ class Session:
         return run.collected.watermark_ns
 
     def _receive_until(self, run: _Run, condition: Callable[[], bool]) -> None:
-        """Of a closed loop, as long as the server responds. At a rate its silence is part of the
-        measurement.
+        """Receive reports until a condition holds, or a closed loop's server does not respond.
+
+        At a rate the server's silence is part of the measurement.
         """
         settings = self._windows
         most_s = max(settings.drain_s, _SILENT_WINDOWS * settings.interval_s)
@@ -345,7 +365,7 @@ class Session:
         return tuple(names)
 
     def _statistics(self) -> Statistics:
-        """Empty: the server has none."""
+        """Return the statistics, empty if the server has none."""
         if self._server is None:
             return {}
         entries = []
@@ -359,7 +379,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """What of a run is the measurement."""
+    """Part of a run that is the measurement."""
 
     start_ns: int
     end_ns: int
@@ -396,12 +416,12 @@ class _Run:
 
     @property
     def elapsed_s(self) -> float:
-        """As far as all workers have reported."""
+        """Elapsed time, as far as all workers have reported."""
         return max(0.0, (self.collected.watermark_ns - self.start_ns) / _NS)
 
     @property
     def silent_s(self) -> float:
-        """Since when no request has ended, as far as all workers have reported."""
+        """Time since the last request ended, as far as all workers have reported."""
         since_ns = max(self.start_ns, self._last_end_ns)
         return max(0.0, (self.collected.watermark_ns - since_ns) / _NS)
 
@@ -410,7 +430,7 @@ class _Run:
         pool.send(Connect(self.level))
         self.receive_until(lambda: self._connected == workers, _CONNECT_S)
         self.start_ns = self._progress_ns = monotonic_ns() + _START_NS
-        # Others have nothing in flight.
+        # The other workers have nothing in flight.
         senders = (
             min(workers, int(self.level.value)) if self.level.kind == "concurrency" else workers
         )
@@ -427,13 +447,18 @@ class _Run:
         self.receive_until(lambda: self.collected.complete, drain_s + _SILENCE_S)
 
     def receive_until(self, condition: Callable[[], bool], silence_s: float = _SILENCE_S) -> None:
-        """Raises WorkerError: a worker cannot go on, or nothing comes any more."""
+        """Receive reports until a condition holds.
+
+        Raises:
+            WorkerError: a worker cannot go on, or nothing comes any more.
+        """
         while not condition():
             self.receive_report(silence_s)
 
     def receive_while_some_end(self, condition: Callable[[], bool], most_s: float) -> None:
-        """As receive_until, but also until no request has ended for so long, though some are in
-        flight: the server may have ceased to respond.
+        """Receive reports until a condition holds, or until no request has ended for so long.
+
+        Requests are in flight then: the server may have ceased to respond.
         """
         ended, since_ns = self.ended_requests, monotonic_ns()
         while not condition():
@@ -445,7 +470,7 @@ class _Run:
                 return
 
     def receive_report(self, silence_s: float = _SILENCE_S) -> None:
-        """As receive_until, of whatever comes next."""
+        """Receive the next report; raise WorkerError as receive_until() does."""
         messages = self._pool.receive(silence_s)
         if not messages:
             raise WorkerError(f"no worker has reported for {silence_s:g} s")
@@ -465,7 +490,7 @@ class _Run:
             self._progress_ns = now_ns
 
     def is_steady(self) -> bool:
-        """Whether latencies are past their warm-up, and as even as they get."""
+        """Return whether latencies are past their warm-up, and as even as they get."""
         rows = self.collected.ended_between(self.start_ns, self.collected.watermark_ns)
         bins = (rows["last"] - self.start_ns) // _WARM_UP_BIN_NS
         latencies = rows["last"] - rows["intended"]
@@ -501,8 +526,8 @@ def _window(rows: NDArray[np.void], duration_ns: int, percentile: float | None) 
 
 
 def failure_text(failures: Mapping[str, int]) -> str:
-    """What is said of failures alone."""
-    text = max(failures, key=lambda each: failures[each])
+    """Return a text on failures alone."""
+    text = max(failures, key=lambda failure: failures[failure])
     return f"all requests failed, most of them with: {text}"
 
 

@@ -1,5 +1,7 @@
-"""The flags of `nereid perf run`: the server, the load, the measurement. perf_analyzer's names
-where it has the thing. Pure, but for the file of --request-intervals.
+"""Flags of `nereid perf run`: the server, the load, the measurement.
+
+Names are perf_analyzer's where it has the same thing. Pure, except for the file of
+--request-intervals.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _HTTPS: Final = "https://"
 
 
 def _number(least: float, most: float = float("inf")) -> Any:
-    """A parser of numbers within bounds."""
+    """Return a parser of numbers within bounds."""
 
     def parse(text: str) -> float:
         try:
@@ -43,16 +45,16 @@ def _number(least: float, most: float = float("inf")) -> Any:
 
 
 def _numbers(form: str) -> Any:
-    """A parser of numbers from 0 on, with colons between; () for nothing."""
+    """Return a parser of numbers from 0 on, with colons between them; "" gives ()."""
 
     def parse(text: str) -> tuple[float, ...]:
         if not text:
             return ()
         try:
-            numbers = tuple(float(each) for each in text.split(":"))
+            numbers = tuple(float(number) for number in text.split(":"))
         except ValueError:
             numbers = ()
-        if len(numbers) != form.count(":") + 1 or not all(0 <= each < 1e12 for each in numbers):
+        if len(numbers) != form.count(":") + 1 or not all(0 <= number < 1e12 for number in numbers):
             raise ValueError(f"expected {form}")
         return numbers
 
@@ -60,7 +62,7 @@ def _numbers(form: str) -> Any:
 
 
 def header(text: str) -> tuple[str, str]:
-    """NAME: VALUE."""
+    """Parse "NAME: VALUE" into its parts."""
     name, colon, value = text.partition(":")
     if not (colon and name.strip()):
         raise ValueError("expected NAME: VALUE")
@@ -157,7 +159,7 @@ class TargetSettings:
         )
 
     def errors(self) -> list[str]:
-        """What is wrong with these settings, a line each."""
+        """Return what is wrong with these settings, a line each."""
         errors = []
         if not is_address(self._address):
             errors.append(f"--url: '{self.url}': expected host:port or unix:/path")
@@ -171,28 +173,31 @@ class TargetSettings:
 
     @property
     def endpoint(self) -> Endpoint:
+        """Address of the server, with TLS and headers."""
         tls = TlsSettings(*self._pems) if self._is_secure else None
         return Endpoint(cast("Protocol", self.protocol), self._address, tls, self.header)
 
     @property
     def compression(self) -> Compression:
+        """Compression of requests."""
         return cast("Compression", self.grpc_compression_algorithm)
 
     @property
     def metrics_page(self) -> str:
-        """Empty: none is to be read."""
+        """URL of the metrics page; "" if none is to be read."""
         if not self.collect_metrics:
             return ""
         return self.metrics_url if "://" in self.metrics_url else f"http://{self.metrics_url}"
 
     @property
     def bls_models(self) -> tuple[str, ...]:
+        """Names of the models that the model calls."""
         return tuple(filter(None, self.bls_composing_models.split(",")))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadSettings:
-    """How load of any level varies, and loads that are no range of levels."""
+    """Shape of the load of any level, and loads that are no range of levels."""
 
     TOPIC: ClassVar = Topic.LOAD
 
@@ -236,7 +241,7 @@ class LoadSettings:
     )
 
     def errors(self) -> list[str]:
-        """What is wrong with these settings, a line each."""
+        """Return what is wrong with these settings, a line each."""
         errors = []
         if self.request_intervals and self.periodic_concurrency_range:
             errors.append("--request-intervals and --periodic-concurrency-range: give one of them")
@@ -253,7 +258,7 @@ class LoadSettings:
 
     @property
     def level(self) -> LoadLevel | None:
-        """Of a load that is no range of levels; None: there is none."""
+        """Level of a load that is no range of levels, or `None`."""
         if self.request_intervals:
             return LoadLevel("trace", 1.0)
         if self.periodic_concurrency_range:
@@ -262,6 +267,7 @@ class LoadSettings:
 
     @property
     def shape(self) -> LoadShape:
+        """Shape of the load."""
         ramp = self.ramp or (0, 0)
         bursts = self.bursts or (0, 0, 0)
         first, _, step = self.periodic_concurrency_range or (1, 1, 1)
@@ -282,7 +288,7 @@ class LoadSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasurementSettings:
-    """How long is measured, and what is kept of it."""
+    """Length of the measurement, and what is kept of it."""
 
     TOPIC: ClassVar = Topic.MEASUREMENT
 
@@ -323,6 +329,7 @@ class MeasurementSettings:
 
     @property
     def windows(self) -> WindowSettings:
+        """Windows of the measurement."""
         percent = self.stability_percentage
         rule: StabilityRule = LastThree(percent)
         if self.stability_rule == "confidence":

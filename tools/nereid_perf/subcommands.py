@@ -1,5 +1,6 @@
-"""A command of several, the first of which is meant without a name. Must not import what only an
-extra brings.
+"""Program with several commands, the first of which is meant without a name.
+
+This module must not import what only an extra brings.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ _USAGE: Final = 2
 
 @dataclass(frozen=True)
 class Subcommands:
-    """program: what users type. modules: by name, a module with a main() and what it does. extra:
-    of the distribution, which the modules need. ending: of the help.
+    """Commands of one program.
+
+    program: what users type. modules: by command name, a module with a main() and a description.
+    extra: the extra of the distribution that the modules need. ending: last lines of the help.
     """
 
     program: str
@@ -27,13 +30,13 @@ class Subcommands:
     ending: str = ""
 
     def main(self, argv: Sequence[str]) -> int:
-        """Run the command that argv names; returns the exit code."""
+        """Run the command that argv names, and return the exit code."""
         program, modules = self.program, self.modules
         name = argv[0] if argv and not argv[0].startswith("-") else next(iter(modules))
         if name not in modules or list(argv) in ([], ["-h"], ["--help"]):
             if name not in modules:
                 sys.stderr.write(f"{program}: unknown command '{name}'\n")
-            lines = [f"  {program} {each:8} {what}" for each, (_, what) in modules.items()]
+            lines = [f"  {program} {module:8} {what}" for module, (_, what) in modules.items()]
             usage = f"usage: {program} [COMMAND] [FLAGS]   (COMMAND --help lists a command's flags)"
             ending = f"\n{self.ending}" if self.ending else ""
             sys.stdout.write("\n".join((usage, *lines)) + "\n" + ending)

@@ -1,4 +1,4 @@
-"""Writes a trace as Chrome's JSON trace events, which chrome://tracing and Perfetto read. Pure."""
+"""Writer of Chrome's JSON trace events, which chrome://tracing and Perfetto read. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def chrome(items: Iterable[Item]) -> Iterator[bytes]:
-    """The file, in pieces."""
+    """Yield the file of a trace, in pieces."""
     yield b'{"displayTimeUnit":"ns","traceEvents":[\n'
     tracks: dict[int, Track] = {}
     separator = ""

@@ -1,4 +1,4 @@
-"""`nereid timeline`: where the last seconds of a running mesh went, in words and as a trace.
+"""The command `nereid timeline`: the last seconds of a running mesh, in words and as a trace.
 
 Exit codes: 0 nothing is wrong, 1 there are problems, 2 there is no timeline.
 """
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from nereid_explain.server import Server
     from nereid_timeline.joined import Model
 
-# Fields are only ever added to it.
+SUMMARY: Final = "say where the last seconds of a running mesh went, and write them as a trace"
+# Fields may be added to the document, but none is changed or removed.
 FORMAT: Final = "nereid.timeline/1"
 _PROGRAM = "nereid timeline"
 _DESCRIPTION = """\
@@ -51,9 +52,9 @@ output is one document, which docs/operators/timeline.md describes.
 """
 _WIDTH: Final = 100
 _SECONDS: Final = 5.0
-# Whose configurations are asked for.
+# Number of models whose configurations are asked for.
 _MOST_MODELS: Final = 50
-# More than any service keeps.
+# A longer time than any service keeps.
 _ALL_SECONDS: Final = 100_000.0
 _UNKNOWN: Final = (
     "no request {number} among the {seconds:.1f} s that were recorded: numbers are those of the"
@@ -99,7 +100,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _understood(whole: Joined, number: int | None, server: Server | None) -> tuple[Joined, Summary]:
-    """What is to be written, and to be said. number: of the one request that is asked for."""
+    """Return the part of a timeline to write, and its summary.
+
+    number: of the only request that the user asks for, or `None` for all.
+    """
     if number is None:
         sizes = {} if server is None else _max_batch_sizes(server, whole)
         return whole, summarized(whole, sizes)
@@ -121,7 +125,7 @@ def _recorded(server: Server, seconds: float | None, last: float | None) -> byte
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        # If it is longer, read_timeline() refuses it.
+        # If the file is longer, read_timeline() refuses it.
         return file.read(MAX_BYTES + 1)
 
 
@@ -137,8 +141,8 @@ def _trace(whole: Joined, form: str) -> Iterator[bytes]:
 
 
 def _max_batch_sizes(server: Server, whole: Joined) -> dict[Model, int]:
-    """As the mesh has it now, as far as it says."""
-    models = sorted({each.model for each in whole.batches})
+    """Return the configured maxima that the mesh tells; a model may have been changed since."""
+    models = sorted({batch.model for batch in whole.batches})
     sizes = {}
     for name, version in models[:_MOST_MODELS]:
         path = f"/v2/models/{quote(name, safe='')}/versions/{version}/config"
@@ -160,36 +164,36 @@ def _document(whole: Joined, summary: Summary) -> dict[str, Any]:
         "missing": whole.missing,
         "services": [
             {
-                "kind": each.kind,
-                "name": each.name,
-                "records": len(each.records),
-                "clock_error_ms": each.error_ns / 1e6,
+                "kind": service.kind,
+                "name": service.name,
+                "records": len(service.records),
+                "clock_error_ms": service.error_ns / 1e6,
             }
-            for each in whole.services
+            for service in whole.services
         ],
-        "statements": [asdict(each) for each in summary.statements],
+        "statements": [asdict(statement) for statement in summary.statements],
         "slowest": [
             {
-                "number": each.number,
-                "request_id": each.request_id,
-                "trace_id": each.trace_id,
-                "model": each.model,
-                "version": each.version,
-                "ms": each.total_ns / 1e6,
-                "attempts": each.attempts,
-                "steps": [{"step": name, "ms": part / 1e6} for name, part in each.steps],
+                "number": slow.number,
+                "request_id": slow.request_id,
+                "trace_id": slow.trace_id,
+                "model": slow.model,
+                "version": slow.version,
+                "ms": slow.total_ns / 1e6,
+                "attempts": slow.attempts,
+                "steps": [{"step": name, "ms": part / 1e6} for name, part in slow.steps],
             }
-            for each in summary.slowest
+            for slow in summary.slowest
         ],
     }
 
 
 def _lines(summary: Summary, title: str) -> Iterator[str]:
-    for each in summary.statements:
-        text = f"{'problem: ' if each.problem else ''}{each.text} [{each.code}]"
+    for statement in summary.statements:
+        text = f"{'problem: ' if statement.problem else ''}{statement.text} [{statement.code}]"
         yield from _wrapped(text, "", "    ")
-        if each.advice:
-            yield from _wrapped(each.advice, "    ", "    ")
+        if statement.advice:
+            yield from _wrapped(statement.advice, "    ", "    ")
     if summary.slowest:
         yield f"{title}:"
     for slow in summary.slowest:
@@ -203,7 +207,7 @@ def _slow(slow: SlowRequest) -> str:
         slow.trace_id and f"trace {slow.trace_id}",
         slow.attempts > 1 and f"{slow.attempts} executions",
     ]
-    about = ", ".join(each for each in names if each)
+    about = ", ".join(name for name in names if name)
     steps = ", ".join(f"{name} {part / 1e6:.2f}" for name, part in slow.steps)
     model = model_name((slow.model, slow.version))
     return f"{slow.total_ns / 1e6:.2f} ms {model} ({about}): {steps}"

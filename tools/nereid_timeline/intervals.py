@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 class Intervals:
-    """Intervals in order; what overlaps is one. Questions take the logarithm of their number."""
+    """Intervals in order, of which overlapping ones are merged.
+
+    A query takes time logarithmic in their number.
+    """
 
     __slots__ = ("_before", "ends", "starts")
 
@@ -27,7 +30,7 @@ class Intervals:
                 self.starts.append(start)
                 self.ends.append(end)
         lengths = map(int.__sub__, self.ends, self.starts)
-        # What all intervals before each one cover.
+        # Time that all intervals before each one cover.
         self._before = [0, *accumulate(lengths)]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -38,15 +41,15 @@ class Intervals:
 
     @property
     def total(self) -> int:
-        """What they cover."""
+        """Time that the intervals cover."""
         return self._before[-1]
 
     def within(self, start: int, end: int) -> int:
-        """What they cover of a span."""
+        """Return how much of a span the intervals cover."""
         return self._until(end) - self._until(start) if end > start else 0
 
     def common(self, others: Intervals) -> Intervals:
-        """What both cover."""
+        """Return what both sets cover."""
         spans = []
         few, many = (self, others) if len(self.starts) < len(others.starts) else (others, self)
         for start, end in few:
@@ -57,7 +60,7 @@ class Intervals:
         return Intervals(spans)
 
     def gaps(self, start: int, end: int) -> Intervals:
-        """What they leave of a span."""
+        """Return the parts of a span that the intervals leave uncovered."""
         spans, since = [], start
         for begin, stop in self:
             spans.append((since, min(begin, end)))

@@ -1,8 +1,10 @@
-"""Puts together what the services of a mesh recorded: each request with its batches, each batch
-with its execution, each instance with all that it did. Pure.
+"""Join of what the services of a mesh recorded. Pure.
 
-A service may be missing, and records are cut off where its ring began: what is not known is None,
-empty or zero, and what has no other half is kept alone. Linear in the number of records.
+Each request has its batches, each batch its execution, and each instance all that it did.
+
+A service may be missing, and records are cut off where its ring began: a value that is not known is
+None, empty or zero, and a record without its other half is kept alone. The join is linear in the
+number of records.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
     from nereid.timeline.records import Record, ServiceTimeline, Timeline
 
-# The steps of a request, in their order; what was waited for is a step of its own.
+# Steps of a request, in their order; each kind of wait is a step of its own.
 AT_GATEWAY: Final = "gateway"
 ADMISSION: Final = "admission"
 QUEUE: Final = "queue"
@@ -43,60 +45,62 @@ COMPUTE: Final = "compute"
 OUTPUT: Final = "output copy"
 EXECUTOR_REPLY: Final = "executor reply"
 FROM_EXECUTOR: Final = "from executor"
-# All of its time at the scheduler, where that has recorded nothing of it.
+# All of a request's time at the scheduler, where the scheduler has recorded nothing of it.
 AT_SCHEDULER: Final = "scheduler"
 GATEWAY_REPLY: Final = "gateway reply"
-# Of Wait.reason.
+# Names of the steps by Wait.reason.
 _WAITS: Final = {
     DELAY: "wait for delay",
     RATE_LIMITER: "wait for rate limiter",
     MEMORY: "wait for memory",
     LOADING: "wait for loading",
 }
-# Requests wait for these before they are queued, too; the queue's other waits are not theirs yet.
+# Requests wait for these before they are queued, too; the queue's other waits do not concern them
+# yet.
 _BEFORE_QUEUE: Final = (MEMORY, LOADING)
 
-# Of ServiceTimeline.kind.
+# Value of ServiceTimeline.kind.
 EXECUTOR: Final = "executor"
-# Of Event.what.
+# Values of Event.what.
 LOST_EXECUTOR: Final = "executor lost"
 LOST_INSTANCE: Final = "instance lost"
 JOINED_EXECUTOR: Final = "executor joined"
 
-# Its name and version.
+# Name and version of a model.
 Model: TypeAlias = tuple[str, str]
 
-# Of BatchRecord.
+# Fields of BatchRecord that are durations.
 _DURATIONS: Final = ("input_ns", "infer_ns", "output_ns")
 
 
 @dataclass(slots=True)
 class Batch:
-    """An execution: as its scheduler saw it, and as its executor did."""
+    """Execution, as its scheduler saw it and as its executor did."""
 
     record: BatchRecord
     scheduler: str
     execution: ExecutionRecord | None = None
-    # It had not ended when the timeline did, which counts as its end.
+    # True if the execution had not ended when the timeline did, which then counts as its end.
     executing: bool = False
 
     @property
     def model(self) -> Model:
+        """Name and version of the batch's model."""
         return self.record.model, self.record.version
 
     @property
     def name(self) -> str:
-        """Its model's name and version."""
+        """Name and version of the batch's model, as text."""
         return model_name(self.model)
 
     @property
     def began_ns(self) -> int:
-        """The instance began it."""
+        """Time at which the instance began the batch."""
         return max(self.record.started_ns, self.record.sent_ns)
 
     @property
     def phases(self) -> tuple[int, int, int]:
-        """Its inputs', inference's and outputs' time."""
+        """Durations of inputs, inference and outputs, in nanoseconds."""
         done = self.execution
         if done is None:
             return self.record.input_ns, self.record.infer_ns, self.record.output_ns
@@ -108,7 +112,7 @@ class Batch:
 
 
 class Attempt(NamedTuple):
-    """A request's part in an execution."""
+    """Part of a request in an execution."""
 
     batch: Batch
     member: Member
@@ -116,9 +120,9 @@ class Attempt(NamedTuple):
 
 @dataclass(slots=True)
 class Request:
-    """A request: at its gateway, and at its scheduler, in executions or without any."""
+    """Request at its gateway and at its scheduler, in executions or without any."""
 
-    # In the whole mesh.
+    # Number that is unique in the whole mesh.
     number: int
     gateway: GatewayRequest | None = None
     ended: EndedRequest | None = None
@@ -126,7 +130,9 @@ class Request:
 
     @property
     def model(self) -> Model:
-        # A client may leave the version to the scheduler; an ensemble's attempts are its steps'.
+        """Name and version of the model, empty where they are not known."""
+        # A client may leave the version to the scheduler; an ensemble's attempts are those of its
+        # steps.
         if self.ended is not None:
             return self.ended.model, self.ended.version
         if self.attempts:
@@ -136,13 +142,13 @@ class Request:
 
     @property
     def total_ns(self) -> int:
-        """From its first byte to its last, at the gateway."""
+        """Time at the gateway, from the request's first byte to its response's last byte."""
         return 0 if self.gateway is None else self.gateway.ended_ns - self.gateway.received_ns
 
 
 @dataclass(slots=True)
 class Instance:
-    """An instance of a model, and what it did from one time to another."""
+    """Instance of a model, and what it did from one time to another."""
 
     model: Model
     name: str
@@ -153,21 +159,21 @@ class Instance:
 
     @property
     def busy(self) -> Intervals:
-        """When it had a batch."""
-        return Intervals((each.record.sent_ns, each.record.finished_ns) for each in self.batches)
+        """Times at which the instance had a batch."""
+        return Intervals((batch.record.sent_ns, batch.record.finished_ns) for batch in self.batches)
 
     @property
     def idle(self) -> Intervals:
-        """When it had none."""
+        """Times at which the instance had no batch."""
         return self.busy.gaps(self.from_ns, self.to_ns)
 
 
 @dataclass(slots=True)
 class Joined:
-    """What a mesh did, on one clock: that of the service that was asked.
+    """Everything that a mesh did, on one clock: that of the service that was asked.
 
-    Services are named by label(). requests: by number; by_gateway: those of each one. alone:
-    executions whose batches are not known, by executor.
+    Services are named by label(). requests: by number. by_gateway: requests by their gateway.
+    alone: executions whose batches are not known, by executor.
     """
 
     epoch_ns: int = 0
@@ -180,22 +186,22 @@ class Joined:
     alone: dict[str, list[ExecutionRecord]] = field(default_factory=dict)
     waits: list[tuple[str, Wait]] = field(default_factory=list)
     ended: list[tuple[str, EndedRequest]] = field(default_factory=list)
-    # Of each model, by reason.
+    # Waits of each model, by reason.
     waited: dict[Model, dict[str, Intervals]] = field(default_factory=dict)
     events: list[tuple[str, Event]] = field(default_factory=list)
 
     @property
     def span(self) -> tuple[int, int]:
-        """From when the records of gateways and schedulers are complete, and until when."""
-        known = [each for each in self.services if each.to_ns > each.from_ns]
-        # An executor that has come meanwhile had nothing to record before.
-        known = [each for each in known if each.kind != EXECUTOR] or known
+        """Start and end of the time for which gateways' and schedulers' records are complete."""
+        known = [service for service in self.services if service.to_ns > service.from_ns]
+        # Executors that have joined meanwhile had nothing to record before.
+        known = [service for service in known if service.kind != EXECUTOR] or known
         if not known:
             return 0, 0
-        return max(each.from_ns for each in known), max(each.to_ns for each in known)
+        return max(service.from_ns for service in known), max(service.to_ns for service in known)
 
     def timed(self) -> Iterator[Request]:
-        """Requests with all that is known of their time: not those that the rings' edge cuts."""
+        """Yield the requests whose times are all known, without those that a ring's edge cuts."""
         start = self.span[0]
         for request in self.requests.values():
             gateway = request.gateway
@@ -205,7 +211,10 @@ class Joined:
                 yield request
 
     def lost_instances(self) -> dict[tuple[str, str], list[Event]]:
-        """By executor and instance: what the executor, or else the scheduler, says of it."""
+        """Return the events of lost instances by executor and instance.
+
+        An executor's own event comes before those of schedulers.
+        """
         lost: dict[tuple[str, str], list[Event]] = {}
         for service, event in self.events:
             if event.what != LOST_INSTANCE:
@@ -214,16 +223,16 @@ class Joined:
             if kind == EXECUTOR:
                 lost.setdefault((name, event.subject), []).insert(0, event)
             else:
-                # The scheduler names the executor.
+                # The scheduler's event names the executor.
                 lost.setdefault((event.detail, event.subject), []).append(event)
         return lost
 
     def queue_waits(self, model: Model, start: int, end: int) -> dict[str, int]:
-        """What requests waited for in a span in which they were queued: times by reason."""
+        """Return what requests waited for while they were queued in a span: times by reason."""
         return _waits_within(self.waited.get(model, {}), start, end)
 
     def early_waits(self, request: Request) -> dict[str, int]:
-        """What a request waited for before it was queued, while its model was not loaded."""
+        """Return a request's waits before it was queued, while its model was not loaded."""
         gateway = request.gateway
         if gateway is None:
             return {}
@@ -236,7 +245,7 @@ class Joined:
         return _waits_within(early, gateway.received_ns, end)
 
     def steps(self, request: Request) -> list[tuple[str, int]]:
-        """Where a request's time went, in nanoseconds: the steps that took any, in order."""
+        """Return the steps that took any of a request's time, in order, with their nanoseconds."""
         steps: list[tuple[str, int]] = []
         cursor = 0
         for name, end, batch in _ends(request):
@@ -258,37 +267,40 @@ class Joined:
 
 
 def label(kind: str, name: str) -> str:
-    """A service: those of several kinds may have one name, such as their host's."""
+    """Return a service's label.
+
+    Services of several kinds may share a name, such as their host's.
+    """
     return f"{kind} {name}"
 
 
 def model_name(model: Model) -> str:
-    """Its name and version, if there is one."""
-    return ":".join(each for each in model if each)
+    """Return a model's name and, if there is one, its version."""
+    return ":".join(part for part in model if part)
 
 
 def wait_name(reason: str) -> str:
-    """The step in which requests waited for this."""
+    """Return the step in which requests waited for a reason."""
     return _WAITS.get(reason, f"wait for {reason}")
 
 
 def joined(timeline: Timeline) -> Joined:
-    """Align the clocks, and join what belongs together by its ids."""
+    """Align the clocks, and join the records that belong together by their ids."""
     whole = Joined(timeline.epoch_ns, list(timeline.missing), timeline.services)
     executions: dict[tuple[str, str, int], list[ExecutionRecord]] = {}
     for service in whole.services:
         shift = service.offset_ns
         if shift:
             service.from_ns, service.to_ns = service.from_ns + shift, service.to_ns + shift
-            service.records = [_aligned(each, shift) for each in service.records]
+            service.records = [_aligned(record, shift) for record in service.records]
             service.offset_ns = 0
         _sort_in(whole, service, executions)
-    whole.batches.sort(key=lambda each: each.record.sent_ns)
+    whole.batches.sort(key=lambda batch: batch.record.sent_ns)
     for batch in whole.batches:
         batch.execution = _execution_of(batch.record, executions)
         for member in batch.record.members:
             if not member.number:
-                # The scheduler's own.
+                # The scheduler itself made this request.
                 continue
             request = _request(whole, member.number)
             request.attempts = (*request.attempts, Attempt(batch, member))
@@ -296,7 +308,7 @@ def joined(timeline: Timeline) -> Joined:
         if left:
             whole.alone.setdefault(executor, []).extend(left)
     whole.waited = _waited(whole)
-    whole.events.sort(key=lambda each: each[1].from_ns)
+    whole.events.sort(key=lambda event: event[1].from_ns)
     whole.instances = _instances(whole)
     return whole
 
@@ -332,34 +344,35 @@ def _sort_in(
 
 
 def _request(whole: Joined, number: int) -> Request:
-    found = whole.requests.get(number)
-    if found is None:
-        found = whole.requests[number] = Request(number)
-    return found
+    request = whole.requests.get(number)
+    if request is None:
+        request = whole.requests[number] = Request(number)
+    return request
 
 
 def _execution_of(
     batch: BatchRecord, executions: dict[tuple[str, str, int], list[ExecutionRecord]]
 ) -> ExecutionRecord | None:
-    found = executions.get((label(EXECUTOR, batch.executor), batch.instance, batch.number), [])
-    for at, each in enumerate(found):
-        # Of several with one number, the one in the batch's time; clocks may be a little off.
-        near = len(found) == 1 or batch.sent_ns <= each.received_ns <= batch.finished_ns
-        if near and (each.model, each.version) == (batch.model, batch.version):
-            return found.pop(at)
+    candidates = executions.get((label(EXECUTOR, batch.executor), batch.instance, batch.number), [])
+    for at, execution in enumerate(candidates):
+        # Several executions may have one number; the right one is in the batch's time. Clocks may
+        # be a little off.
+        near = len(candidates) == 1 or batch.sent_ns <= execution.received_ns <= batch.finished_ns
+        if near and (execution.model, execution.version) == (batch.model, batch.version):
+            return candidates.pop(at)
     return None
 
 
 def _waited(whole: Joined) -> dict[Model, dict[str, Intervals]]:
-    """The waits of each model and version, with those that are of any version."""
+    """Return the waits of each model and version, with the waits for any version."""
     spans: dict[Model, dict[str, list[tuple[int, int]]]] = {}
     for _, wait in whole.waits:
         reasons = spans.setdefault((wait.model, wait.version), {})
         reasons.setdefault(wait.reason, []).append((wait.from_ns, wait.to_ns))
     models = {
         *spans,
-        *(each.model for each in whole.batches),
-        *((each.model, each.version) for _, each in whole.ended),
+        *(batch.model for batch in whole.batches),
+        *((record.model, record.version) for _, record in whole.ended),
     }
     waited: dict[Model, dict[str, Intervals]] = {}
     for name, version in models:
@@ -377,7 +390,7 @@ def _waited(whole: Joined) -> dict[Model, dict[str, Intervals]]:
 
 
 def _waits_within(waits: dict[str, Intervals], start: int, end: int) -> dict[str, int]:
-    """How much of a span was waited, by reason; no time counts twice."""
+    """Return how much of a span was waited, by reason; no time counts twice."""
     rest, parts = max(end - start, 0), {}
     for reason, spans in waits.items():
         part = min(spans.within(start, end), rest)
@@ -388,16 +401,19 @@ def _waits_within(waits: dict[str, Intervals], start: int, end: int) -> dict[str
 
 
 def _instances(whole: Joined) -> list[Instance]:
-    spans = {label(each.kind, each.name): (each.from_ns, each.to_ns) for each in whole.services}
-    found: dict[tuple[Model, str, str], Instance] = {}
+    spans = {
+        label(service.kind, service.name): (service.from_ns, service.to_ns)
+        for service in whole.services
+    }
+    instances: dict[tuple[Model, str, str], Instance] = {}
     for batch in whole.batches:
         record = batch.record
         key = batch.model, record.executor, record.instance
-        instance = found.get(key)
+        instance = instances.get(key)
         if instance is None:
-            instance = found[key] = Instance(batch.model, record.instance, record.executor)
+            instance = instances[key] = Instance(batch.model, record.instance, record.executor)
             instance.from_ns, instance.to_ns = spans[batch.scheduler]
-        # It may have had several schedulers.
+        # An instance may have had several schedulers.
         instance.from_ns = min(instance.from_ns or record.sent_ns, record.sent_ns)
         instance.to_ns = max(instance.to_ns, spans[batch.scheduler][1], record.finished_ns)
         instance.batches.append(batch)
@@ -409,26 +425,29 @@ def _instances(whole: Joined) -> list[Instance]:
         elif event.what == LOST_EXECUTOR:
             ends.setdefault(event.subject, []).append(event.from_ns)
     lost = whole.lost_instances()
-    for (_, executor, name), instance in found.items():
-        # One that was lost is idle no more; before its executor came it was not idle either.
-        last = max(each.record.finished_ns for each in instance.batches)
+    for (_, executor, name), instance in instances.items():
+        # An instance that was lost is idle no more; before its executor came it was not idle
+        # either.
+        last = max(batch.record.finished_ns for batch in instance.batches)
         losses = [
             *ends.get(executor, ()),
-            *(each.from_ns for each in lost.get((executor, name), ())),
+            *(event.from_ns for event in lost.get((executor, name), ())),
         ]
-        instance.to_ns = min([instance.to_ns, *(each for each in losses if each >= last)])
+        instance.to_ns = min([instance.to_ns, *(time for time in losses if time >= last)])
         first = instance.batches[0].record.sent_ns
-        begins = [each for each in joins.get(executor, ()) if each <= first]
+        begins = [time for time in joins.get(executor, ()) if time <= first]
         instance.from_ns = max([instance.from_ns, *begins])
-    return sorted(found.values(), key=lambda each: (each.model, each.executor, each.name))
+    return sorted(
+        instances.values(), key=lambda instance: (instance.model, instance.executor, instance.name)
+    )
 
 
-# A step's name, its end, and the batch whose queue it is, if it is one.
+# Name and end of a step, and the batch, if the step is a batch's queue.
 _End: TypeAlias = "tuple[str, int, Batch | None]"
 
 
 def _ends(request: Request) -> Iterator[_End]:
-    """Each step's end; the first is where all begins."""
+    """Yield the end of each step; the first end is the start of the request."""
     gateway, ended = request.gateway, request.ended
     if gateway is not None:
         yield "", gateway.received_ns, None
@@ -440,7 +459,7 @@ def _ends(request: Request) -> Iterator[_End]:
             yield QUEUE, batch.record.sent_ns, batch
             for name, end in _execution_ends(batch):
                 yield name, end, None
-            # Of an ensemble, or of a request that is executed again.
+            # The next attempt is an ensemble's next step, or the request is executed again.
             arrival = BETWEEN
     elif ended is not None:
         yield AT_GATEWAY, ended.received_ns, None
@@ -473,7 +492,7 @@ def _execution_ends(batch: Batch) -> Iterator[tuple[str, int]]:
 
 
 def reported_parts(batch: Batch) -> tuple[tuple[str, int, int], ...]:
-    """What an instance reports of a batch, where it must have been: at its end."""
+    """Return the parts that an instance reports of a batch, placed at the batch's end."""
     record, parts = batch.record, []
     phases = record.input_ns, record.infer_ns, record.output_ns
     since = max(record.finished_ns - sum(phases), batch.began_ns)
@@ -484,14 +503,14 @@ def reported_parts(batch: Batch) -> tuple[tuple[str, int, int], ...]:
     return tuple(parts)
 
 
-# What of a record is a time, and not a duration.
+# Fields of records that are times, and not durations.
 _TIMES: Final = {
-    each: tuple(
+    kind: tuple(
         name
-        for name in each._fields
-        if name.endswith("_ns") and not (each is BatchRecord and name in _DURATIONS)
+        for name in kind._fields
+        if name.endswith("_ns") and not (kind is BatchRecord and name in _DURATIONS)
     )
-    for each in (GatewayRequest, BatchRecord, EndedRequest, Wait, ExecutionRecord, Event)
+    for kind in (GatewayRequest, BatchRecord, EndedRequest, Wait, ExecutionRecord, Event)
 }
 
 
@@ -503,21 +522,21 @@ def _aligned(record: Record, shift: int) -> Record:
             changed[name] = time + shift
     if isinstance(record, BatchRecord):
         members = tuple(
-            each._replace(
-                received_ns=each.received_ns and each.received_ns + shift,
-                enqueued_ns=each.enqueued_ns and each.enqueued_ns + shift,
+            member._replace(
+                received_ns=member.received_ns and member.received_ns + shift,
+                enqueued_ns=member.enqueued_ns and member.enqueued_ns + shift,
             )
-            for each in record.members
+            for member in record.members
         )
         return record._replace(members=members, **changed)
     return record._replace(**changed)
 
 
 def latest(timeline: Timeline, duration_ns: int) -> None:
-    """Leave only what had not ended before the last of this time, in place."""
+    """Keep only the records that had not ended before the last `duration_ns`, in place."""
     for service in timeline.services:
         since = max(service.to_ns - duration_ns, service.from_ns)
-        service.records = [each for each in service.records if _end(each) >= since]
+        service.records = [record for record in service.records if _end(record) >= since]
         service.from_ns = since
 
 

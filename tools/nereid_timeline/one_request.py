@@ -1,5 +1,7 @@
-"""What a timeline has of one request's lifetime: itself, its batches with all their members, and
-what its instances and its model's queue did meanwhile. Pure.
+"""The part of a timeline in one request's lifetime. Pure.
+
+It has the request, its batches with all their members, and what its instances and its model's queue
+did meanwhile.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def lifetime(request: Request) -> tuple[int, int]:
-    """From when until when a request was in the mesh, as far as that was recorded."""
+    """Return the start and end of a request's time in the mesh, as far as that was recorded."""
     starts, ends = [], []
     if request.gateway is not None:
         starts.append(request.gateway.received_ns)
@@ -23,42 +25,48 @@ def lifetime(request: Request) -> tuple[int, int]:
     for batch, member in request.attempts:
         starts.append(member.received_ns)
         ends.append(batch.record.finished_ns)
-    return min((each for each in starts if each), default=0), max(ends, default=0)
+    return min((start for start in starts if start), default=0), max(ends, default=0)
 
 
 def within_lifetime(whole: Joined, number: int) -> Joined:
-    """What of a timeline happened in a request's lifetime and has to do with it; raises KeyError:
-    there is no such request.
+    """Return the part of a timeline in a request's lifetime that concerns the request.
+
+    Raises:
+        KeyError: there is no such request.
     """
     request = whole.requests[number]
     start, end = lifetime(request)
     models = {request.model, *(batch.model for batch, _ in request.attempts)}
-    # Some waits are of any version.
+    # Some waits concern any version of a model.
     waiting = {*models, *((name, "") for name, _ in models)}
 
     def meanwhile(since: int, until: int) -> bool:
+        """Return whether a span overlaps the lifetime."""
         return since <= end and max(since, until) >= start
 
     def concerns(batch: Batch) -> bool:
-        enqueued = (each.enqueued_ns for each in batch.record.members if each.enqueued_ns)
+        """Return whether a batch is one of the request's models', within the lifetime."""
+        enqueued = (member.enqueued_ns for member in batch.record.members if member.enqueued_ns)
         since = min(enqueued, default=batch.record.sent_ns)
         return batch.model in models and meanwhile(since, batch.record.finished_ns)
 
-    batches = [each for each in whole.batches if concerns(each)]
+    batches = [batch for batch in whole.batches if concerns(batch)]
     ended = [
-        (service, each)
-        for service, each in whole.ended
-        if (each.model, each.version) in models and meanwhile(each.received_ns, each.ended_ns)
+        (service, record)
+        for service, record in whole.ended
+        if (record.model, record.version) in models
+        and meanwhile(record.received_ns, record.ended_ns)
     ]
-    numbers = {number, *(each.number for _, each in ended)}
-    numbers.update(each.number for batch in batches for each in batch.record.members)
-    requests = {each: whole.requests[each] for each in numbers if each in whole.requests}
-    kept = {id(each) for each in requests.values()}
+    numbers = {number, *(record.number for _, record in ended)}
+    numbers.update(member.number for batch in batches for member in batch.record.members)
+    requests = {number: whole.requests[number] for number in numbers if number in whole.requests}
+    kept_ids = {id(request) for request in requests.values()}
     alone = {
         executor: [
-            each
-            for each in records
-            if (each.model, each.version) in models and meanwhile(each.received_ns, each.written_ns)
+            record
+            for record in records
+            if (record.model, record.version) in models
+            and meanwhile(record.received_ns, record.written_ns)
         ]
         for executor, records in whole.alone.items()
     }
@@ -66,17 +74,17 @@ def within_lifetime(whole: Joined, number: int) -> Joined:
         whole,
         requests=requests,
         by_gateway={
-            gateway: [each for each in some if id(each) in kept]
+            gateway: [request for request in some if id(request) in kept_ids]
             for gateway, some in whole.by_gateway.items()
         },
         batches=batches,
-        instances=[each for each in whole.instances if each.model in models],
+        instances=[instance for instance in whole.instances if instance.model in models],
         alone=alone,
         waits=[
-            (service, each)
-            for service, each in whole.waits
-            if (each.model, each.version) in waiting and meanwhile(each.from_ns, each.to_ns)
+            (service, wait)
+            for service, wait in whole.waits
+            if (wait.model, wait.version) in waiting and meanwhile(wait.from_ns, wait.to_ns)
         ],
         ended=ended,
-        events=[each for each in whole.events if meanwhile(each[1].from_ns, each[1].to_ns)],
+        events=[event for event in whole.events if meanwhile(event[1].from_ns, event[1].to_ns)],
     )

@@ -1,7 +1,7 @@
-"""Writes a trace as Perfetto's TrackEvent protobuf, for ui.perfetto.dev and trace_processor.
+"""Writer of Perfetto's TrackEvent protobuf, for ui.perfetto.dev and trace_processor. Pure.
 
-By hand: a trace has millions of packets of a few bytes, whose parts are mostly the same. The field
-numbers are those of Perfetto's perfetto_trace.proto. Pure.
+Messages are encoded by hand: a trace has millions of packets of a few bytes, whose parts are mostly
+the same. The field numbers are those of Perfetto's perfetto_trace.proto.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _TRACK_EVENT: Final = b"\x5a"
 _TRACK_DESCRIPTOR: Final = b"\xe2\x03"
 _INTERNED: Final = b"\x62"
 _CLOCK_SNAPSHOT: Final = b"\x32"
-# trusted_packet_sequence_id 1 and sequence_flags: the names before are known; or it is the first.
+# Fields trusted_packet_sequence_id 1 and sequence_flags: names of packets before are known, or this
+# is the first packet.
 _SEQUENCE: Final = b"\x50\x01\x68\x02"
 _FIRST: Final = b"\x50\x01\x68\x01"
 # TrackEvent: type, track_uuid, name_iid, debug_annotations, counter_value, flow_ids
@@ -44,12 +45,15 @@ _ANNOTATION_NAME: Final = b"\x1a"
 # Clocks: the trace's own, and UNIX time.
 _BOOTTIME: Final = 6
 _REALTIME: Final = 1
-# Of tracks' ids: those of processes come first.
+# Offset of the track ids of processes; those of other tracks are smaller.
 _PROCESS_UUIDS: Final = 1 << 32
 
 
 def perfetto(items: Iterable[Item], epoch_ns: int = 0, at_ns: int = 0) -> Iterator[bytes]:
-    """The file, in pieces. epoch_ns: to be added to times, for UNIX time; at_ns: any of them."""
+    """Yield the file of a trace, in pieces.
+
+    epoch_ns: added to times, gives UNIX time. at_ns: any time of the trace.
+    """
     writer = _Writer()
     yield _packet(_FIRST)
     if epoch_ns:
@@ -73,18 +77,18 @@ def perfetto(items: Iterable[Item], epoch_ns: int = 0, at_ns: int = 0) -> Iterat
 
 
 class _Writer:
-    """Remembers which names are known, and the bytes of tracks."""
+    """Encoder of items, which remembers the names that are known, and the bytes of tracks."""
 
     def __init__(self) -> None:
         self._times = VarintSequence()
         self._names: dict[str, int] = {}
         self._annotation_names: dict[str, int] = {}
-        # What the next packet has to say first.
+        # Names that the next packet has to declare.
         self._new = b""
         self._events: dict[tuple[int, int], bytes] = {}
 
     def slice(self, item: Slice) -> bytes:
-        """Its begin and end, with its children's between them."""
+        """Return the slice's begin and end, with those of its children between them."""
         begin, end = self._event(_BEGIN, item.track), self._event(_END, item.track)
         rest = self._arguments(item.arguments) + _flows(item.flows)
         pieces = [self._packet(item.start, begin + self._name(item.name) + rest)]

@@ -1,7 +1,8 @@
-"""What a timeline means: plain statements with their figures, problems first. Pure.
+"""Meaning of a timeline: plain statements with their figures, problems first. Pure.
 
-A problem is said only where it is large: both as a share of what is usual or of the requests' time,
-and as a time that a client would notice. So a load that is served well has none.
+A statement is a problem only where it is large: both as a share of what is usual or of the
+requests' time, and as a time that a client would notice. A load that is served well therefore has
+no problem.
 """
 
 from __future__ import annotations
@@ -25,28 +26,29 @@ if TYPE_CHECKING:
     from nereid_timeline.joined import Batch, Instance, Joined, Model, Request
 
 _MS: Final = 1_000_000
-# An execution that took so many times what its size usually takes, and so long, is a stall.
+# An execution is a stall if it took so many times what its size usually takes, and so long.
 _STALL_TIMES: Final = 10
 _STALL_NS: Final = 200 * _MS
-# Stalls are few of all, and far from the longest of the others: else times depend on inputs.
+# Stalls are few of all executions, and far from the longest of the others: otherwise times depend
+# on inputs.
 _STALL_SHARE: Final = 0.05
 _STALL_GAP: Final = 2
 _STALL_GAP_OF_SOME: Final = 3
-# Machines are busy, and executors with them: that is worth a word from there on.
+# Executors on busy machines are often held up for a moment; only a longer time is reported.
 _HELD_UP_NS: Final = 500 * _MS
-# What is usual is known from so many executions.
+# Number of executions from which the usual time is known.
 _FEWEST: Final = 8
-# Of the requests' time: from there on a wait is a problem, if it is so long on average as well.
+# Share of the requests' time from which a wait is a problem, if it is so long on average as well.
 _WAIT_SHARE: Final = 0.4
 _DELAY_SHARE: Final = 0.5
 _WAIT_NS: Final = 2 * _MS
 _WAIT_REQUESTS: Final = 10
-# Copies of a batch on average, where they take longer than the model.
+# Average time for a batch's copies, where they take longer than the model.
 _COPY_NS: Final = 1 * _MS
 _SHOWN_BYTES: Final = 100_000
 _SLOWEST: Final = 0.01
 _SHOWN: Final = 10
-# Requests whose steps say what is usual.
+# Number of requests whose steps say what is usual.
 _SAMPLE: Final = 20_000
 NOTHING: Final = "nothing to do"
 ANOTHER: Final = "another instance"
@@ -54,7 +56,7 @@ ANOTHER: Final = "another instance"
 
 @dataclass(slots=True)
 class SlowRequest:
-    """One of the slowest, with where its time went. number: in the whole mesh."""
+    """One of the slowest requests, with its steps; `number` is unique in the whole mesh."""
 
     number: int
     request_id: str
@@ -68,25 +70,25 @@ class SlowRequest:
 
 @dataclass(slots=True)
 class Summary:
-    """All that is said: statements on problems first."""
+    """Statements on a timeline, problems first."""
 
     statements: list[Statement]
     slowest: list[SlowRequest]
 
     @property
     def problems(self) -> bool:
-        """Whether there is any."""
-        return any(each.problem for each in self.statements)
+        """True if any statement is a problem."""
+        return any(statement.problem for statement in self.statements)
 
 
 @dataclass(slots=True)
 class _ModelWork:
-    """What one model did."""
+    """Work of one model."""
 
     model: Model
     batches: list[Batch] = field(default_factory=list)
     instances: list[Instance] = field(default_factory=list)
-    # Of its requests, in the mesh.
+    # Number of the model's requests, and their time in the mesh.
     requests: int = 0
     time_ns: int = 0
     waits_ns: Counter[str] = field(default_factory=Counter)
@@ -97,38 +99,41 @@ class _ModelWork:
 
     @property
     def executed(self) -> list[Batch]:
-        return [each for each in self.batches if not (each.record.error or each.executing)]
+        return [batch for batch in self.batches if not (batch.record.error or batch.executing)]
 
     @property
     def executing(self) -> list[Batch]:
-        return [each for each in self.batches if each.executing]
+        return [batch for batch in self.batches if batch.executing]
 
 
 class _Lost(NamedTuple):
-    """What was lost: executors and why, and what is said of instances by executor and name."""
+    """Lost executors with their reasons, and events of lost instances by executor and name."""
 
     executors: dict[str, str]
     instances: dict[tuple[str, str], list[Event]]
 
 
 def summarized(whole: Joined, max_batch_sizes: Mapping[Model, int] | None = None) -> Summary:
-    """All that a timeline says. max_batch_sizes: as configured, where that is known."""
+    """Return all that a timeline says.
+
+    max_batch_sizes: the configured sizes, where they are known.
+    """
     models = _by_model(whole)
     lost = _Lost(
-        {each.subject: each.detail for _, each in whole.events if each.what == LOST_EXECUTOR},
+        {event.subject: event.detail for _, event in whole.events if event.what == LOST_EXECUTOR},
         whole.lost_instances(),
     )
     statements = [
         *_losses(whole, lost),
         *_stalls(models),
-        *(each for work in models for each in _problems(work, lost)),
+        *(problem for work in models for problem in _problems(work, lost)),
         *_failed_events(whole),
         *_requests(whole),
         *_tail(whole),
-        *(each for work in models for each in _facts(whole, work, max_batch_sizes or {})),
+        *(fact for work in models for fact in _facts(whole, work, max_batch_sizes or {})),
         *_incomplete(whole),
     ]
-    return Summary(sorted(statements, key=lambda each: not each.problem), _slowest(whole))
+    return Summary(sorted(statements, key=lambda statement: not statement.problem), _slowest(whole))
 
 
 def _by_model(whole: Joined) -> list[_ModelWork]:
@@ -143,12 +148,12 @@ def _by_model(whole: Joined) -> list[_ModelWork]:
             waits = whole.queue_waits(batch.model, member.enqueued_ns, record.sent_ns)
             work.waits_ns.update(waits)
     for request in whole.timed():
-        # Those of an ensemble are of none of its models.
-        found = models.get(request.model)
-        if found is not None and request.attempts:
+        # An ensemble's requests belong to none of its models.
+        own_work = models.get(request.model)
+        if own_work is not None and request.attempts:
             early = whole.early_waits(request)
-            found.waits_ns.update(early)
-            found.time_ns += sum(early.values())
+            own_work.waits_ns.update(early)
+            own_work.time_ns += sum(early.values())
     for instance in whole.instances:
         models[instance.model].instances.append(instance)
     return [models[key] for key in sorted(models)]
@@ -158,7 +163,7 @@ def _by_model(whole: Joined) -> list[_ModelWork]:
 
 
 def _losses(whole: Joined, lost: _Lost) -> Iterator[Statement]:
-    """Executors and instances that were lost, and what of it requests noticed."""
+    """Yield the executors and instances that were lost, and what requests noticed of it."""
     for name, detail in lost.executors.items():
         yield _loss(
             "executor", name, detail, [b for b in whole.batches if b.record.executor == name]
@@ -167,19 +172,20 @@ def _losses(whole: Joined, lost: _Lost) -> Iterator[Statement]:
         if executor in lost.executors:
             continue
         batches = [
-            each
-            for each in whole.batches
-            if (each.record.executor, each.record.instance) == (executor, name)
+            batch
+            for batch in whole.batches
+            if (batch.record.executor, batch.record.instance) == (executor, name)
         ]
-        # A stream to its scheduler also ends with an unload, which only the executor can say.
-        said = events[0].detail if events[0].detail != executor else ""
-        if said or any(each.record.error for each in batches):
-            yield _loss("instance", f"{name} of executor {executor}", said, batches)
+        # An instance's stream to its scheduler also ends with an unload, which only the executor
+        # can tell.
+        reason = events[0].detail if events[0].detail != executor else ""
+        if reason or any(batch.record.error for batch in batches):
+            yield _loss("instance", f"{name} of executor {executor}", reason, batches)
 
 
 def _loss(kind: str, name: str, detail: str, batches: Iterable[Batch]) -> Statement:
-    failed = [each.record for each in batches if each.record.error]
-    requests = sum(len(each.members) for each in failed)
+    failed = [batch.record for batch in batches if batch.record.error]
+    requests = sum(len(record.members) for record in failed)
     because = f" ({detail})" if detail else ""
     return Statement(
         f"{kind}-lost",
@@ -197,11 +203,11 @@ def _failed_events(whole: Joined) -> Iterator[Statement]:
         ("load failed", "`nereid check` and `nereid explain` say more"),
         ("scheduler takeover", "the log of the scheduler before says why it ended"),
     ):
-        events = [(service, each) for service, each in whole.events if each.what == what]
-        # Executors say it of each instance, schedulers of the version.
-        of_schedulers = [each for each in events if each[0].startswith("scheduler ")]
+        events = [(service, event) for service, event in whole.events if event.what == what]
+        # Executors report each instance, schedulers the version.
+        of_schedulers = [event for event in events if event[0].startswith("scheduler ")]
         for name, detail in {
-            each.subject: each.detail for _, each in of_schedulers or events
+            event.subject: event.detail for _, event in of_schedulers or events
         }.items():
             yield Statement(
                 what.replace(" ", "-"),
@@ -216,11 +222,11 @@ def _problems(work: _ModelWork, lost: _Lost) -> Iterator[Statement]:
     yield from _slow_copy(work)
     yield from _long_waits(work, lost)
     failed = [
-        each.record
-        for each in work.batches
-        if each.record.error
-        and each.record.executor not in lost.executors
-        and (each.record.executor, each.record.instance) not in lost.instances
+        batch.record
+        for batch in work.batches
+        if batch.record.error
+        and batch.record.executor not in lost.executors
+        and (batch.record.executor, batch.record.instance) not in lost.instances
     ]
     if failed:
         yield Statement(
@@ -235,7 +241,7 @@ def _problems(work: _ModelWork, lost: _Lost) -> Iterator[Statement]:
 
 
 class _Stall(NamedTuple):
-    """An execution that took far longer than is usual."""
+    """Execution that took far longer than is usual."""
 
     batch: Batch
     usual_ns: float
@@ -264,26 +270,26 @@ def _stalls(models: Sequence[_ModelWork]) -> Iterator[Statement]:
         found, uneven = _stalls_of(work)
         if uneven is not None:
             yield uneven
-        for each in found:
-            by_executor.setdefault(each.instance[1], []).append(each)
+        for stall in found:
+            by_executor.setdefault(stall.instance[1], []).append(stall)
     for executor, stalls in by_executor.items():
         held_up, own = _shared(stalls)
         if held_up:
             yield _stalled_executor(executor, held_up)
         by_instance: dict[tuple[tuple[str, str], bool], list[_Stall]] = {}
-        for each in own:
-            by_instance.setdefault((each.instance, each.is_first), []).append(each)
+        for stall in own:
+            by_instance.setdefault((stall.instance, stall.is_first), []).append(stall)
         for (_, first), some in by_instance.items():
             yield _stalled_instance(some, first=first)
 
 
 def _stalls_of(work: _ModelWork) -> tuple[list[_Stall], Statement | None]:
-    """A model's stalls, or that its executions take long too often for that."""
+    """Return a model's stalls, or a statement that its executions are too uneven for stalls."""
     by_size: dict[int, list[int]] = {}
-    for each in work.executed:
-        # What an execution takes depends on its size.
-        by_size.setdefault(each.record.size.bit_length(), []).append(_duration(each))
-    executed = [each for some in by_size.values() for each in some]
+    for batch in work.executed:
+        # The time of an execution depends on its size.
+        by_size.setdefault(batch.record.size.bit_length(), []).append(_duration(batch))
+    executed = [duration for some in by_size.values() for duration in some]
     if len(executed) < _FEWEST:
         return [], None
     of_all = median(executed)
@@ -291,12 +297,12 @@ def _stalls_of(work: _ModelWork) -> tuple[list[_Stall], Statement | None]:
         size: median(some) if len(some) >= _FEWEST else of_all for size, some in by_size.items()
     }
     long = [
-        _Stall(each, expected, work)
-        for each in chain(work.executed, work.executing)
-        for expected in (usual.get(each.record.size.bit_length(), of_all),)
-        if _duration(each) >= max(_STALL_NS, _STALL_TIMES * expected)
+        _Stall(batch, expected, work)
+        for batch in chain(work.executed, work.executing)
+        for expected in (usual.get(batch.record.size.bit_length(), of_all),)
+        if _duration(batch) >= max(_STALL_NS, _STALL_TIMES * expected)
     ]
-    long.sort(key=lambda each: -_duration(each.batch))
+    long.sort(key=lambda stall: -_duration(stall.batch))
     every = sorted(chain(executed, map(_duration, work.executing)), reverse=True)
     most = max(int(len(every) * _STALL_SHARE), 1)
     for count in range(len(long), 0, -1):
@@ -316,30 +322,31 @@ def _stalls_of(work: _ModelWork) -> tuple[list[_Stall], Statement | None]:
 
 
 def _shared(stalls: Sequence[_Stall]) -> tuple[list[_Stall], list[_Stall]]:
-    """Those that an executor is the cause of: of several instances at once, or outside the model;
-    and those of single instances.
+    """Return the stalls that executors cause, and those of single instances.
+
+    An executor causes the stalls of several instances at once, or outside the model.
     """
     groups: list[list[_Stall]] = []
     end = 0
-    for each in sorted(stalls, key=lambda each: each.span):
-        if each.is_first or each.span[0] >= end:
+    for stall in sorted(stalls, key=lambda stall: stall.span):
+        if stall.is_first or stall.span[0] >= end:
             groups.append([])
-        groups[-1].append(each)
-        end = 0 if each.is_first else max(end, each.span[1])
+        groups[-1].append(stall)
+        end = 0 if stall.is_first else max(end, stall.span[1])
     held_up, own = [], []
     for group in groups:
-        several = len({each.instance for each in group}) > 1
-        if group[0].is_first or not (several or not any(each.in_model for each in group)):
+        several = len({stall.instance for stall in group}) > 1
+        if group[0].is_first or not (several or not any(stall.in_model for stall in group)):
             own += group
-        elif max(_duration(each.batch) for each in group) >= _HELD_UP_NS:
+        elif max(_duration(stall.batch) for stall in group) >= _HELD_UP_NS:
             held_up += group
     return held_up, own
 
 
 def _stalled_executor(executor: str, stalls: Sequence[_Stall]) -> Statement:
-    took = Intervals(each.span for each in stalls).total
-    instances = sorted({each.instance[0] for each in stalls})
-    requests = sum(len(each.batch.record.members) for each in stalls)
+    took = Intervals(stall.span for stall in stalls).total
+    instances = sorted({stall.instance[0] for stall in stalls})
+    requests = sum(len(stall.batch.record.members) for stall in stalls)
     return Statement(
         "stalled-executor",
         f"executor {executor} was held up for {_ms(took)}: executions of {', '.join(instances)}"
@@ -358,16 +365,16 @@ def _stalled_executor(executor: str, stalls: Sequence[_Stall]) -> Statement:
 
 def _stalled_instance(stalls: Sequence[_Stall], *, first: bool) -> Statement:
     (instance, executor), work = stalls[0].instance, stalls[0].work
-    took = sum(_duration(each.batch) for each in stalls)
-    spans = Intervals(each.span for each in stalls)
+    took = sum(_duration(stall.batch) for stall in stalls)
+    spans = Intervals(stall.span for stall in stalls)
     requests = sum(
-        bool(spans.within(member.enqueued_ns, each.record.finished_ns))
-        for each in work.batches
-        if (each.record.instance, each.record.executor) == (instance, executor)
-        for member in each.record.members
+        bool(spans.within(member.enqueued_ns, batch.record.finished_ns))
+        for batch in work.batches
+        if (batch.record.instance, batch.record.executor) == (instance, executor)
+        for member in batch.record.members
     )
     in_all = "" if len(stalls) == 1 else " in all"
-    if any(each.batch.executing for each in stalls):
+    if any(stall.batch.executing for stall in stalls):
         in_all += " so far"
     return Statement(
         "slow-first-execution" if first else "stalled-instance",
@@ -401,12 +408,12 @@ def _slow_copy(work: _ModelWork) -> Iterator[Statement]:
     executed = work.executed
     if len(executed) < _FEWEST:
         return
-    copies = median([each.phases[0] + each.phases[2] for each in executed])
-    compute = median([each.phases[1] for each in executed])
+    copies = median([batch.phases[0] + batch.phases[2] for batch in executed])
+    compute = median([batch.phases[1] for batch in executed])
     if copies < max(_COPY_NS, compute):
         return
-    known = [each.execution for each in executed if each.execution is not None]
-    moved = sum(each.bytes_in + each.bytes_out for each in known) / (len(known) or 1)
+    known = [batch.execution for batch in executed if batch.execution is not None]
+    moved = sum(record.bytes_in + record.bytes_out for record in known) / (len(known) or 1)
     megabytes = f" of {moved / 1e6:.1f} MB" if moved >= _SHOWN_BYTES else ""
     yield Statement(
         "slow-copy",
@@ -425,7 +432,7 @@ def _slow_copy(work: _ModelWork) -> Iterator[Statement]:
     )
 
 
-# By reason: code, what is said, advice.
+# Code, text and advice by reason.
 _WAIT_PROBLEMS: Final = {
     DELAY: (
         "delay-too-long",
@@ -460,15 +467,15 @@ def _long_waits(work: _ModelWork, lost: _Lost) -> Iterator[Statement]:
             continue
         if share < (_DELAY_SHARE if reason == DELAY else _WAIT_SHARE):
             continue
-        idle = sum(each.idle.total for each in work.instances)
-        held = sum(each.to_ns - each.from_ns for each in work.instances)
+        idle = sum(instance.idle.total for instance in work.instances)
+        held = sum(instance.to_ns - instance.from_ns for instance in work.instances)
         if reason == DELAY and idle < held / 2:
             # Larger batches save what is scarce.
             continue
         if reason == LOADING and (lost.executors or lost.instances):
-            # They are loaded again: a consequence.
+            # The models are loaded again: a consequence.
             continue
-        rows = sum(each.record.size for each in work.batches) / len(work.batches)
+        rows = sum(batch.record.size for batch in work.batches) / len(work.batches)
         yield Statement(
             code,
             f"{work.name}: a request waited {_ms(mean)} on average {text}, {share:.0%} of its time"
@@ -490,11 +497,13 @@ def _long_waits(work: _ModelWork, lost: _Lost) -> Iterator[Statement]:
 
 def _requests(whole: Joined) -> Iterator[Statement]:
     start, end = whole.span
-    known = [each for each in whole.requests.values() if each.gateway is not None]
+    known = [request for request in whole.requests.values() if request.gateway is not None]
     outcomes = Counter(
-        each.ended.outcome for each in whole.requests.values() if each.ended is not None
+        request.ended.outcome for request in whole.requests.values() if request.ended is not None
     )
-    failed = Counter(each.gateway.status for each in known if each.gateway and each.gateway.status)
+    failed = Counter(
+        record.gateway.status for record in known if record.gateway and record.gateway.status
+    )
     text = f"{len(known)} requests and {len(whole.batches)} batches in {(end - start) / 1e9:.1f} s"
     if outcomes:
         text += "; without an execution: " + ", ".join(
@@ -517,7 +526,7 @@ def _requests(whole: Joined) -> Iterator[Statement]:
 
 
 def _tail(whole: Joined) -> Iterator[Statement]:
-    """Where p99 comes from: the steps of the slowest requests, against usual ones."""
+    """Yield where p99 comes from: the steps of the slowest requests, against usual ones."""
     requests = list(whole.timed())
     if not requests:
         return
@@ -525,7 +534,7 @@ def _tail(whole: Joined) -> Iterator[Statement]:
     slowest = nlargest(count, requests, key=_total)
     slow = _mean_steps(whole, slowest)
     usual = _mean_steps(whole, requests[:: len(requests) // _SAMPLE + 1])
-    step = max(slow, key=lambda each: slow[each], default=QUEUE)
+    step = max(slow, key=lambda name: slow[name], default=QUEUE)
     total = sum(slow.values()) or 1.0
     p50, p99 = median(map(_total, requests)), slowest[-1].total_ns
     yield Statement(
@@ -537,8 +546,8 @@ def _tail(whole: Joined) -> Iterator[Statement]:
             "p50_ms": p50 / _MS,
             "p99_ms": p99 / _MS,
             "step": step,
-            "slowest_ms": {name: each / _MS for name, each in slow.items()},
-            "usual_ms": {name: each / _MS for name, each in usual.items()},
+            "slowest_ms": {name: duration / _MS for name, duration in slow.items()},
+            "usual_ms": {name: duration / _MS for name, duration in usual.items()},
         },
     )
 
@@ -548,7 +557,7 @@ def _mean_steps(whole: Joined, requests: Sequence[Request]) -> dict[str, float]:
     for request in requests:
         for name, duration in whole.steps(request):
             sums[name] += duration
-    return {name: each / len(requests) for name, each in sums.items()}
+    return {name: total / len(requests) for name, total in sums.items()}
 
 
 def _facts(
@@ -557,10 +566,10 @@ def _facts(
     executed = work.executed
     if executed:
         yield _fill(work, max_batch_sizes.get(work.model, 0))
-        copied_in = median([each.phases[0] for each in executed])
-        inferred = median([each.phases[1] for each in executed])
-        copied_out = median([each.phases[2] for each in executed])
-        whole_ns = median([_duration(each) for each in executed])
+        copied_in = median([batch.phases[0] for batch in executed])
+        inferred = median([batch.phases[1] for batch in executed])
+        copied_out = median([batch.phases[2] for batch in executed])
+        whole_ns = median([_duration(batch) for batch in executed])
         yield Statement(
             "copy-and-compute",
             f"{work.name}: of {_ms(whole_ns)} that an execution takes, inputs take"
@@ -574,22 +583,25 @@ def _facts(
                 "output_ms": copied_out / _MS,
             },
         )
-    # Batches that waited for their own instance to be free: others may have been idle.
+    # While batches waited for their own instance to be free, others may have been idle.
     bound = Intervals(
         (
-            min((each.enqueued_ns for each in batch.record.members), default=batch.record.sent_ns),
+            min(
+                (member.enqueued_ns for member in batch.record.members),
+                default=batch.record.sent_ns,
+            ),
             min(batch.record.sent_ns, batch.record.idle_since_ns or batch.record.sent_ns),
         )
         for batch in work.batches
     )
-    idles = [(each, _idle(whole, each, bound)) for each in work.instances]
+    idles = [(instance, _idle(whole, instance, bound)) for instance in work.instances]
     for instance, idle in idles[:_SHOWN]:
         held = instance.to_ns - instance.from_ns
         if held <= 0:
             continue
         reasons = ", ".join(
             f"{part / held:.0%} {name}"
-            for name, part in sorted(idle.items(), key=lambda each: -each[1])
+            for name, part in sorted(idle.items(), key=lambda item: -item[1])
             if part >= held / 200
         )
         share = sum(idle.values()) / held
@@ -608,7 +620,7 @@ def _facts(
             },
         )
     if len(idles) > _SHOWN:
-        held = sum(each.to_ns - each.from_ns for each, _ in idles) or 1
+        held = sum(instance.to_ns - instance.from_ns for instance, _ in idles) or 1
         share = sum(sum(idle.values()) for _, idle in idles) / held
         yield Statement(
             "idle-all",
@@ -619,7 +631,7 @@ def _facts(
 
 
 def _fill(work: _ModelWork, most: int) -> Statement:
-    sizes = [each.record.size for each in work.executed]
+    sizes = [batch.record.size for batch in work.executed]
     mean, largest = sum(sizes) / len(sizes), max(sizes)
     against = f"{mean / most:.0%} of max_batch_size {most}" if most else f"the largest {largest}"
     return Statement(
@@ -637,7 +649,7 @@ def _fill(work: _ModelWork, most: int) -> Statement:
 
 
 def _idle(whole: Joined, instance: Instance, bound: Intervals) -> dict[str, int]:
-    """An instance's idle time by reason."""
+    """Return an instance's idle time by reason, in nanoseconds."""
     idle, parts = instance.idle, {}
     reasons = {
         **{f"waiting for {name}": spans for name, spans in _waited(whole, instance.model)},
@@ -667,11 +679,11 @@ def _incomplete(whole: Joined) -> Iterator[Statement]:
 
 
 def _slowest(whole: Joined) -> list[SlowRequest]:
-    return [described(whole, each) for each in nlargest(_SHOWN, whole.timed(), key=_total)]
+    return [described(whole, request) for request in nlargest(_SHOWN, whole.timed(), key=_total)]
 
 
 def described(whole: Joined, request: Request) -> SlowRequest:
-    """A request, with where its time went."""
+    """Return a request with its steps."""
     gateway = request.gateway
     return SlowRequest(
         request.number,
@@ -685,8 +697,9 @@ def described(whole: Joined, request: Request) -> SlowRequest:
 
 
 def request_summary(whole: Joined, number: int) -> Summary:
-    """Of one request alone: its batches, how it ended, and its steps. whole: what
-    within_lifetime() left.
+    """Return the summary of one request: its batches, how it ended, and its steps.
+
+    whole: the result of within_lifetime().
     """
     request = whole.requests[number]
     statements = [_execution(batch, member) for batch, member in request.attempts]
@@ -710,7 +723,7 @@ def request_summary(whole: Joined, number: int) -> Summary:
 
 
 def _execution(batch: Batch, member: Member) -> Statement:
-    """A member's part in it."""
+    """Return the statement on a member's part in an execution."""
     record = batch.record
     queued, executed = record.sent_ns - member.enqueued_ns, _duration(batch)
     return Statement(

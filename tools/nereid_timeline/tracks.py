@@ -1,8 +1,8 @@
-"""Lays a timeline out as trace viewers show it: processes with tracks, on them slices, counters and
-marks. Pure; knows no format.
+"""Layout of a timeline for trace viewers: processes with tracks of slices, counters and marks.
 
-Items come one by one, so that nobody holds them all. Slices of one track never overlap, but for
-their children; what happens at the same time has lanes, which are tracks of one name.
+Pure; it knows no format. Items come one by one, so that nothing holds them all. Slices of one track
+never overlap, except for their children; slices at the same time are on lanes, which are tracks of
+one name.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ REQUEST: Final = "request"
 BATCH: Final = "batch"
 EXECUTION: Final = "execution"
 IN_FLIGHT: Final = "in flight"
-# A counter has no more points than one in so much time.
+# Shortest time between two points of a counter.
 _COUNTER_NS: Final = 100_000
-# Of flows from batches to executions; requests' numbers are theirs.
+# Offset of the ids of flows from batches to executions; the smaller ids are requests' numbers.
 _BATCH_FLOWS: Final = 1 << 63
 _ALL_BITS: Final = (1 << 64) - 1
 
 
 class Process(NamedTuple):
-    """A service."""
+    """Service, which has tracks."""
 
     id: int
     name: str
 
 
 class Track(NamedTuple):
-    """A line of a process; lane: of several with one name."""
+    """Line of a process; `lane` tells apart several lines with one name."""
 
     id: int
     process: int
@@ -63,14 +63,14 @@ class Track(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """Joins slices with the same id, in the order of their times."""
+    """Flow that joins slices with the same id, in the order of their times."""
 
     id: int
     begins: bool
 
 
 class Slice(NamedTuple):
-    """Something with a duration; children lie within it, one after the other."""
+    """Item with a duration; its children lie within it, one after the other."""
 
     track: int
     name: str
@@ -82,7 +82,7 @@ class Slice(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Something without a duration."""
+    """Item without a duration."""
 
     track: int
     name: str
@@ -91,7 +91,7 @@ class Mark(NamedTuple):
 
 
 class Count(NamedTuple):
-    """A counter's value from a time on."""
+    """Value of a counter from a time on."""
 
     track: int
     time: int
@@ -102,7 +102,7 @@ Item: TypeAlias = Process | Track | Slice | Mark | Count
 
 
 def laid_out(whole: Joined) -> Iterator[Item]:
-    """All of a timeline: processes and tracks come before what is on them."""
+    """Yield all items of a timeline; processes and tracks come before what is on them."""
     layout = _Layout()
     for item in _items(layout, whole):
         yield from layout.new_lanes
@@ -124,11 +124,14 @@ def _items(layout: _Layout, whole: Joined) -> Iterator[Item]:
 
 @dataclass(slots=True)
 class _Lanes:
-    """Gives each slice the lowest lane that is free; slices come in the order of their starts."""
+    """Lanes of one name, of which each slice gets the lowest free one.
+
+    Slices come in the order of their starts.
+    """
 
     tracks: list[int] = field(default_factory=list)
     free: list[int] = field(default_factory=list)
-    # Ends and lanes.
+    # Ends and numbers of lanes with a slice.
     taken: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -136,7 +139,7 @@ class _Lanes:
 class _Layout:
     processes: dict[str, int] = field(default_factory=dict)
     lanes: defaultdict[tuple[int, str], _Lanes] = field(default_factory=lambda: defaultdict(_Lanes))
-    # Those of the next item: they come before it.
+    # Lanes of the next item, before which they have to come.
     new_lanes: list[Track] = field(default_factory=list)
     tracks: int = 0
 
@@ -144,7 +147,7 @@ class _Layout:
         return Process(self.processes.setdefault(service, len(self.processes) + 1), service)
 
     def lane(self, service: str, name: str, start: int, end: int) -> int:
-        """The track for a slice or mark, which is the next item."""
+        """Return the track for a slice or mark, which is the next item."""
         process = self.processes[service]
         lanes = self.lanes[process, name]
         while lanes.taken and lanes.taken[0][0] <= start:
@@ -166,7 +169,10 @@ class _Layout:
     def counter(
         self, service: str, name: str, changes: Iterable[tuple[int, int]]
     ) -> Iterator[Item]:
-        """A counter's track and values; of values that are close together the last one."""
+        """Yield a counter's track and values.
+
+        Values that are close together give only the last one.
+        """
         track = self.track(self.processes[service], name, counter=True)
         yield track
         since, last = 0, None
@@ -181,11 +187,11 @@ class _Layout:
 
 def _gateway(layout: _Layout, gateway: str, requests: list[Request]) -> Iterator[Item]:
     known = [
-        each.gateway
-        for each in requests
-        if each.gateway and 0 < each.gateway.received_ns <= each.gateway.ended_ns
+        request.gateway
+        for request in requests
+        if request.gateway and 0 < request.gateway.received_ns <= request.gateway.ended_ns
     ]
-    known.sort(key=lambda each: each.received_ns)
+    known.sort(key=lambda record: record.received_ns)
     for record in known:
         start, end = record.received_ns, record.ended_ns
         track = layout.lane(gateway, REQUEST, start, end)
@@ -206,31 +212,31 @@ def _gateway(layout: _Layout, gateway: str, requests: list[Request]) -> Iterator
     yield from layout.counter(
         gateway,
         IN_FLIGHT,
-        _levels([each.received_ns for each in known], [each.ended_ns for each in known]),
+        _levels([record.received_ns for record in known], [record.ended_ns for record in known]),
     )
 
 
 def _queues(layout: _Layout, whole: Joined) -> Iterator[Item]:
-    """Of each model at each scheduler: a slice for each request, and how many there were."""
+    """Yield each model's queue at each scheduler: a slice for each request, and their number."""
     queues: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
     for batch in whole.batches:
         sent = batch.record.sent_ns
         queue = queues.setdefault((batch.scheduler, batch.name), [])
-        queue.extend((each.enqueued_ns, sent, each.number) for each in batch.record.members)
+        queue.extend((member.enqueued_ns, sent, member.number) for member in batch.record.members)
     for scheduler, ended in whole.ended:
         if ended.enqueued_ns and not whole.requests[ended.number].attempts:
             name = model_name((ended.model, ended.version))
             queue = queues.setdefault((scheduler, name), [])
             queue.append((ended.enqueued_ns, ended.ended_ns, ended.number))
     for (scheduler, name), queue in queues.items():
-        queue[:] = sorted(each for each in queue if 0 < each[0] <= each[1])
+        queue[:] = sorted(entry for entry in queue if 0 < entry[0] <= entry[1])
         for start, end, number in queue:
             track = layout.lane(scheduler, f"{name} queue", start, end)
             request = whole.requests.get(number)
             begins = request is None or request.gateway is None
             flows = (Flow(number & _ALL_BITS, begins),) if number else ()
             yield Slice(track, QUEUE, start, end, (), flows)
-        levels = _levels([each[0] for each in queue], [each[1] for each in queue])
+        levels = _levels([entry[0] for entry in queue], [entry[1] for entry in queue])
         yield from layout.counter(scheduler, f"{name} queue length", levels)
 
 
@@ -248,7 +254,7 @@ def _batches(layout: _Layout, whole: Joined) -> Iterator[Item]:
         )
         if record.error:
             arguments = (*arguments, ("error", record.error))
-        flows = [Flow(each.number & _ALL_BITS, begins=False) for each in record.members]
+        flows = [Flow(member.number & _ALL_BITS, begins=False) for member in record.members]
         if batch.execution is not None:
             flows.append(Flow(_BATCH_FLOWS + number, begins=True))
         parts = [(BEHIND, start, batch.began_ns)]
@@ -262,7 +268,7 @@ def _batches(layout: _Layout, whole: Joined) -> Iterator[Item]:
 
 
 def _waits(layout: _Layout, whole: Joined) -> Iterator[Item]:
-    for scheduler, wait in sorted(whole.waits, key=lambda each: each[1].from_ns):
+    for scheduler, wait in sorted(whole.waits, key=lambda wait: wait[1].from_ns):
         if wait.to_ns < wait.from_ns:
             continue
         name = f"{model_name((wait.model, wait.version))} waits"
@@ -282,10 +288,10 @@ def _executions(layout: _Layout, whole: Joined) -> Iterator[Item]:
         for record in records:
             done.setdefault((executor, record.instance), []).append((record, -1))
     for (executor, instance), some in done.items():
-        some.sort(key=lambda each: each[0].received_ns)
+        some.sort(key=lambda item: item[0].received_ns)
         before = 0
         for record, number in some:
-            # It may have been read while the instance was busy with the one before.
+            # The batch may have been read while the instance was busy with the one before.
             start = max(record.received_ns, before)
             end = before = max(record.written_ns, start)
             track = layout.lane(executor, instance, start, end)
@@ -320,22 +326,22 @@ def _events(layout: _Layout, whole: Joined) -> Iterator[Item]:
 
 
 def _parts(start: int, end: int, *parts: tuple[str, int, int]) -> tuple[tuple[str, int, int], ...]:
-    """Those of the parts that have a duration, within the whole and not over each other."""
-    kept = []
+    """Return the parts that have a duration, within the whole and without overlaps."""
+    visible = []
     for name, begin, stop in parts:
         begin_within, stop_within = max(begin, start), min(stop, end)
         if begin and stop_within > begin_within:
-            kept.append((name, begin_within, stop_within))
+            visible.append((name, begin_within, stop_within))
             start = stop_within
-    return tuple(kept)
+    return tuple(visible)
 
 
 def _levels(starts: list[int], ends: list[int]) -> Iterator[tuple[int, int]]:
-    """How many have begun and not ended, at each change."""
+    """Yield how many spans have begun and not ended, at each change."""
     starts, ends = sorted(starts), sorted(ends)
     at = level = 0
     for start in starts:
-        # What has no duration begins before it ends.
+        # A span without a duration begins before it ends.
         while at < len(ends) and ends[at] < start:
             level -= 1
             yield ends[at], level

@@ -1,4 +1,4 @@
-"""As many responses as the first value of the input says."""
+"""Model that sends as many responses as the first value of the input says."""
 
 from typing import Any
 
@@ -6,7 +6,10 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
+    """Model as backends load it."""
+
     def execute(self, requests: list[Any]) -> None:
+        """Send each request's responses."""
         for request in requests:
             values = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()
             sender = request.get_response_sender()

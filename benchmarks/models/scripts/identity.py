@@ -1,4 +1,4 @@
-"""An identity for Triton's Python backend. Runs inside Triton's stub process."""
+"""Identity for Triton's Python backend. Runs inside Triton's stub process."""
 
 from typing import Any
 
@@ -6,7 +6,10 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
+    """Model as backends load it."""
+
     def execute(self, requests: list[Any]) -> list[Any]:
+        """Return each request's input."""
         return [
             pb_utils.InferenceResponse(
                 [

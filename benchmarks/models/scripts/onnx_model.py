@@ -1,8 +1,8 @@
 """Any ONNX model for the Python backend, written as well as one can.
 
-Runs inside the backend's own process, not inside the benchmark. The requests of one execute() call
-are stacked into one session run, since that is what Nereid's executor does with a batch, and only
-outputs that are asked for are computed (the load's requests all ask for the same ones).
+It runs inside the backend's own process, not inside the benchmark. The requests of one execute()
+call are stacked into one session run, since that is what Nereid's executor does with a batch, and
+only requested outputs are computed (the load's requests all request the same ones).
 """
 
 import json
@@ -15,9 +15,12 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
+    """Model as backends load it."""
+
     def initialize(self, args: dict[str, str]) -> None:
+        """Open the session."""
         config = json.loads(args["model_config"])
-        self.inputs = [each["name"] for each in config["input"]]
+        self.inputs = [spec["name"] for spec in config["input"]]
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
@@ -27,21 +30,23 @@ class TritonPythonModel:
         )
 
     def execute(self, requests: list[Any]) -> list[Any]:
+        """Run the requests as one batch."""
         wanted = list(requests[0].requested_output_names())
         if len(requests) == 1:
             outputs = self.session.run(wanted, self.feed(requests[0]))
             return [_response(wanted, outputs)]
         feeds = [self.feed(request) for request in requests]
-        feed = {name: np.concatenate([each[name] for each in feeds]) for name in self.inputs}
+        feed = {name: np.concatenate([own[name] for own in feeds]) for name in self.inputs}
         outputs = self.session.run(wanted, feed)
         responses, start, first = [], 0, self.inputs[0]
-        for each in feeds:
-            end = start + len(each[first])
+        for own in feeds:
+            end = start + len(own[first])
             responses.append(_response(wanted, [output[start:end] for output in outputs]))
             start = end
         return responses
 
     def feed(self, request: Any) -> dict[str, Any]:
+        """Return a request's arrays."""
         return {
             name: pb_utils.get_input_tensor_by_name(request, name).as_numpy()
             for name in self.inputs

@@ -1,4 +1,4 @@
-"""The ensemble's first step: half of what comes in."""
+"""First step of the ensemble: half of its input."""
 
 from typing import Any
 
@@ -7,7 +7,10 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
+    """Model as backends load it."""
+
     def execute(self, requests: list[Any]) -> list[Any]:
+        """Return half of each request's input."""
         responses = []
         for request in requests:
             values = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()

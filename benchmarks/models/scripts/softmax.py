@@ -1,4 +1,4 @@
-"""The ensemble's last step: probabilities of each row."""
+"""Last step of the ensemble: probabilities of each row."""
 
 from typing import Any
 
@@ -7,7 +7,10 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
+    """Model as backends load it."""
+
     def execute(self, requests: list[Any]) -> list[Any]:
+        """Return the softmax of each request's rows."""
         responses = []
         for request in requests:
             logits = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()

@@ -1,7 +1,7 @@
-"""An onnxruntime session with one thread, and a count of what it ran. Runs inside the peers.
+"""Session of onnxruntime with one thread, and a count of its runs. Runs inside the peers.
 
-The counts are two numbers in a file that is mapped: rows and executions. They are what the
-benchmark has in place of the statistics that these servers lack.
+The counts are two numbers in a file that is mapped: rows and executions. The benchmark has them in
+place of the statistics that these servers lack.
 """
 
 import mmap
@@ -16,6 +16,8 @@ _COUNTS = struct.Struct("<QQ")
 
 
 class BatchedSession:
+    """Session that counts rows and executions."""
+
     def __init__(self) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
@@ -28,6 +30,7 @@ class BatchedSession:
             self._counts = mmap.mmap(file.fileno(), _COUNTS.size)
 
     def run(self, feed: dict[str, Any]) -> list[Any]:
+        """Run a batch, and return its outputs."""
         outputs: list[Any] = self._session.run(self.outputs, feed)
         rows, executions = _COUNTS.unpack_from(self._counts)
         rows += len(next(iter(feed.values())))

@@ -1,5 +1,6 @@
-"""The model for LitServe: lists in JSON, batched by LitServe. Run as a script, with port,
-max_batch_size and batch_timeout in seconds.
+"""Model for LitServe: lists in JSON, batched by LitServe.
+
+Run as a script, with port, max_batch_size and batch_timeout in seconds.
 """
 
 import json
@@ -15,25 +16,33 @@ _DATATYPES = json.loads(os.environ["NEREID_BENCH_DATATYPES"])
 
 
 class OnnxApi(litserve.LitAPI):  # type: ignore[misc]  # a package of the peer's
+    """API of the model, as LitServe calls it."""
+
     def setup(self, _device: str) -> None:
+        """Open the session."""
         self.session = BatchedSession()
 
     def decode_request(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return a request's arrays."""
         return {
             name: np.asarray(request[name], dtype=datatype) for name, datatype in _DATATYPES.items()
         }
 
     def batch(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        return {name: np.concatenate([each[name] for each in inputs]) for name in _DATATYPES}
+        """Join requests to a batch."""
+        return {name: np.concatenate([request[name] for request in inputs]) for name in _DATATYPES}
 
     def predict(self, x: dict[str, Any]) -> list[Any]:
+        """Run a batch."""
         outputs: list[Any] = self.session.run(x)
         return outputs
 
     def unbatch(self, output: list[Any]) -> list[list[Any]]:
+        """Split a batch's outputs."""
         return [[array[row : row + 1] for array in output] for row in range(len(output[0]))]
 
     def encode_response(self, output: list[Any]) -> dict[str, Any]:
+        """Return a response's lists."""
         return {
             name: array.tolist() for name, array in zip(self.session.outputs, output, strict=True)
         }

@@ -1,4 +1,4 @@
-"""The model for MLServer, by its codec for NumPy. Runs inside MLServer's worker process."""
+"""Model for MLServer, by its codec for NumPy. Runs inside MLServer's worker process."""
 
 from batched_session import BatchedSession
 from mlserver import MLModel
@@ -7,12 +7,16 @@ from mlserver.types import InferenceRequest, InferenceResponse
 
 
 class OnnxModel(MLModel):  # type: ignore[misc]  # a package of the peer's
+    """Model as MLServer calls it."""
+
     async def load(self) -> bool:
+        """Open the session."""
         self.session = BatchedSession()
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        feed = {each.name: NumpyCodec.decode_input(each) for each in payload.inputs}
+        """Run a request."""
+        feed = {tensor.name: NumpyCodec.decode_input(tensor) for tensor in payload.inputs}
         arrays = self.session.run(feed)
         outputs = [
             NumpyCodec.encode_output(name, array)

@@ -1,4 +1,4 @@
-"""A model's time per batch, t(b) = a + c*b, fitted to measured batches. Pure."""
+"""Time of a model per batch, t(b) = a + c*b, fitted to measured batches. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ if TYPE_CHECKING:
 
 # Below this a measured time is as good as none.
 _FEWEST_US: Final = 1.0
-# What is taken for known of a fit to a single point.
+# Relative error that is assumed for a fit to a single point.
 _UNKNOWN: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class BatchTimes:
-    """In us: fixed_us + row_us * b. error: of a fitted point, relative, as a standard deviation."""
+    """Fitted times in us: fixed_us + row_us * b.
+
+    error: relative error of a fitted point, as a standard deviation.
+    """
 
     fixed_us: float
     row_us: float
@@ -27,10 +30,12 @@ class BatchTimes:
     points: int
 
     def of(self, batch: float) -> float:
+        """Return the time of a batch in us."""
         return self.fixed_us + self.row_us * batch
 
     @property
     def text(self) -> str:
+        """Formula for people."""
         return (
             f"t(b) = {self.fixed_us:.0f} + {self.row_us:.1f} b us, within {100 * self.error:.0f} %"
             f" of {self.points} measured batches"
@@ -38,15 +43,16 @@ class BatchTimes:
 
 
 def fit_batch_times(points: Sequence[tuple[float, float]]) -> BatchTimes | None:
-    """points: sizes and their times in us. By the least squares of relative errors, none below 0;
-    None without a point.
+    """Fit points, sizes and their times in us, or return `None` without a point.
+
+    The fit has the least squares of relative errors, with no parameter below 0.
     """
     usable = [(size, us) for size, us in points if us >= _FEWEST_US and size > 0]
     if not usable:
         return None
     sizes, times = np.array(usable).T
     if len(set(sizes)) == 1:
-        # Nothing says how much is per row: as if half were.
+        # The points do not say how much is per row: half is assumed.
         mean = float(times.mean())
         return BatchTimes(mean / 2, mean / 2 / float(sizes[0]), _UNKNOWN, len(usable))
     rows = np.stack([np.ones_like(sizes), sizes], axis=1) / times[:, None]

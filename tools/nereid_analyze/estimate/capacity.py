@@ -1,9 +1,9 @@
-"""The rate that a candidate would reach, from its models' batch times. Pure.
+"""Rate that a candidate would reach, from its models' batch times. Pure.
 
-A request takes front_us of the server besides its models, which nothing shortens. Of each model, n
-instances share the processor: with `sharing` 0 they do not slow each other, with 1 they are as one.
-The slowest model is what the rate ends at. Under a target no batch may be so large that a request
-that waits for the one before misses it.
+A request takes front_us of the server besides its models, which nothing shortens. The n instances
+of a model share the processor: with `sharing` 0 they do not slow each other, with 1 they are as
+one. The slowest model limits the rate. Under a target no batch may be so large that a request that
+waits for the one before misses it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LEAST_RATE: Final = 0.01
 
 @dataclass(frozen=True)
 class Capacity:
-    """times: of each model that a request passes."""
+    """Capacity model; `times` has those of each model that a request passes."""
 
     times: Mapping[str, BatchTimes]
     defaults: Mapping[str, ModelDefaults]
@@ -39,7 +39,7 @@ class Capacity:
     sharing: float = 0.5
 
     def rate(self, candidate: Candidate) -> float:
-        """Per second."""
+        """Return a candidate's rate per second."""
         slowest = max(
             (self._request_us(model, candidate) for model in self.times), default=float("inf")
         )
@@ -47,22 +47,22 @@ class Capacity:
         return max(rate * (_BUSY if self.target_us is not None else 1.0), _LEAST_RATE)
 
     def fitted(self, measured: Sequence[tuple[Candidate, float]]) -> Capacity:
-        """With what the request takes besides, and how instances share, as measured rates say."""
-        usable = [(each, rate) for each, rate in measured if rate > 0]
+        """Return the model with the front and the sharing that measured rates indicate."""
+        usable = [(candidate, rate) for candidate, rate in measured if rate > 0]
         if not usable:
             return self
         logs = np.log([rate for _, rate in usable])
         best, least = self, np.inf
-        # No more than a quarter of the fastest: what is slow is the models.
+        # The front is at most a quarter of the fastest request: the models are what is slow.
         front_most = 1e6 / max(rate for _, rate in usable)
         for sharing in _SHARING:
             for front in np.linspace(0.0, front_most, 13):
                 tried = Capacity(
                     self.times, self.defaults, self.target_us, float(front), float(sharing)
                 )
-                found = np.log([tried.rate(each) for each, _ in usable])
-                # A weak pull to no front and half shared, where rates do not say.
-                miss = float(((found - logs) ** 2).mean()) + 1e-3 * float((sharing - 0.5) ** 2)
+                predicted = np.log([tried.rate(candidate) for candidate, _ in usable])
+                # A weak pull to no front and half shared decides where rates do not.
+                miss = float(((predicted - logs) ** 2).mean()) + 1e-3 * float((sharing - 0.5) ** 2)
                 if miss < least:
                     best, least = tried, miss
         return best
@@ -80,7 +80,7 @@ class Capacity:
         return default.weight * times.of(rows) * slower / instances / rows
 
     def _largest(self, batch: int, times: BatchTimes, slower: float, delay_us: float) -> float:
-        """The batch that two of may follow each other within the target."""
+        """Return the largest batch of which two may follow each other within the target."""
         assert self.target_us is not None, "only asked with a target"
         left_us = (self.target_us / len(self.times) - delay_us) / 2 / slower
         if left_us <= times.of(1):
@@ -90,7 +90,10 @@ class Capacity:
 
 
 def filling_concurrency(candidate: Candidate, defaults: Mapping[str, ModelDefaults]) -> int:
-    """Requests in flight that fill all instances: one batch executes at each, another gathers."""
+    """Return the requests in flight that fill all instances.
+
+    At each instance one batch executes, and another gathers.
+    """
     most = 1
     for model, default in defaults.items():
         values = candidate.values(model)

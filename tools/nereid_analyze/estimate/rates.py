@@ -1,6 +1,6 @@
-"""Rates of all candidates, measured or not: the capacity model, corrected by what was measured.
+"""Rates of all candidates, measured or not: the capacity model, corrected by measurements.
 
-What the model misses is taken for a Gaussian process over the settings' values, in logarithms of
+The model's errors are taken for a Gaussian process over the settings' values, in logarithms of
 rates: near a measured candidate the correction is known, far from all it is none, and says how sure
 it is. Pure.
 """
@@ -27,13 +27,16 @@ _ROUNDS: Final = 2
 
 @dataclass(frozen=True)
 class Rates:
-    """Of each candidate asked for: mean and standard deviation of the rate's logarithm."""
+    """Rates of candidates: mean and standard deviation of the rate's logarithm of each."""
 
     mean: Floats
     deviation: Floats
 
     def expected_gains(self, best_log: float) -> Floats:
-        """By how much each would exceed the best, on average over what it may be; of logarithms."""
+        """Return by how much each is expected to exceed the best, in logarithms.
+
+        This is the average over what its rate may be.
+        """
         deviation = np.maximum(self.deviation, 1e-9)
         above = (self.mean - best_log) / deviation
         gains: Floats = deviation * (above * norm.cdf(above) + norm.pdf(above))
@@ -42,7 +45,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Correction:
-    """A Gaussian process, fitted."""
+    """Correction by a Gaussian process, fitted."""
 
     places: Floats
     factor: tuple[Floats, bool]
@@ -51,7 +54,7 @@ class Correction:
     scale: float
 
     def rates(self, places: Floats, logs: Floats) -> Rates:
-        """places: of candidates; logs: the model's predictions for them."""
+        """Return the rates of candidates at `places`, for which the model predicts `logs`."""
         cross = _kernel(places, self.places, self.lengths, self.scale)
         mean = logs + cross @ self.weights
         explained = np.einsum("ij,ji->i", cross, cho_solve(self.factor, cross.T))
@@ -60,44 +63,46 @@ class Correction:
     def draws(
         self, places: Floats, logs: Floats, number: int, random: np.random.Generator
     ) -> Floats:
-        """Possible rates' logarithms, all candidates' together: a row for each draw."""
+        """Return possible logarithms of all candidates' rates: a row for each draw."""
         cross = _kernel(places, self.places, self.lengths, self.scale)
         mean = logs + cross @ self.weights
         covariance = _kernel(places, places, self.lengths, self.scale)
         covariance -= cross @ cho_solve(self.factor, cross.T)
         root = np.linalg.cholesky(covariance + 1e-6 * np.eye(len(places)))
-        found: Floats = mean + random.standard_normal((number, len(places))) @ root.T
-        return found
+        logs_drawn: Floats = mean + random.standard_normal((number, len(places))) @ root.T
+        return logs_drawn
 
 
 def fit_correction(places: Floats, misses: Floats, deviations: Floats) -> Correction:
-    """misses: logarithms of measured rates, less those of predicted ones; deviations: of each.
+    """Fit the correction to errors of the model.
 
-    How far each setting's values are alike is chosen by the likelihood of what was measured.
+    misses: logarithms of measured rates, less those of predicted ones. deviations: uncertainty of
+    each. The distance within which each setting's values are alike is chosen by the likelihood of
+    the measurements.
     """
     settings = places.shape[1]
     lengths, scale = np.full(settings, _LENGTHS[-1]), _SCALES[0]
     best = -np.inf
     for _ in range(_ROUNDS):
-        # All together first, then each setting for itself.
+        # All lengths are fitted together first, then each setting's for itself.
         for index in (None, *range(settings)):
             for length in _LENGTHS:
-                for each in _SCALES:
+                for spread in _SCALES:
                     tried = lengths.copy()
                     tried[slice(None) if index is None else index] = length
-                    found = _likelihood(places, misses, deviations, tried, each)
-                    if found > best:
-                        best, lengths, scale = found, tried, each
+                    likelihood = _likelihood(places, misses, deviations, tried, spread)
+                    if likelihood > best:
+                        best, lengths, scale = likelihood, tried, spread
     factor, weights = _solve_gaussian_process(places, misses, deviations, lengths, scale)
     return Correction(places, factor, weights, lengths, scale)
 
 
 def _kernel(a: Floats, b: Floats, lengths: Floats, scale: float) -> Floats:
     squares = (((a[:, None, :] - b[None, :, :]) / lengths) ** 2).sum(axis=2)
-    # Matern 5/2: rates bend, and have no derivatives of all orders.
+    # The kernel is Matern 5/2: rates bend, and have no derivatives of all orders.
     distance = np.sqrt(5 * squares)
-    found: Floats = scale**2 * (1 + distance + distance**2 / 3) * np.exp(-distance)
-    return found
+    covariance: Floats = scale**2 * (1 + distance + distance**2 / 3) * np.exp(-distance)
+    return covariance
 
 
 def _solve_gaussian_process(

@@ -1,1 +1,1 @@
-"""The configuration files of Triton's Model Analyzer, as we read them."""
+"""Configuration files of Triton's Model Analyzer, as we read them."""

@@ -1,7 +1,7 @@
-"""`model_config_parameters`: a configuration's fields whose values may be several, expanded. Pure.
+"""Expansion of `model_config_parameters`, where fields may have several values. Pure.
 
 By Model Analyzer's rules: a list where a field has one value names alternatives; a repeated field
-needs a list of lists for that. Below both, all combinations.
+needs a list of lists for that. Below both, all combinations count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ _MOST: Final = 10_000
 
 
 def expand(parameters: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The alternatives of each field. Raises ValueError: no such field, or too many."""
+    """Return the alternatives of each field.
+
+    Raises:
+        ValueError: there is no such field, or there are too many alternatives.
+    """
     message = cast("Descriptor", model_config_pb2.ModelConfig.DESCRIPTOR)
     return {name: _of_field(message, name, value) for name, value in parameters.items()}
 
@@ -33,16 +37,16 @@ def _of_field(message: Descriptor, name: str, value: Any) -> list[Any]:
         return _of_map(field, value)
     if not field.is_repeated:
         found = value if isinstance(value, list) else [value]
-        return _checked([one for each in found for one in _of_value(field, each)])
-    if isinstance(value, list) and value and all(isinstance(each, list) for each in value):
-        return _checked([one for each in value for one in _of_list(field, each)])
+        return _checked([one for part in found for one in _of_value(field, part)])
+    if isinstance(value, list) and value and all(isinstance(part, list) for part in value):
+        return _checked([one for part in value for one in _of_list(field, part)])
     return _of_list(field, value if isinstance(value, list) else [value])
 
 
 def _of_list(field: FieldDescriptor, values: list[Any]) -> list[Any]:
-    """One value of a repeated field: of its elements all combinations."""
+    """Return the values of a repeated field: all combinations of its elements."""
     return _checked(
-        [list(each) for each in itertools.product(*(_of_value(field, one) for one in values))]
+        [list(choice) for choice in itertools.product(*(_of_value(field, one) for one in values))]
     )
 
 
@@ -55,9 +59,9 @@ def _of_value(field: FieldDescriptor, value: Any) -> list[Any]:
 def _of_message(message: Descriptor, value: Any) -> list[Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{message.name}: expected its fields")  # noqa: TRY004 (of a file)
-    parts = {name: _of_field(message, name, each) for name, each in value.items()}
+    parts = {name: _of_field(message, name, part) for name, part in value.items()}
     return _checked(
-        [dict(zip(parts, each, strict=True)) for each in itertools.product(*parts.values())]
+        [dict(zip(parts, choice, strict=True)) for choice in itertools.product(*parts.values())]
     )
 
 
@@ -67,11 +71,11 @@ def _of_map(field: FieldDescriptor, value: Any) -> list[Any]:
         raise ValueError(f"{field.name}: expected names and their values")
     inner = entry.fields_by_name["value"]
     parts = {}
-    for key, each in value.items():
-        several = each if isinstance(each, list) else [each]
+    for key, part in value.items():
+        several = part if isinstance(part, list) else [part]
         parts[str(key)] = [one for some in several for one in _of_value(inner, some)]
     return _checked(
-        [dict(zip(parts, each, strict=True)) for each in itertools.product(*parts.values())]
+        [dict(zip(parts, choice, strict=True)) for choice in itertools.product(*parts.values())]
     )
 
 

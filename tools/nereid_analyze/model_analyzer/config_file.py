@@ -1,7 +1,7 @@
-"""Model Analyzer's YAML configuration, read as it is.
+"""Reader of Model Analyzer's YAML configuration, as it is.
 
-Unknown keys are named in warnings, and so are those that mean nothing here. What contradicts itself
-is an error, all of them at once.
+Unknown keys are named in warnings, and so are keys that mean nothing here. Contradictions are
+errors, all of them reported at once.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ _LAUNCH_MODES: Final = ("local", "docker", "c_api", "remote")
 
 
 class ConfigFileError(Exception):
-    """The file cannot be; the text has a line for each reason."""
+    """Error of a file that cannot be used; the text has a line for each reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """alternatives: of fields of the model's configuration; None: chosen automatically.
+    """Model of the file.
 
-    concurrency, request_rates, batch_sizes: (): not given. flags: of nereid perf.
+    alternatives: those of fields of the model's configuration; `None` means that they are chosen
+    automatically. concurrency, request_rates, batch_sizes: () means not given. flags: those of
+    nereid perf.
     """
 
     name: str
@@ -59,7 +61,7 @@ class ModelSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyzerFile:
-    """What a file says, with Model Analyzer's defaults for what it does not."""
+    """Contents of a file, with Model Analyzer's defaults for what it does not say."""
 
     models: tuple[ModelSpec, ...] = ()
     composing: tuple[ModelSpec, ...] = ()
@@ -102,7 +104,7 @@ class AnalyzerFile:
 
 
 def read_config_file(path: Path) -> AnalyzerFile:
-    """Raises ConfigFileError."""
+    """Read a file; raise ConfigFileError."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -111,7 +113,7 @@ def read_config_file(path: Path) -> AnalyzerFile:
 
 
 def parse_config_file(text: str) -> AnalyzerFile:
-    """Raises ConfigFileError."""
+    """Parse a file's text; raise ConfigFileError."""
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
@@ -122,7 +124,7 @@ def parse_config_file(text: str) -> AnalyzerFile:
 
 
 class _Reader:
-    """Gathers errors and warnings on the way."""
+    """Reader that gathers errors and warnings on the way."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self._document = document
@@ -135,20 +137,20 @@ class _Reader:
         # Composing models have no goals of their own.
         composing = self._models("ensemble_composing_models")
         only_cpu = set(self._names("cpu_only_composing_models"))
-        found = AnalyzerFile(
+        file = AnalyzerFile(
             models=models,
             composing=tuple(
-                replace(each, cpu_only=True) if each.name in only_cpu else each
-                for each in composing
+                replace(model, cpu_only=True) if model.name in only_cpu else model
+                for model in composing
             ),
-            bls_models=tuple(each.name for each in self._models("bls_composing_models")),
+            bls_models=tuple(model.name for model in self._models("bls_composing_models")),
             mode=self._choice("run_config_search_mode", "brute", MODES),
             search_disabled=self._flag("run_config_search_disable"),
             concurrently=self._flag("run_config_profile_models_concurrently_enable"),
             concurrency=self._range("concurrency", 1, 1024),
             rates=self._range("request_rate", 16, 8192),
             searches_rates=self._flag("request_rate_search_enable")
-            or any(each.request_rates for each in models),
+            or any(model.request_rates for model in models),
             instances=self._range("instance_count", 1, 5),
             batches=self._range("model_batch_size", 1, 128),
             binary_steps=self._number("run_config_search_max_binary_search_steps", 5),
@@ -180,10 +182,10 @@ class _Reader:
             server_fields=self._fields("server_output_fields", SERVER_FIELDS),
             tops=self._number("num_configs_per_model", 3),
         )
-        self._check(found)
+        self._check(file)
         if self._errors:
             raise ConfigFileError("\n".join(self._errors))
-        return replace(found, warnings=tuple(self._warnings))
+        return replace(file, warnings=tuple(self._warnings))
 
     def _check(self, found: AnalyzerFile) -> None:
         say = self._errors.append
@@ -211,7 +213,7 @@ class _Reader:
                     f"{model.name}: model_config_parameters lists what to measure, quick chooses"
                     " itself: use run_config_search_mode brute, optuna or adaptive"
                 )
-        names = [each.name for each in found.models]
+        names = [model.name for model in found.models]
         say_twice = sorted({name for name in names if names.count(name) > 1})
         if say_twice:
             say(f"profile_models: {', '.join(say_twice)} is there twice")
@@ -224,18 +226,18 @@ class _Reader:
             return ()
         entries: list[tuple[str, Any]] = []
         if isinstance(value, str):
-            entries = [(each.strip(), None) for each in value.split(",") if each.strip()]
+            entries = [(text.strip(), None) for text in value.split(",") if text.strip()]
         elif isinstance(value, dict):
             entries = list(value.items())
         elif isinstance(value, list):
-            for each in value:
-                if isinstance(each, dict):
-                    entries += list(each.items())
+            for item in value:
+                if isinstance(item, dict):
+                    entries += list(item.items())
                 else:
-                    entries.append((str(each), None))
+                    entries.append((str(item), None))
         else:
             self._errors.append(f"{key}: expected names of models")
-        return tuple(self._model(str(name), each or {}) for name, each in entries)
+        return tuple(self._model(str(name), entry or {}) for name, entry in entries)
 
     def _model(self, name: str, given: Any) -> ModelSpec:
         if not isinstance(given, dict):
@@ -247,7 +249,7 @@ class _Reader:
             self._errors.append(f"{name}: parameters: expected keys and their values")
             parameters = {}
         self._warn_of_keys(parameters, PARAMETERS, frozenset(), f"{name}: parameters: ")
-        merged = {**{each: self._document.get(each) for each in PARAMETERS}, **parameters}
+        merged = {**{name: self._document.get(name) for name in PARAMETERS}, **parameters}
         alternatives = None
         if given.get("model_config_parameters"):
             try:
@@ -297,12 +299,12 @@ class _Reader:
             if metric in bounds and bounds[metric].get(side) != self._document[key]:
                 self._errors.append(f"{key} and constraints both limit {metric}: give one of them")
             bounds[metric] = {side: self._document[key]}
-        for metric, each in bounds.items():
+        for metric, bound in bounds.items():
             known = self._metric(f"{name}: constraints", metric)
-            if not isinstance(each, dict) or not each or set(each) - {"min", "max"}:
+            if not isinstance(bound, dict) or not bound or set(bound) - {"min", "max"}:
                 self._errors.append(f"{name}: constraints: {metric}: expected min or max")
             elif known is not None:
-                least, most = each.get("min"), each.get("max")
+                least, most = bound.get("min"), bound.get("max")
                 if least is not None and most is not None and least > most:
                     self._errors.append(f"{name}: constraints: {metric}: min is above max")
                 yield Constraint(known, least, most)
@@ -315,7 +317,7 @@ class _Reader:
         return None
 
     def _perf_flags(self, name: str, given: Any) -> list[str]:
-        """As arguments of nereid perf."""
+        """Return the flags as arguments of nereid perf."""
         arguments = []
         for key, value in (given if isinstance(given, dict) else {}).items():
             if key not in PERF_FLAGS:
@@ -323,8 +325,8 @@ class _Reader:
                     f"{name}: perf_analyzer_flags: {key} has no effect here: the search decides"
                 )
                 continue
-            for each in value if isinstance(value, list) else [value]:
-                text = str(each).lower() if isinstance(each, bool) else str(each)
+            for item in value if isinstance(value, list) else [value]:
+                text = str(item).lower() if isinstance(item, bool) else str(item)
                 arguments.append(f"--{PERF_FLAG_NAMES.get(key, key)}={text}")
         return arguments
 
@@ -361,11 +363,11 @@ class _Reader:
         return value
 
     def _number(self, key: str, default: int) -> int:
-        found = self._numbers(key, self._document.get(key, default))
-        if len(found) != 1:
+        numbers = self._numbers(key, self._document.get(key, default))
+        if len(numbers) != 1:
             self._errors.append(f"{key}: expected a whole number")
             return default
-        return found[0]
+        return numbers[0]
 
     def _range(self, what: str, least: int, most: int) -> tuple[int, int]:
         low = self._number(f"run_config_search_min_{what}", least)
@@ -377,30 +379,30 @@ class _Reader:
         return low, high
 
     def _numbers(self, where: str, value: Any) -> tuple[int, ...]:
-        """A number, a list, a text with commas, or start, stop and step."""
+        """Parse a number, a list, a text with commas, or start, stop and step."""
         if value is None:
             return ()
         try:
             if isinstance(value, dict):
                 start, stop = int(value["start"]), int(value["stop"])
-                found = list(range(start, stop + 1, int(value.get("step", 1))))
+                numbers = list(range(start, stop + 1, int(value.get("step", 1))))
             elif isinstance(value, str):
-                found = [int(each) for each in value.split(",")]
+                numbers = [int(text) for text in value.split(",")]
             else:
-                found = [int(each) for each in (value if isinstance(value, list) else [value])]
+                numbers = [int(item) for item in (value if isinstance(value, list) else [value])]
         except (KeyError, TypeError, ValueError):
-            found = []
-        if not found or min(found) < 0:
+            numbers = []
+        if not numbers or min(numbers) < 0:
             self._errors.append(f"{where}: expected numbers, or start, stop and step")
             return ()
-        return tuple(found)
+        return tuple(numbers)
 
     def _names(self, key: str) -> list[str]:
         value = self._document.get(key) or []
-        return value.split(",") if isinstance(value, str) else [str(each) for each in value]
+        return value.split(",") if isinstance(value, str) else [str(item) for item in value]
 
     def _fields(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(each.strip() for each in self._names(key)) or default
+        return tuple(name.strip() for name in self._names(key)) or default
 
     def _server_flags(self) -> tuple[str, ...]:
         given = self._document.get("triton_server_flags") or {}

@@ -1,10 +1,10 @@
-"""The keys of Model Analyzer's configuration files, and which of them mean something here."""
+"""Keys of Model Analyzer's configuration files, and which of them mean something here."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# Of `profile` and of `report`, in one file as Model Analyzer reads it.
+# Keys of `profile` and of `report`, in one file as Model Analyzer reads it.
 USED: Final = frozenset(
     {
         "batch_sizes",
@@ -59,7 +59,7 @@ USED: Final = frozenset(
         "use_concurrency_formula",
     }
 )
-# Accepted, without anything to do for them here.
+# Accepted keys that mean nothing here.
 WITHOUT_EFFECT: Final = frozenset(
     {
         "always_report_gpu_metrics",
@@ -112,8 +112,8 @@ MODEL_KEYS_WITHOUT_EFFECT: Final = frozenset(
     {"genai_perf_flags", "triton_docker_args", "triton_server_environment", "triton_server_flags"}
 )
 PARAMETERS: Final = frozenset({"batch_sizes", "concurrency", "request_rate"})
-# Of perf_analyzer's flags those that nereid perf has with the same meaning; the search itself
-# decides on load, on windows, and on the server.
+# Flags of perf_analyzer that nereid perf has with the same meaning; the search itself decides on
+# load, on windows, and on the server.
 PERF_FLAGS: Final = frozenset(
     {
         "grpc-compression-algorithm",

@@ -1,1 +1,1 @@
-"""What was found, and how it is shown and applied."""
+"""Result of a search, and how it is shown and applied."""

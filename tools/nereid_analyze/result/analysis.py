@@ -1,4 +1,4 @@
-"""What a search's result says: the winner, what it gains, the front, and what it costs. Pure."""
+"""Analysis of a search's result: the winner, what it gains, the front, and what it costs. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CONFIDENCE: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One setting of the winner that is not the default's, and why."""
+    """Setting of the winner that differs from the default's, and why."""
 
     model: str
     name: str
@@ -40,6 +40,7 @@ class Change:
 
     @property
     def text(self) -> str:
+        """Text of the change."""
         owner = f"{self.model}: " if self.model else ""
         return (
             f"{owner}{short_name(self.name)} {_value_text(self.before)} ->"
@@ -49,32 +50,35 @@ class Change:
 
 @dataclass(frozen=True)
 class Analysis:
-    """Of a finished search."""
+    """Analysis of a finished search."""
 
     job: Job
     result: AdaptiveResult | ModeResult
 
     @property
     def default(self) -> Finalist:
+        """Default among the finalists."""
         return self.result.finalists[0]
 
     @property
     def winner(self) -> Finalist:
+        """Winner among the finalists."""
         return self.result.finalists[self.result.winner]
 
     @property
     def is_default_best(self) -> bool:
+        """True if the default is the winner."""
         return self.result.winner == 0
 
     @property
     def gain(self) -> float | None:
-        """Of the rate, relative; None: the default keeps the constraints at no rate."""
+        """Relative gain of the rate; `None` if the default keeps the constraints at no rate."""
         before = self.default.rate if self.default.is_kept else 0.0
         return self.winner.rate / before - 1 if before else None
 
     @property
     def interval(self) -> Interval | None:
-        """Of the winner's rate to the default's, round by round."""
+        """Interval of the winner's rate to the default's, round by round."""
         a, b = self.default.rates, self.winner.rates
         if self.is_default_best or len(a) != len(b) or not a or not all((*a, *b)):
             return None
@@ -82,45 +86,48 @@ class Analysis:
 
     @property
     def adaptive(self) -> AdaptiveResult | None:
+        """Result of the adaptive search, or `None` after another one."""
         return self.result if isinstance(self.result, AdaptiveResult) else None
 
     def cost_per_million(self, rate: float) -> float | None:
-        """None: without a price, or a rate."""
+        """Return the cost of a million requests, or `None` without a price or a rate."""
         price = self.job.price_per_hour
         return price / _SECONDS / rate * 1e6 if price is not None and rate else None
 
     def memory_mb(self, finalist: Finalist) -> float | None:
-        """Resident memory of the server, where it or its mesh says."""
+        """Return the server's resident memory in MB, where it or its mesh says."""
         return METRICS["cpu_used_ram"].value(finalist.best) if finalist.best is not None else None
 
     def changes(self) -> list[Change]:
-        """In the order of the settings."""
+        """Return the changes, in the order of the settings."""
         default = self.job.space.default
-        found = []
+        changes = []
         for model, name, value in self.winner.candidate.choices:
             before = default.values(model)[name]
             if value != before:
-                found.append(Change(model, name, before, value, self._reason(model, name, before)))
-        return found
+                changes.append(
+                    Change(model, name, before, value, self._reason(model, name, before))
+                )
+        return changes
 
     def front(self) -> list[Sample]:
-        """Of all samples those that no other one beats in both rate and p99, by rate."""
+        """Return the samples that no other sample beats in both rate and p99, by rate."""
         usable = [
-            each
-            for each in self.result.samples
-            if each.trial.batch_size == 1 and error_share(each.measurement) <= _MOST_ERRORS
+            sample
+            for sample in self.result.samples
+            if sample.trial.batch_size == 1 and error_share(sample.measurement) <= _MOST_ERRORS
         ]
-        found: list[Sample] = []
-        for each in sorted(usable, key=lambda each: -each.measurement.requests_per_s):
-            if not found or p99_us(each) < p99_us(found[-1]):
-                found.append(each)
-        return found[::-1]
+        front: list[Sample] = []
+        for sample in sorted(usable, key=lambda sample: -sample.measurement.requests_per_s):
+            if not front or p99_us(sample) < p99_us(front[-1]):
+                front.append(sample)
+        return front[::-1]
 
     def lines(self) -> Iterator[str]:
-        """For the terminal, and the top of the report."""
+        """Yield the lines for the terminal and the top of the report."""
         job, result = self.job, self.result
-        candidates = {each.trial.candidate for each in result.samples}
-        seconds = sum(each.trial.seconds for each in result.samples)
+        candidates = {sample.trial.candidate for sample in result.samples}
+        seconds = sum(sample.trial.seconds for sample in result.samples)
         yield (
             f"{job.mode}: {len(candidates)} of {job.space.size} candidates in"
             f" {len(result.samples)} measurements, {seconds:.0f} s of load"
@@ -135,20 +142,20 @@ class Analysis:
                 f" {adaptive.sureness:.0%}; the model of batch times was off by"
                 f" {adaptive.miss:.0%} before it was corrected"
             )
-        bottleneck = sum(each.measurement.client.is_bottleneck for each in result.samples)
+        bottleneck = sum(sample.measurement.client.is_bottleneck for sample in result.samples)
         if bottleneck:
             yield (
                 f"The client was the bottleneck in {bottleneck} measurements, which say more of it"
                 " than of the server: --perf-flag=--workers=2, or a machine of its own"
             )
-        failed = [each for each in result.evaluations if each.failure]
-        for each in failed[:3]:
-            yield f"Could not be measured: {each.candidate.text}: {each.failure}"
+        failed = [evaluation for evaluation in result.evaluations if evaluation.failure]
+        for evaluation in failed[:3]:
+            yield f"Could not be measured: {evaluation.candidate.text}: {evaluation.failure}"
 
     def _winner_lines(self) -> Iterator[str]:
         winner, default = self.winner, self.default
         if not winner.is_kept:
-            limits = ", ".join(each.text for each in self.job.goal.constraints)
+            limits = ", ".join(constraint.text for constraint in self.job.goal.constraints)
             yield f"No candidate keeps {limits}; the default reaches {rate_text(default.rate)}"
             return
         yield f"Default: {self.finalist_text(default)}"
@@ -164,6 +171,7 @@ class Analysis:
             yield f"{text}, measured in turn with the default"
 
     def finalist_text(self, finalist: Finalist) -> str:
+        """Return a finalist's line."""
         parts = [rate_text(finalist.rate)]
         if finalist.best is not None:
             parts.append(f"p99 {time_text(percentile_us(finalist.best.latencies.response, 99))}")
@@ -194,8 +202,12 @@ class Analysis:
         return "the best has it; it was not measured alone"
 
     def _measured_beside(self, model: str, name: str, before: Value) -> str | None:
-        """From a candidate that differs from the winner in this setting alone."""
-        rates = {each.candidate: each for each in self.result.evaluations if each.rate}
+        """Return a reason from a candidate that differs from the winner in this setting alone."""
+        rates = {
+            evaluation.candidate: evaluation
+            for evaluation in self.result.evaluations
+            if evaluation.rate
+        }
         winner: Candidate = self.winner.candidate
         other = rates.get(winner.replaced(model, name, before))
         own = rates.get(winner)
@@ -203,19 +215,21 @@ class Analysis:
             return None
         gain = own.rate / other.rate - 1
         if other.is_raced:
-            # It ended early: what it reaches is no more than that.
+            # The race ended early: the candidate reaches no more than that.
             return f"at least {gain:+.0%}, measured beside the other settings"
         return f"{gain:+.0%}, measured beside the other settings"
 
     def effect(self, model: str, name: str) -> Effect | None:
+        """Return the effect of a setting, or `None` if the search knows none."""
         effects: Mapping[tuple[str, str], Effect] = {
-            (each.model, each.name): each
-            for each in (self.adaptive.effects if self.adaptive else ())
+            (effect.model, effect.name): effect
+            for effect in (self.adaptive.effects if self.adaptive else ())
         }
         return effects.get((model, name))
 
 
 def p99_us(sample: Sample) -> float:
+    """Return the p99 of the response time in us."""
     return percentile_us(sample.measurement.latencies.response, 99)
 
 

@@ -1,4 +1,4 @@
-"""The report's charts, as plotly's figures: plain data, no drawing."""
+"""Charts of the report, as plotly's figures: plain data, no drawing."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _MOST_EFFECTS: Final = 8
 
 
 def front(analysis: Analysis) -> Figure:
-    """All measurements by rate and p99, and the front of those that none beats."""
+    """Return all measurements by rate and p99, with the front of those that none beats."""
     winner, default = analysis.winner.candidate, analysis.default.candidate
-    samples = [each for each in analysis.result.samples if each.trial.batch_size == 1]
+    samples = [sample for sample in analysis.result.samples if sample.trial.batch_size == 1]
     groups = {
         "other candidates": (COLOURS[5], 6),
         "default": (COLOURS[1], 9),
         "best": (COLOURS[2], 9),
     }
     by_group: dict[str, list[Sample]] = {name: [] for name in groups}
-    for each in samples:
+    for sample in samples:
         name = "other candidates"
-        if each.trial.candidate == winner and winner != default:
+        if sample.trial.candidate == winner and winner != default:
             name = "best"
-        elif each.trial.candidate == default:
+        elif sample.trial.candidate == default:
             name = "default"
-        by_group[name].append(each)
+        by_group[name].append(sample)
     traces = [
         {
             "type": "scatter",
@@ -81,7 +81,7 @@ def front(analysis: Analysis) -> Figure:
 
 
 def finals(analysis: Analysis) -> Figure:
-    """Each finalist's rounds."""
+    """Return each finalist's rounds."""
     names = analysis_names(analysis)
     traces = [
         {
@@ -103,17 +103,19 @@ def finals(analysis: Analysis) -> Figure:
 
 
 def effects(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
-    """Of each setting: its name and what the rate is at each of its values."""
+    """Yield the name of each setting, and the rate at each of its values."""
     adaptive = analysis.adaptive
     if adaptive is None:
         return
-    measured = {each.candidate: each for each in adaptive.evaluations if each.rate}
+    measured = {
+        evaluation.candidate: evaluation for evaluation in adaptive.evaluations if evaluation.rate
+    }
     winner = analysis.winner.candidate
-    strongest = sorted(adaptive.effects, key=lambda each: -each.span)[:_MOST_EFFECTS]
+    strongest = sorted(adaptive.effects, key=lambda effect: -effect.span)[:_MOST_EFFECTS]
     for number, effect in enumerate(strongest):
         labels = [shown(value) for value, _, _ in effect.rates]
         rates = [rate for _, rate, _ in effect.rates]
-        # Of logarithms: below 0 no rate can be.
+        # The interval is that of logarithms: no rate can be below 0.
         above = [rate * math.expm1(2 * deviation) for _, rate, deviation in effect.rates]
         below = [-rate * math.expm1(-2 * deviation) for _, rate, deviation in effect.rates]
         traces: list[Figure] = [
@@ -140,19 +142,19 @@ def effects(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
                 "hovertemplate": "%{text}<extra></extra>",
             }
         ]
-        found = [
+        measured_values = [
             (shown(value), measured[other])
             for value, _, _ in effect.rates
             if (other := winner.replaced(effect.model, effect.name, value)) in measured
         ]
-        if found:
+        if measured_values:
             traces.append(
                 {
                     "type": "scatter",
                     "mode": "markers",
                     "name": "measured",
-                    "x": [label for label, _ in found],
-                    "y": [each.rate for _, each in found],
+                    "x": [label for label, _ in measured_values],
+                    "y": [evaluation.rate for _, evaluation in measured_values],
                     "marker": {"color": COLOURS[1], "size": 10},
                 }
             )
@@ -169,7 +171,7 @@ def effects(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
 
 
 def batch_times(analysis: Analysis) -> Figure | None:
-    """The fitted lines; None without."""
+    """Return the fitted lines, or `None` without any."""
     adaptive = analysis.adaptive
     if adaptive is None or not adaptive.times:
         return None
@@ -196,7 +198,7 @@ def batch_times(analysis: Analysis) -> Figure | None:
 
 
 def analysis_names(analysis: Analysis) -> list[str]:
-    """Of finalists: default, then by their places."""
+    """Return names of the finalists: default, then by their places."""
     return [
         "default" if index == 0 else f"candidate {index}"
         for index in range(len(analysis.result.finalists))
@@ -205,12 +207,13 @@ def analysis_names(analysis: Analysis) -> list[str]:
 
 def _points(samples: list[Sample]) -> Figure:
     return {
-        "x": [each.measurement.requests_per_s for each in samples],
-        "y": [p99_us(each) / 1000 for each in samples],
+        "x": [sample.measurement.requests_per_s for sample in samples],
+        "y": [p99_us(sample) / 1000 for sample in samples],
         "text": [
-            f"{each.trial.candidate.text}<br>{each.trial.level.kind} {each.trial.level.value:g}:"
-            f" {rate_text(each.measurement.requests_per_s)}, p99 {time_text(p99_us(each))}"
-            for each in samples
+            f"{sample.trial.candidate.text}<br>{sample.trial.level.kind}"
+            f" {sample.trial.level.value:g}: {rate_text(sample.measurement.requests_per_s)},"
+            f" p99 {time_text(p99_us(sample))}"
+            for sample in samples
         ],
         "hovertemplate": "%{text}<extra></extra>",
     }

@@ -1,4 +1,4 @@
-"""The winner as a difference of each model's config.pbtxt, with a reason for each line."""
+"""Difference of each model's config.pbtxt for the winner, with a reason for each line."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _WORDS: Final = {
 
 
 class ApplyError(Exception):
-    """Nothing was written; the text says why."""
+    """Error with which nothing was written; the text says why."""
 
 
 @dataclass(frozen=True)
 class ConfigChange:
-    """Of one model. before: None: there is no file, and the server completes all."""
+    """Change of one model; `before` is `None` without a file, where the server completes all."""
 
     model: str
     before: str | None
@@ -38,7 +38,7 @@ class ConfigChange:
     changes: tuple[Change, ...]
 
     def lines(self) -> list[tuple[str, str]]:
-        """Each line of the difference, and why."""
+        """Return each line of the difference, and why."""
         name = f"{self.model}/{CONFIG}"
         lines = difflib.unified_diff(
             (self.before or "").splitlines(), self.after.splitlines(), name, name, lineterm="", n=1
@@ -46,11 +46,11 @@ class ConfigChange:
         return [(line, self._reason(line)) for line in lines]
 
     def text(self) -> str:
-        """For a terminal."""
-        found = []
+        """Return the difference for a terminal."""
+        lines = []
         for line, reason in self.lines():
-            found.append(f"{line:44}  # {reason}" if reason else line)
-        return "\n".join(found)
+            lines.append(f"{line:44}  # {reason}" if reason else line)
+        return "\n".join(lines)
 
     def _reason(self, line: str) -> str:
         if not line.startswith(("+", "-")) or line.startswith(("+++", "---")):
@@ -63,7 +63,7 @@ class ConfigChange:
         return "" if not text or text in "{}[]" else "goes with it"
 
     def _is_nearer(self, line: str, change: Change) -> bool:
-        """Whether a longer name of another change is in the line."""
+        """Return whether a longer name of another change is in the line."""
         longest = max(
             (len(word) for word in _WORDS.get(change.name, ()) if word in line), default=0
         )
@@ -76,39 +76,51 @@ class ConfigChange:
 
 
 def config_changes(analysis: Analysis, texts: Mapping[str, str | None]) -> list[ConfigChange]:
-    """texts: of each model's config.pbtxt, or None. Raises ConfigTextError."""
+    """Return the changes of `texts`, each model's config.pbtxt or `None`.
+
+    Raises:
+        ConfigTextError: a text cannot be changed.
+    """
     by_model: dict[str, list[Change]] = {}
     for change in analysis.changes():
         if change.name != EXECUTORS:
             by_model.setdefault(change.model, []).append(change)
-    found = []
+    per_model = []
     for model, changes in by_model.items():
         before = texts.get(model)
         after = changed_text(
             before or "",
             model,
-            {each.name: each.after for each in changes},
+            {change.name: change.after for change in changes},
             analysis.job.configs[model],
             cpu_only=model in analysis.job.cpu_only,
         )
-        found.append(ConfigChange(model, before, after, tuple(changes)))
-    return found
+        per_model.append(ConfigChange(model, before, after, tuple(changes)))
+    return per_model
 
 
 def read_texts(repository: Path, models: Mapping[str, object]) -> dict[str, str | None]:
-    """Of a repository on this machine. Raises ApplyError for a model that is not in it."""
-    found: dict[str, str | None] = {}
+    """Return the texts in a repository on this machine.
+
+    Raises:
+        ApplyError: a model is not in it.
+    """
+    texts: dict[str, str | None] = {}
     for model in models:
         directory = repository / model
         if not directory.is_dir():
             raise ApplyError(f"{repository} has no model '{model}'")
         path = directory / CONFIG
-        found[model] = path.read_text(encoding="utf-8") if path.exists() else None
-    return found
+        texts[model] = path.read_text(encoding="utf-8") if path.exists() else None
+    return texts
 
 
 def apply_changes(repository: Path, changes: list[ConfigChange]) -> list[Path]:
-    """Writes all or none; returns the backups. Raises ApplyError: a file is not what it was."""
+    """Write all files or none, and return the backups.
+
+    Raises:
+        ApplyError: a file is not what it was.
+    """
     for change in changes:
         path = repository / change.model / CONFIG
         present = path.read_text(encoding="utf-8") if path.exists() else None

@@ -1,4 +1,4 @@
-"""A config.pbtxt with other values of some fields, and all else as it was written. Pure.
+"""Text of a config.pbtxt with other values of some fields, and all else as it was written. Pure.
 
 The fields' text is replaced at the top level alone, so that comments elsewhere, and the order of
 what is there, stay.
@@ -26,12 +26,12 @@ _OPEN: Final = {"{": "}", "[": "]", "<": ">"}
 
 
 class ConfigTextError(Exception):
-    """The text cannot be changed; the text of this says why."""
+    """Error of a text that cannot be changed; the error's text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One field of the message as it is written: from its name to its end."""
+    """Field of the message as it is written: from its name to its end."""
 
     name: str
     begin: int
@@ -41,8 +41,12 @@ class _Field:
 def changed_text(
     text: str, model: str, values: Mapping[str, Value], served: Mapping[str, Any], *, cpu_only: bool
 ) -> str:
-    """The text with these values. served: the configuration that the server completed, for what the
-    text leaves open. Raises ConfigTextError.
+    """Return the text with these values.
+
+    served: the configuration that the server completed, for what the text leaves open.
+
+    Raises:
+        ConfigTextError: the text cannot be changed.
     """
     try:
         before = parse_config(text, model_name=model)
@@ -56,7 +60,8 @@ def changed_text(
     ]
     made = _replaced(text, {name: _rendered(wanted, name) for name in changed})
     if parse_config(made, model_name=model) != wanted:
-        # A form of writing that the scan does not know: the whole message, without comments.
+        # The text is written in a form that the scan does not know: the whole message is written,
+        # without comments.
         made = text_format.MessageToString(wanted)
     return made
 
@@ -78,10 +83,10 @@ def _wanted(
     if MAX_BATCH not in values and MAX_BATCH not in document and served.get(MAX_BATCH):
         # Preferred sizes, for one, must not exceed it.
         document[MAX_BATCH] = served[MAX_BATCH]
-    made = overridden(document, values, cpu_only=cpu_only)
+    overridden_document = overridden(document, values, cpu_only=cpu_only)
     if MAX_BATCH not in values and not before.max_batch_size:
-        made.pop(MAX_BATCH, None)
-    return json_format.ParseDict(made, model_config_pb2.ModelConfig())
+        overridden_document.pop(MAX_BATCH, None)
+    return json_format.ParseDict(overridden_document, model_config_pb2.ModelConfig())
 
 
 def _part(config: model_config_pb2.ModelConfig, name: str) -> str:
@@ -89,7 +94,7 @@ def _part(config: model_config_pb2.ModelConfig, name: str) -> str:
 
 
 def _rendered(config: model_config_pb2.ModelConfig, name: str) -> str:
-    """One field alone; empty where it has no value."""
+    """Return the text of one field alone, empty where it has no value."""
     alone = model_config_pb2.ModelConfig()
     alone.CopyFrom(config)
     for field in config.DESCRIPTOR.fields:
@@ -99,7 +104,7 @@ def _rendered(config: model_config_pb2.ModelConfig, name: str) -> str:
 
 
 def _replaced(text: str, rendered: Mapping[str, str]) -> str:
-    """Each field at its first place; at the end where it has none."""
+    """Put each field at its first place, or at the end where it has none."""
     missing = dict(rendered)
     parts, at = [], 0
     for field in _fields(text):
@@ -109,33 +114,37 @@ def _replaced(text: str, rendered: Mapping[str, str]) -> str:
         parts.append(missing.pop(field.name, ""))
         at = field.end
         if not parts[-1] and text[at : at + 1] == "\n" and text[: field.begin].endswith("\n"):
-            # Its line is empty now: drop the newline as well.
+            # The field's line is empty now: drop the newline as well.
             at += 1
     parts.append(text[at:])
-    made = "".join(parts)
-    for each in filter(None, missing.values()):
-        made = f"{made.rstrip()}\n{each}\n" if made.strip() else f"{each}\n"
-    return made
+    replaced_text = "".join(parts)
+    for field_text in filter(None, missing.values()):
+        replaced_text = (
+            f"{replaced_text.rstrip()}\n{field_text}\n"
+            if replaced_text.strip()
+            else f"{field_text}\n"
+        )
+    return replaced_text
 
 
 def _fields(text: str) -> Iterator[_Field]:
-    """The fields of the message itself, in the order of the text."""
+    """Yield the fields of the message itself, in the order of the text."""
     at = 0
     while (at := _skipped(text, at)) < len(text):
-        found = _NAME.match(text, at)
-        if found is None:
-            # A separator between fields.
+        match = _NAME.match(text, at)
+        if match is None:
+            # A separator stands between fields.
             at += 1
             continue
-        begin, at = at, _skipped(text, found.end())
+        begin, at = at, _skipped(text, match.end())
         if text[at : at + 1] == ":":
             at = _skipped(text, at + 1)
         at = _value_end(text, at)
-        yield _Field(found.group(), begin, at)
+        yield _Field(match.group(), begin, at)
 
 
 def _skipped(text: str, at: int) -> int:
-    """Past blanks and comments."""
+    """Return the position past blanks and comments."""
     while at < len(text):
         if text[at].isspace():
             at += 1

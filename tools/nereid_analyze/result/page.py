@@ -1,4 +1,4 @@
-"""The report: one HTML page that is complete, as those of nereid perf."""
+"""Report: one HTML page that is complete, as those of nereid perf."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_ROWS = 200
 
 
 def page_text(analysis: Analysis, changes: Sequence[ConfigChange]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     figures = {"front": charts.front(analysis), "finals": charts.finals(analysis)}
     titles = {
         "front": (
@@ -83,22 +83,22 @@ def _finalists(analysis: Analysis) -> str:
     head += ["per million"] if priced else []
     rows: list[list[Cell]] = []
     names = charts.analysis_names(analysis)
-    for index, each in enumerate(analysis.result.finalists):
-        response = each.best.latencies.response if each.best is not None else None
-        memory = analysis.memory_mb(each)
-        cost = analysis.cost_per_million(each.rate)
+    for index, finalist in enumerate(analysis.result.finalists):
+        response = finalist.best.latencies.response if finalist.best is not None else None
+        memory = analysis.memory_mb(finalist)
+        cost = analysis.cost_per_million(finalist.rate)
         is_best = index == analysis.result.winner
         rows.append(
             [
-                each.candidate.text,
+                finalist.candidate.text,
                 f"{names[index]}{', best' if is_best else ''}",
-                ("good" if is_best else "", rate_text(each.rate).removesuffix("/s")),
+                ("good" if is_best else "", rate_text(finalist.rate).removesuffix("/s")),
                 time_text(percentile_us(response, 50)) if response is not None else "",
                 time_text(percentile_us(response, 99)) if response is not None else "",
-                f"{each.level.kind} {each.level.value:g}",
-                ("", f"kept {each.kept} of {len(each.rates)}")
-                if each.is_kept
-                else ("bad", f"kept {each.kept} of {len(each.rates)}"),
+                f"{finalist.level.kind} {finalist.level.value:g}",
+                ("", f"kept {finalist.kept} of {len(finalist.rates)}")
+                if finalist.is_kept
+                else ("bad", f"kept {finalist.kept} of {len(finalist.rates)}"),
                 f"{memory:.0f} MB" if memory is not None else "",
                 *([f"{cost:.4g}" if cost is not None else ""] if priced else []),
             ]
@@ -109,28 +109,29 @@ def _finalists(analysis: Analysis) -> str:
 def _front(analysis: Analysis) -> str:
     rows = [
         [
-            each.trial.candidate.text,
-            rate_text(each.measurement.requests_per_s).removesuffix("/s"),
-            time_text(p99_us(each)),
-            f"{each.trial.level.kind} {each.trial.level.value:g}",
+            sample.trial.candidate.text,
+            rate_text(sample.measurement.requests_per_s).removesuffix("/s"),
+            time_text(p99_us(sample)),
+            f"{sample.trial.level.kind} {sample.trial.level.value:g}",
         ]
-        for each in analysis.front()
+        for sample in analysis.front()
     ]
     return f"<h2>The front</h2>\n{table(['settings', 'requests/s', 'p99', 'load'], rows)}"
 
 
 def _candidates(analysis: Analysis) -> str:
     rows: list[list[Cell]] = []
-    ranked = sorted(analysis.result.evaluations, key=lambda each: -each.rate)
-    for each in ranked[:_MOST_ROWS]:
-        note = each.failure or ("race lost" if each.is_raced else "")
+    ranked = sorted(analysis.result.evaluations, key=lambda evaluation: -evaluation.rate)
+    for evaluation in ranked[:_MOST_ROWS]:
+        rate = rate_text(evaluation.rate).removesuffix("/s")
+        note = evaluation.failure or ("race lost" if evaluation.is_raced else "")
         rows.append(
             [
-                each.candidate.text,
-                f"{'below ' if each.is_raced else ''}{rate_text(each.rate).removesuffix('/s')}",
-                f"{each.level.kind} {each.level.value:g}",
-                str(len(each.samples)),
-                ("bad" if each.failure else "", note),
+                evaluation.candidate.text,
+                f"below {rate}" if evaluation.is_raced else rate,
+                f"{evaluation.level.kind} {evaluation.level.value:g}",
+                str(len(evaluation.samples)),
+                ("bad" if evaluation.failure else "", note),
             ]
         )
     head = ["settings", "requests/s", "load", "measurements", ""]
@@ -139,7 +140,7 @@ def _candidates(analysis: Analysis) -> str:
 
 def _how(analysis: Analysis) -> str:
     job = analysis.job
-    limits = ", ".join(each.text for each in job.goal.constraints) or "none"
+    limits = ", ".join(constraint.text for constraint in job.goal.constraints) or "none"
     facts = [
         ("command", f"<code>{escaped(shlex.join(job.command))}</code>"),
         ("server", escaped(job.server)),
@@ -155,6 +156,6 @@ def _how(analysis: Analysis) -> str:
 
 def _setting_texts(analysis: Analysis) -> list[str]:
     return [
-        f"{each.label} {', '.join(str(value) for value in each.values)}"
-        for each in analysis.job.space.settings
+        f"{setting.label} {', '.join(str(value) for value in setting.values)}"
+        for setting in analysis.job.space.settings
     ]

@@ -1,4 +1,4 @@
-"""The CSV files of Model Analyzer, with its columns: a row for each measurement. Pure."""
+"""CSV files of Model Analyzer, with its columns: a row for each measurement. Pure."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ _SERVER: Final = "triton-server"
 
 
 def inference_table(job: Job, samples: Sequence[Sample]) -> str:
-    """Those that keep the constraints first, each by throughput."""
+    """Return a row for each sample, those that keep the constraints first, each by throughput."""
     names = candidate_names(job, samples)
     fields = _with_rates(job.fields["inference"], samples)
-    rows = [_row(job, each, fields, names) for each in _ordered(job, samples)]
+    rows = [_row(job, sample, fields, names) for sample in _ordered(job, samples)]
     return _text(fields, rows)
 
 
 def gpu_table(job: Job, samples: Sequence[Sample]) -> str:
-    """A row for each GPU of each measurement; empty without one."""
+    """Return a row for each GPU of each measurement; empty without one."""
     names = candidate_names(job, samples)
     fields = _with_rates(job.fields["gpu"], samples)
     rows = []
-    for each in _ordered(job, samples):
-        for uuid in _gpus(each.measurement):
-            row = _row(job, each, fields, names, gpu=uuid)
+    for sample in _ordered(job, samples):
+        for uuid in _gpus(sample.measurement):
+            row = _row(job, sample, fields, names, gpu=uuid)
             rows.append(row)
     return _text(fields, rows)
 
 
 def server_table(job: Job, samples: Sequence[Sample]) -> str:
-    """The server's gauges as they were before there was load."""
+    """Return the server's gauges as they were before there was load."""
     fields = job.fields["server"]
     rows = []
-    for each in samples[:1]:
-        idle = replace(each.measurement, gauges=job.idle)
+    for sample in samples[:1]:
+        idle = replace(sample.measurement, gauges=job.idle)
         for uuid in _gpus(idle):
             values = {"model_name": _SERVER, "gpu_uuid": uuid}
             rows.append([_cell(values.get(name, _figure(name, idle, uuid))) for name in fields])
@@ -68,10 +68,10 @@ def server_table(job: Job, samples: Sequence[Sample]) -> str:
 
 
 def candidate_names(job: Job, samples: Sequence[Sample]) -> dict[Candidate, str]:
-    """As Model Analyzer names its variants: model_config_default, model_config_0, ..."""
+    """Return names as Model Analyzer's: model_config_default, model_config_0, ..."""
     names = {job.space.default: f"{job.title}_config_default"}
-    for each in samples:
-        candidate = each.trial.candidate
+    for sample in samples:
+        candidate = sample.trial.candidate
         if candidate not in names:
             names[candidate] = f"{job.title}_config_{len(names) - 1}"
     return names
@@ -80,20 +80,23 @@ def candidate_names(job: Job, samples: Sequence[Sample]) -> dict[Candidate, str]
 def _ordered(job: Job, samples: Sequence[Sample]) -> list[Sample]:
     return sorted(
         samples,
-        key=lambda each: (
-            not job.goal.is_met(each.measurement),
-            -each.measurement.requests_per_s * each.trial.batch_size,
+        key=lambda sample: (
+            not job.goal.is_met(sample.measurement),
+            -sample.measurement.requests_per_s * sample.trial.batch_size,
         ),
     )
 
 
 def _with_rates(fields: Sequence[str], samples: Sequence[Sample]) -> list[str]:
-    """Open loops have a column of their own where there are some."""
-    found = list(fields)
-    if any(each.trial.level.kind == "rate" for each in samples) and "request_rate" not in found:
-        at = found.index("concurrency") + 1 if "concurrency" in found else len(found)
-        found.insert(at, "request_rate")
-    return found
+    """Return the fields with a column for rates, where there are open loops."""
+    columns = list(fields)
+    if (
+        any(sample.trial.level.kind == "rate" for sample in samples)
+        and "request_rate" not in columns
+    ):
+        at = columns.index("concurrency") + 1 if "concurrency" in columns else len(columns)
+        columns.insert(at, "request_rate")
+    return columns
 
 
 def _row(
@@ -112,8 +115,8 @@ def _row(
         "concurrency": None if is_rate else int(trial.level.value),
         "request_rate": trial.level.value if is_rate else None,
         "model_config_path": names[trial.candidate],
-        "instance_group": ",".join(_instances(each) for each in configs),
-        "max_batch_size": ",".join(str(each.get("max_batch_size") or 0) for each in configs),
+        "instance_group": ",".join(_instances(config) for config in configs),
+        "max_batch_size": ",".join(str(config.get("max_batch_size") or 0) for config in configs),
         "satisfies_constraints": "Yes" if job.goal.is_met(measurement) else "No",
         "gpu_uuid": gpu,
         "perf_throughput": measurement.requests_per_s * trial.batch_size,
@@ -132,21 +135,21 @@ def _row(
 
 
 def _configs(job: Job, candidate: Candidate) -> list[dict[str, Any]]:
-    """Of the models that have settings; of an ensemble its composing ones."""
+    """Return the configurations of models with settings; for an ensemble its composing ones."""
     default = job.space.default
     tuned = dict.fromkeys(model for model, _, _ in candidate.choices if model) or job.models
-    found = []
+    configs = []
     for model in tuned:
         present = default.values(model)
         values = {
             name: value for name, value in candidate.values(model).items() if value != present[name]
         }
-        found.append(overridden(job.configs[model], values, cpu_only=model in job.cpu_only))
-    return found
+        configs.append(overridden(job.configs[model], values, cpu_only=model in job.cpu_only))
+    return configs
 
 
 def _instances(config: Mapping[str, Any]) -> str:
-    """2:CPU, or 1:GPU + 2:CPU."""
+    """Return a text such as 2:CPU, or 1:GPU + 2:CPU."""
     counts: dict[str, int] = {}
     for group in config.get("instance_group") or [{}]:
         kind = str(group.get("kind") or "KIND_AUTO").removeprefix("KIND_")
@@ -156,12 +159,12 @@ def _instances(config: Mapping[str, Any]) -> str:
 
 
 def _gpus(measurement: Measurement) -> list[str]:
-    found: dict[str, None] = {}
+    uuids: dict[str, None] = {}
     for name in measurement.gauges:
         matched = _UUID.search(name) if name.startswith("nv_gpu_") else None
         if matched is not None:
-            found[matched[1]] = None
-    return list(found)
+            uuids[matched[1]] = None
+    return list(uuids)
 
 
 def _figure(field: str, measurement: Measurement, gpu: str = "") -> float | None:
@@ -185,8 +188,8 @@ def _text(fields: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
         [
-            _HEADERS.get(each) or (METRICS[each].header if each in METRICS else each)
-            for each in fields
+            _HEADERS.get(field) or (METRICS[field].header if field in METRICS else field)
+            for field in fields
         ]
     )
     writer.writerows(rows)

@@ -1,4 +1,5 @@
-"""Which candidate to measure next, as generators: each yields a trial and gets its measurement.
+"""Searches for the next candidate, as generators: each yields a trial and gets its measurement.
+
 They know neither server nor clock.
 """
 

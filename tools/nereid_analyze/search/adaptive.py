@@ -1,11 +1,12 @@
-"""Nereid's own search: from batch times to a model of all candidates, and on to the best of them.
+"""Search of Nereid's own: from batch times to a model of all candidates, and on to the best.
 
 1. The default is evaluated.
 2. Requests of several batch sizes, one at a time, show the models' batch times.
-3. What the model thinks best is evaluated, then whatever is expected to gain most, each in a race
-   with the best so far; each rate corrects the model.
-4. It goes on until none is expected to gain what is worth measuring and it is sure of that, or
-   after so many candidates. Settings of the best that gain nothing go back to the default's.
+3. The candidate that the model thinks best is evaluated, then whichever is expected to gain most,
+each in a race with the best so far; each rate corrects the model.
+4. The search goes on until no candidate is expected to gain what is worth measuring and it is sure
+of that, or after so many candidates. Settings of the best that gain nothing go back to the
+default's.
 5. The best three are measured again, beside the default.
 """
 
@@ -40,28 +41,31 @@ if TYPE_CHECKING:
     from nereid_analyze.space.space import Space
     from nereid_perf.measurement import Measurement
 
-# So near the best counts as it, for how sure the result is.
+# A candidate so near the best counts as the best, for how sure the result is.
 _NEAR: Final = 0.05
 _DRAWS: Final = 400
 # A correction of more points costs more than it tells.
 _DRAWN: Final = 150
-# Candidates that are evaluated wherever they are, before gains are.
+# Number of candidates that are evaluated wherever they are, before gains decide.
 _SPREAD: Final = 6
-# Of a small space no more than this share is evaluated, but for so many.
+# Share of a small space that is evaluated at most, and the number that is allowed in any case.
 _SHARE: Final = 0.2
 _LEAST_CANDIDATES: Final = 10
-# How far a failure makes others likely to fail, as a part of a setting's range.
+# Distance at which a failure makes other candidates likely to fail, as a part of a setting's range.
 _NEARNESS: Final = 0.15
-# What is known to be no more than this better, as a logarithm, is no better.
+# A candidate that is known to be no more than this better, as a logarithm, is no better.
 _EQUAL: Final = 0.02
-# Of the best rate, for what has none of its own.
+# Share of the best rate that stands in for a candidate without a rate of its own.
 _FLOOR: Final = 0.05
 
 
 @dataclass(frozen=True)
 class AdaptiveRules:
-    """gain: of the rate, relative, that is worth another candidate. sureness: that no other is 5 %
-    better, with which it ends. pool: of a larger space so many candidates are looked at.
+    """Rules of the search.
+
+    gain: relative gain of the rate that is worth another candidate. sureness: that no other
+    candidate is 5 % better; the search ends with it. pool: of a larger space so many candidates are
+    looked at.
     """
 
     inner: InnerRules = field(default_factory=InnerRules)
@@ -76,8 +80,9 @@ class AdaptiveRules:
 
 @dataclass(frozen=True)
 class Effect:
-    """What one setting does to the rate, the others as the winner has them: its values with their
-    estimated rates and relative deviations.
+    """Effect of one setting on the rate, with the other settings of the winner.
+
+    It has the setting's values with their estimated rates and relative deviations.
     """
 
     model: str
@@ -86,16 +91,18 @@ class Effect:
 
     @property
     def span(self) -> float:
-        """The best value's rate over the worst one's."""
-        found = [rate for _, rate, _ in self.rates]
-        return max(found) / min(found)
+        """Ratio of the best value's rate to the worst one's."""
+        rates = [rate for _, rate, _ in self.rates]
+        return max(rates) / min(rates)
 
 
 @dataclass(frozen=True)
 class AdaptiveResult:
-    """winner: an index of finalists, the first of which is the default. sureness: how likely none
-    of all candidates is more than 5 % better. miss: of predicted rates by the capacity model,
-    before each was measured, as a typical ratio - 1.
+    """Result of the search.
+
+    winner: an index of finalists, the first of which is the default. sureness: how likely none of
+    all candidates is more than 5 % better. miss: error of the rates that the capacity model
+    predicted before each was measured, as a typical ratio - 1.
     """
 
     evaluations: tuple[Evaluation, ...]
@@ -112,7 +119,7 @@ class AdaptiveResult:
 def search_adaptively(
     space: Space, goal: Goal, defaults: Mapping[str, ModelDefaults], rules: AdaptiveRules
 ) -> Search[AdaptiveResult]:
-    """defaults: of each model that a request passes, in its order."""
+    """Search the space; `defaults` has each model that a request passes, in its order."""
     return (yield from _Adaptive(space, goal, defaults, rules).run())
 
 
@@ -136,7 +143,7 @@ class _Adaptive:
         self._misses: list[float] = []
         self._capacity = Capacity({}, defaults, goal.target_us)
         self._noise = EXACT
-        # Of what was measured until now; None: not yet.
+        # Correction by all measurements until now; `None` means not yet.
         self._fitted: Correction | None = None
 
     def run(self) -> Search[AdaptiveResult]:
@@ -167,8 +174,9 @@ class _Adaptive:
     # --- measuring
 
     def _simplify(self) -> Search[None]:
-        """The best once more, with the default's value wherever the model sees no gain in another:
-        who reads the difference shall find in it what matters.
+        """Evaluate the best once more, with the default's values of settings without a gain.
+
+        The difference from the default then shows the reader only what matters.
         """
         ranked = self._ranked(without=self._space.default)
         if not ranked:
@@ -185,7 +193,10 @@ class _Adaptive:
             self._refit()
 
     def _probe(self) -> Search[None]:
-        """Batch times: requests of several sizes, one in flight, at the largest batch allowed."""
+        """Measure batch times by requests of several sizes, one in flight.
+
+        The candidate may form the largest batches of the space, so that each request is one batch.
+        """
         candidate, largest = self._probed()
         size, rules = 1, self._rules.inner
         while size <= largest:
@@ -194,7 +205,8 @@ class _Adaptive:
             try:
                 measurement = yield trial
             except CandidateError:
-                # Larger ones would fail as well. The default's own evaluation shows what is wrong.
+                # Larger requests would fail as well. The default's own evaluation shows what is
+                # wrong.
                 return
             self._probes.append(Sample(trial, measurement))
             if size == 1:
@@ -204,9 +216,9 @@ class _Adaptive:
             size = largest if size < largest < size * 4 else size * 4
 
     def _probed(self) -> tuple[Candidate, int]:
-        """The default with one instance and the largest batches, and how large those are."""
+        """Return the default with one instance and the largest batches, and how large those are."""
         candidate, largest = self._space.default, []
-        varied = {(each.model, each.name): each for each in self._space.settings}
+        varied = {(setting.model, setting.name): setting for setting in self._space.settings}
         for model, default in self._defaults.items():
             most = default.max_batch
             batches = varied.get((model, MAX_BATCH))
@@ -232,7 +244,7 @@ class _Adaptive:
             next(iter(self._points.values())).append((size, us))
 
     def _evaluate(self, candidate: Candidate) -> Search[Evaluation]:
-        best = max((each.rate for each in self._evaluations.values()), default=0.0)
+        best = max((evaluation.rate for evaluation in self._evaluations.values()), default=0.0)
         predicted = self._capacity.rate(candidate) if self._capacity.times else 0.0
         found = yield from evaluate(
             candidate, self._goal, self._rules.inner, self._start(candidate, predicted), best
@@ -244,11 +256,13 @@ class _Adaptive:
         return found
 
     def _start(self, candidate: Candidate, predicted: float) -> float:
-        """Where the inner search begins: with a rate, or with requests in flight."""
+        """Return where the inner search begins: a rate, or requests in flight."""
         if self._goal.slo is not None:
-            # One at a time is known to be possible; far from what was measured the model may be
-            # far off, and what is sent beyond a server's capacity is still there afterwards.
-            measured = [each.rate for each in self._evaluations.values() if each.rate]
+            # One request at a time is known to be possible; far from measured candidates the model
+            # may be far off, and requests beyond a server's capacity are still there afterwards.
+            measured = [
+                evaluation.rate for evaluation in self._evaluations.values() if evaluation.rate
+            ]
             least = 1e6 / max(self._single_us, 1.0)
             most = 2 * max(measured, default=least)
             return min(max(predicted, least / 2), most)
@@ -256,19 +270,20 @@ class _Adaptive:
         return min(most, self._rules.inner.most_concurrency)
 
     def _learn_finals(self, finalists: Sequence[Finalist]) -> None:
-        """What was measured again is known better; and how far it was off says how well all others
-        are known.
+        """Learn from the finals, in which rates are known better.
+
+        Their differences from the earlier rates say how well all others are known.
         """
         misses = []
-        for each in finalists:
-            evaluation = self._evaluations[each.candidate]
-            rate = each.rate if each.is_kept else 0.0
+        for finalist in finalists:
+            evaluation = self._evaluations[finalist.candidate]
+            rate = finalist.rate if finalist.is_kept else 0.0
             if rate and evaluation.rate:
                 misses.append(abs(math.log(rate / evaluation.rate)))
-            self._evaluations[each.candidate] = replace(evaluation, rate=rate)
+            self._evaluations[finalist.candidate] = replace(evaluation, rate=rate)
         if misses:
             self._noise = max(EXACT, float(np.median(misses)))
-        again = {each.candidate for each in finalists}
+        again = {finalist.candidate for finalist in finalists}
         for candidate, evaluation in self._evaluations.items():
             if candidate not in again:
                 deviation = max(evaluation.deviation, self._noise)
@@ -283,7 +298,9 @@ class _Adaptive:
             fitted = fit_batch_times(points)
             if fitted is not None:
                 times[model] = fitted
-        rates = [(each.candidate, each.rate) for each in self._evaluations.values()]
+        rates = [
+            (evaluation.candidate, evaluation.rate) for evaluation in self._evaluations.values()
+        ]
         self._capacity = Capacity(times, self._defaults, self._goal.target_us).fitted(rates)
         self._fitted = None
 
@@ -295,21 +312,21 @@ class _Adaptive:
     def _fit(self) -> Correction:
         # Candidates that could not be loaded have no rate.
         every = list(self._evaluations.values())
-        measured = [each for each in every if not each.failure] or every
-        known = self._predicted([each.candidate for each in measured])
-        best = max(each.rate for each in measured)
-        # One that keeps the target at no rate is as if it reached this little.
+        measured = [evaluation for evaluation in every if not evaluation.failure] or every
+        known = self._predicted([evaluation.candidate for evaluation in measured])
+        best = max(evaluation.rate for evaluation in measured)
+        # A candidate that keeps the target at no rate counts as if it reached this little.
         floor = max(best * _FLOOR, 1e-3)
-        logs = np.log([max(each.rate, floor) for each in measured])
-        deviations = np.array([each.deviation for each in measured])
-        places = self._space.places([each.candidate for each in measured])
+        logs = np.log([max(evaluation.rate, floor) for evaluation in measured])
+        deviations = np.array([evaluation.deviation for evaluation in measured])
+        places = self._space.places([evaluation.candidate for evaluation in measured])
         return fit_correction(places, logs - known, deviations)
 
     def _spread(self, pool: Sequence[Candidate]) -> Search[None]:
-        """A few candidates far from each other, of the better half by what is known."""
+        """Evaluate a few candidates far from each other, of the better half by what is known."""
         for _ in range(min(1 + len(self._space.settings), _SPREAD)):
             self._refit()
-            open_ = [each for each in pool if each not in self._evaluations]
+            open_ = [candidate for candidate in pool if candidate not in self._evaluations]
             if not open_:
                 return
             means = self._rates(open_).mean
@@ -318,19 +335,21 @@ class _Adaptive:
             places = self._space.places([open_[int(index)] for index in half])
             seen = self._space.places(list(self._evaluations))
             distances = np.abs(places[:, None, :] - seen[None, :, :]).sum(axis=2).min(axis=1)
-            # The first one is what the capacity model thinks best.
+            # The first one is the best by the capacity model.
             if len(self._evaluations) == 1:
                 distances = means[half]
             yield from self._evaluate(open_[int(half[int(np.argmax(distances))])])
 
     def _next(self, pool: Sequence[Candidate]) -> Candidate | None:
-        """What is expected to gain most, if that is worth it; else, as long as it is not sure that
-        the best is near the best of all, what most likely is. None: it is.
+        """Return the candidate to evaluate next, or `None` once the search is sure of the best.
+
+        It is the one that is expected to gain most, if that is worth it; else, until the search is
+        sure that the best is near the best of all, the one that most likely exceeds it.
         """
-        best = max(self._evaluations.values(), key=lambda each: each.rate)
+        best = max(self._evaluations.values(), key=lambda evaluation: evaluation.rate)
         beside = self._space.neighbours(best.candidate)
         both = dict.fromkeys((*beside, *pool))
-        open_ = [each for each in both if each not in self._evaluations]
+        open_ = [candidate for candidate in both if candidate not in self._evaluations]
         if not open_:
             return None
         rates = self._rates(open_)
@@ -349,9 +368,14 @@ class _Adaptive:
     def _draws(
         self, best: Candidate, others: Sequence[Candidate]
     ) -> tuple[list[Candidate], NDArray[np.float64]]:
-        """Possible rates' logarithms of the best, first, and of those that may exceed it."""
+        """Return possible logarithms of the best's rate, and of candidates that may exceed it.
+
+        The best is the first.
+        """
         others = [
-            each for each, share in zip(others, self._loadable(others), strict=True) if share >= 0.5
+            candidate
+            for candidate, share in zip(others, self._loadable(others), strict=True)
+            if share >= 0.5
         ]
         rates = self._rates(others)
         order = np.argsort(-(rates.mean + 2 * rates.deviation), kind="stable")[:_DRAWN]
@@ -360,13 +384,13 @@ class _Adaptive:
         return drawn, self._correction().draws(places, logs, _DRAWS, self._random)
 
     def _loadable(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        """How likely each can be loaded, by those near it that could or could not."""
+        """Return how likely each can be loaded, by those near it that could or could not."""
         evaluated = list(self._evaluations.values())
-        failed = np.array([bool(each.failure) for each in evaluated])
+        failed = np.array([bool(evaluation.failure) for evaluation in evaluated])
         if not failed.any() or not candidates:
             return np.ones(len(candidates))
         places = self._space.places(candidates)
-        seen = self._space.places([each.candidate for each in evaluated])
+        seen = self._space.places([evaluation.candidate for evaluation in evaluated])
         weights = np.exp(-np.abs(places[:, None, :] - seen[None, :, :]).sum(axis=2) / _NEARNESS)
         good, bad = weights[:, ~failed].sum(axis=1), weights[:, failed].sum(axis=1)
         shares: NDArray[np.float64] = (0.5 + good) / (0.5 + good + bad)
@@ -380,18 +404,20 @@ class _Adaptive:
 
     def _predicted(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
         if not self._capacity.times:
-            rates = [each.rate for each in self._evaluations.values() if each.rate] or [1.0]
+            rates = [
+                evaluation.rate for evaluation in self._evaluations.values() if evaluation.rate
+            ] or [1.0]
             return np.full(len(candidates), math.log(float(np.median(rates))))
-        return np.log([self._capacity.rate(each) for each in candidates])
+        return np.log([self._capacity.rate(candidate) for candidate in candidates])
 
     def _ranked(self, without: Candidate) -> list[Evaluation]:
-        """Those with a rate of their own, the best first."""
-        found = [
-            each
-            for each in self._evaluations.values()
-            if each.rate and not each.is_raced and each.candidate != without
+        """Return the evaluations with a rate of their own, the best first."""
+        evaluations = [
+            evaluation
+            for evaluation in self._evaluations.values()
+            if evaluation.rate and not evaluation.is_raced and evaluation.candidate != without
         ]
-        return sorted(found, key=lambda each: -each.rate)
+        return sorted(evaluations, key=lambda evaluation: -evaluation.rate)
 
     # --- what is said in the end
 
@@ -399,11 +425,11 @@ class _Adaptive:
         self, finalists: tuple[Finalist, ...], winner: int, pool: Sequence[Candidate]
     ) -> AdaptiveResult:
         chosen = finalists[winner].candidate
-        others = [each for each in pool if each != chosen]
+        others = [candidate for candidate in pool if candidate != chosen]
         _, draws = self._draws(chosen, others)
         samples = [*self._probes]
-        for each in self._evaluations.values():
-            samples += each.samples
+        for evaluation in self._evaluations.values():
+            samples += evaluation.samples
         for finalist in finalists:
             samples += finalist.samples
         return AdaptiveResult(

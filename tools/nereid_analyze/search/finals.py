@@ -1,8 +1,8 @@
-"""The best candidates once more beside the default, each in turn: what drifts touches all alike.
+"""Finals: the best candidates once more beside the default, each in turn.
 
-Each is measured at the load where it was best. With a target, one that misses a constraint there in
-most rounds goes on at a lower rate, and one that keeps all in all rounds at a higher one: the
-search before knows rates no better than to its precision.
+Drift touches all alike. Each is measured at the load where it was best. With a target, a candidate
+that misses a constraint there in most rounds goes on at a lower rate, and one that keeps all in all
+rounds at a higher one: the search before knows rates no better than to its precision.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nereid_analyze.space.candidate import Candidate
     from nereid_perf.measurement import Measurement
 
-# What a rate is multiplied with after each pass in which it was missed: what drifted, drifted far.
+# Factors of a rate after each pass in which it was missed: what drifted, drifted far.
 _LOWER: Final = (0.95, 0.85, 0.7)
 _HIGHER: Final = 1.03
 _AS_GOOD: Final = 0.98
@@ -33,9 +33,10 @@ _AS_GOOD: Final = 0.98
 
 @dataclass(frozen=True)
 class Finalist:
-    """rate: the median of its rounds; kept: how many of them kept all constraints.
+    """Candidate in the finals.
 
-    rates: of each round, in order, so that those of two finalists are pairs.
+    rate: the median of its rounds. kept: how many of them kept all constraints. rates: those of
+    each round, in order, so that those of two finalists are pairs.
     """
 
     candidate: Candidate
@@ -48,6 +49,7 @@ class Finalist:
 
     @property
     def is_kept(self) -> bool:
+        """True if most rounds kept all constraints."""
         return 2 * self.kept > len(self.rates)
 
 
@@ -58,21 +60,25 @@ def run_finals(
     rounds: int,
     batch_size: int = 1,
 ) -> Search[tuple[Finalist, ...]]:
-    """The evaluations' candidates in their order; each has a level to be measured at."""
-    found = [Finalist(each.candidate, each.level, 0.0, 0, (), None, ()) for each in evaluations]
-    levels = [each.level for each in evaluations]
+    """Measure the evaluations' candidates in their order; each has a level to be measured at."""
+    found = [
+        Finalist(evaluation.candidate, evaluation.level, 0.0, 0, (), None, ())
+        for evaluation in evaluations
+    ]
+    levels = [evaluation.level for evaluation in evaluations]
     missed_before = [False] * len(found)
     waiting = list(range(len(found)))
     for lower in (*_LOWER, None):
         results: dict[int, list[Sample]] = {index: [] for index in waiting}
         for number in range(rounds):
-            # The order rotates, so that nobody is always measured first.
+            # The order rotates, so that no candidate is always measured first.
             for index in waiting[number % len(waiting) :] + waiting[: number % len(waiting)]:
                 trial = Trial(found[index].candidate, levels[index], seconds, batch_size)
                 try:
                     results[index].append(Sample(trial, (yield trial)))
                 except CandidateError:
-                    # It was measured before: without this round it has less to show for itself.
+                    # The candidate was measured before: without this round it has less to show for
+                    # itself.
                     continue
         waiting = []
         for index, samples in results.items():
@@ -81,7 +87,7 @@ def run_finals(
             if shown.is_kept or not before.is_kept:
                 found[index] = shown
             else:
-                # It was raised too far.
+                # The rate was raised too far.
                 found[index] = replace(before, samples=shown.samples)
                 continue
             factor = lower
@@ -98,11 +104,12 @@ def run_finals(
 
 
 def winner_of(finalists: Sequence[Finalist], goal: Goal) -> int:
-    """The index of the best that keeps the constraints; of those that are as good, the one with the
-    fewest settings that are not the default's. 0 where none keeps them.
+    """Return the index of the best that keeps the constraints, or 0 if none keeps them.
+
+    Of equally good ones it is the one with the fewest settings that differ from the default's.
     """
     baseline = finalists[0].best
-    kept = [index for index, each in enumerate(finalists) if each.is_kept and each.rate]
+    kept = [index for index, finalist in enumerate(finalists) if finalist.is_kept and finalist.rate]
 
     def rank(index: int) -> float:
         finalist = finalists[index]
@@ -119,12 +126,12 @@ def winner_of(finalists: Sequence[Finalist], goal: Goal) -> int:
         choices = finalists[index].candidate.choices
         return sum(a != b for a, b in zip(choices, default, strict=True)), -rank(index)
 
-    return min((each for each in kept if rank(each) >= top * _AS_GOOD), key=changes, default=0)
+    return min((index for index in kept if rank(index) >= top * _AS_GOOD), key=changes, default=0)
 
 
 def _finalist(before: Finalist, samples: list[Sample], goal: Goal) -> Finalist:
-    kept = [each for each in samples if _is_kept(each.measurement, goal)]
-    rates = tuple(each.measurement.requests_per_s for each in samples)
+    kept = [sample for sample in samples if _is_kept(sample.measurement, goal)]
+    rates = tuple(sample.measurement.requests_per_s for sample in samples)
     shown = next(iter(reversed(kept or samples)), None)
     return Finalist(
         before.candidate,

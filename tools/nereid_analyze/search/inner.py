@@ -1,8 +1,8 @@
-"""The best load of one candidate: the highest rate under a target, or where more gains nothing.
+"""Best load of one candidate: the highest rate under a target, or where more gains nothing.
 
 With a target the search is that of `nereid perf --find-max-rate`. Without one, requests in flight
 double until the rate no longer grows. Before either, a race with the best so far: a bad candidate
-is known after a quarter of a window, and only what is near the best gets whole ones.
+is known after a quarter of a window, and only candidates near the best get whole windows.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from nereid_perf.measurement import Measurement
     from nereid_perf.questions.slo import Slo
 
-# Less is no gain that another doubling could be worth.
+# A smaller gain is not worth another doubling.
 _GAIN: Final = 1.03
-# Of the best rate: what reaches less in the first, short window is out; in the second one too.
+# Shares of the best rate that a candidate has to reach in the first, short window, and in the
+# second one.
 _RACE: Final = (0.85, 0.95)
-# Of the best rate, at which it has to keep the target: noise alone shall end no equal.
+# Share of the best rate at which it has to keep the target: noise alone must not end an equal.
 _RACED: Final = 0.9
-# What a race's figure is known to, as a standard deviation of its logarithm.
+# Uncertainty of a race's figure, as a standard deviation of its logarithm.
 ROUGH: Final = 0.08
 EXACT: Final = 0.025
 _MOST_ERRORS: Final = 0.01
@@ -40,7 +41,10 @@ _FEWEST_SECONDS: Final = 0.25
 
 @dataclass(frozen=True)
 class InnerRules:
-    """seconds: of a whole window. concurrency: where levels begin and end."""
+    """Rules of the search.
+
+    seconds: length of a whole window. concurrency: where levels begin and end.
+    """
 
     seconds: float = 1.0
     precision: float = 0.05
@@ -53,10 +57,12 @@ class InnerRules:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """rate: the best one of the candidate, 0 where none keeps the constraints; level: at which.
+    """Result for a candidate.
 
-    deviation: of the rate's logarithm. is_raced: the race ended it, so that the rate is an estimate
-    that is surely below the best. best: a measurement of that level; failure: why there is none.
+    rate: its best one, 0 if none keeps the constraints. level: the level of that rate. deviation:
+    uncertainty of the rate's logarithm. is_raced: the race ended it, so that the rate is an
+    estimate that is surely below the best. best: a measurement of that level. failure: why there is
+    none.
     """
 
     candidate: Candidate
@@ -76,8 +82,10 @@ def evaluate(
     start: float,
     best_rate: float = 0.0,
 ) -> Search[Evaluation]:
-    """start: a rate, or requests in flight without a target, that is thought to be near.
-    best_rate: of the candidate to beat; 0: none, so there is no race.
+    """Search a candidate's best load.
+
+    start: a rate, or without a target requests in flight, that is thought to be near. best_rate:
+    that of the candidate to beat; 0 means that there is none, and so no race.
     """
     inner = _Inner(candidate, goal, rules)
     try:
@@ -105,7 +113,7 @@ class _Inner:
                     break
                 reached = attempts(found) / found.duration_s
                 if reached < least * level.value or share == 0.5:
-                    # It keeps the target at less than it reaches.
+                    # The candidate keeps the target at less than it reaches.
                     return self.ended(min(reached, level.value), level, found, raced=True)
             start = best_rate
         search = find_max_rate(
@@ -125,9 +133,9 @@ class _Inner:
         except StopIteration as end:
             result = end.value
         level = LoadLevel(RATE, result.rate)
-        at_rate = [each.measurement for each in self._samples if each.trial.level == level]
+        at_rate = [sample.measurement for sample in self._samples if sample.trial.level == level]
         # The search has kept the target; constraints on memory and the like are checked here.
-        kept = [each for each in at_rate if self._goal.is_met(each)]
+        kept = [measurement for measurement in at_rate if self._goal.is_met(measurement)]
         best = next(iter(reversed(kept or at_rate)), None)
         rate = result.rate if best is not None and self._others_kept(best) else 0.0
         return self.ended(rate, level, best)
@@ -139,11 +147,11 @@ class _Inner:
         if best_rate:
             for share, bound in zip((0.25, 0.5), _RACE, strict=True):
                 level = LoadLevel(CONCURRENCY, value)
-                found = yield from self._measure(level, share)
-                if found.requests_per_s >= bound * best_rate:
+                measurement = yield from self._measure(level, share)
+                if measurement.requests_per_s >= bound * best_rate:
                     break
-                if share == 0.5 or found.requests_per_s < _RACE[0] * best_rate:
-                    return self.ended(found.requests_per_s, level, found, raced=True)
+                if share == 0.5 or measurement.requests_per_s < _RACE[0] * best_rate:
+                    return self.ended(measurement.requests_per_s, level, measurement, raced=True)
         measured = {value: (yield from self._measure(LoadLevel(CONCURRENCY, value)))}
         for factor in (2.0, 0.5):
             at = value
@@ -153,12 +161,16 @@ class _Inner:
                 measured[beside] = yield from self._measure(LoadLevel(CONCURRENCY, beside))
                 gain = self._rate(measured[beside]) / max(self._rate(measured[at]), 1e-9)
                 at = beside
-                # Upwards while it gains, downwards while it loses nothing.
+                # Levels go upwards while the rate gains, downwards while it loses nothing.
                 if gain < (_GAIN if factor > 1 else 1 / _GAIN):
                     break
         top = max(map(self._rate, measured.values()))
-        # Of those that are as good, the one with the least latency.
-        at = min(each for each, found in measured.items() if self._rate(found) >= top / _GAIN)
+        # The lowest of equally good levels has the least latency.
+        at = min(
+            level
+            for level, measurement in measured.items()
+            if self._rate(measurement) >= top / _GAIN
+        )
         return self.ended(
             top and self._rate(measured[at]), LoadLevel(CONCURRENCY, at), measured[at]
         )
@@ -198,9 +210,9 @@ class _Inner:
         return measurement.requests_per_s
 
     def _others_kept(self, measurement: Measurement) -> bool:
-        """Constraints that the search for a rate does not know."""
+        """Return whether constraints are kept that the search for a rate does not know."""
         return all(
-            each.is_kept(measurement)
-            for each in self._goal.constraints
-            if "latency" not in each.metric and "time_to" not in each.metric
+            constraint.is_kept(measurement)
+            for constraint in self._goal.constraints
+            if "latency" not in constraint.metric and "time_to" not in constraint.metric
         )

@@ -1,5 +1,7 @@
-"""Model Analyzer's search modes: brute measures all, quick climbs from neighbour to neighbour,
-optuna lets its TPE sampler choose. The best three are measured again, beside the default.
+"""Search modes of Model Analyzer: brute, quick and optuna.
+
+Brute measures all candidates, quick climbs from neighbour to neighbour, optuna lets its TPE sampler
+choose. The best three are measured again, beside the default.
 """
 
 from __future__ import annotations
@@ -30,16 +32,18 @@ if TYPE_CHECKING:
 BRUTE: Final = "brute"
 QUICK: Final = "quick"
 OPTUNA: Final = "optuna"
-# Of optuna, all in a concurrency's binary exponent.
+# Name of optuna's parameter for concurrency, which is given by its binary exponent.
 _LEVEL: Final = "concurrency"
 
 
 @dataclass(frozen=True)
 class ModeRules:
-    """sweep: of brute, and of the best candidates in the other modes. tops: how many are swept.
-    least_share, most_share, least_trials, most_trials, patience: of optuna's trials: their share of
-    the space and number, and how many without a better one end it. uses_formula: concurrency is
-    twice the largest batches of all instances, instead of searched.
+    """Rules of the modes.
+
+    sweep: rules for brute, and for the best candidates in the other modes. tops: how many are
+    swept. least_share, most_share, least_trials, most_trials, patience: bounds of optuna's trials,
+    as a share of the space and as a number, and how many trials without a better one end them.
+    uses_formula: concurrency is twice the largest batches of all instances, instead of searched.
     """
 
     sweep: SweepRules = field(default_factory=SweepRules)
@@ -57,7 +61,7 @@ class ModeRules:
 
 @dataclass(frozen=True)
 class ModeResult:
-    """As AdaptiveResult, of what all searches have."""
+    """Result of a mode, with the fields of AdaptiveResult that all searches have."""
 
     evaluations: tuple[Evaluation, ...]
     finalists: tuple[Finalist, ...]
@@ -72,7 +76,11 @@ def search_by_mode(
     defaults: Mapping[str, ModelDefaults],
     rules: ModeRules,
 ) -> Search[ModeResult]:
-    """Raises CandidateError: the default itself cannot be measured."""
+    """Search by a mode.
+
+    Raises:
+        CandidateError: the default itself cannot be measured.
+    """
     samples = yield from sweep(space.default, goal, rules.sweep)
     if not samples:
         raise CandidateError("the models' present configuration cannot be measured")
@@ -91,8 +99,10 @@ def search_by_mode(
                 if top.candidate != space.default:
                     samples += yield from sweep(top.candidate, goal, rules.sweep)
     ranked = evaluations_of(_first_size(samples, rules), goal, baseline)
-    default = next(each for each in ranked if each.candidate == space.default)
-    best = [each for each in ranked if each.rate and each is not default][: rules.tops]
+    default = next(evaluation for evaluation in ranked if evaluation.candidate == space.default)
+    best = [evaluation for evaluation in ranked if evaluation.rate and evaluation is not default][
+        : rules.tops
+    ]
     finalists = yield from run_finals(
         [default, *best], goal, rules.sweep.seconds, rules.rounds, rules.sweep.batch_sizes[0]
     )
@@ -102,7 +112,7 @@ def search_by_mode(
 
 
 class _Chosen:
-    """The modes that measure a part of the space, each candidate at one level."""
+    """Modes that measure a part of the space, each candidate at one level."""
 
     def __init__(
         self,
@@ -121,22 +131,22 @@ class _Chosen:
         self._scores: dict[Candidate, float] = {}
 
     def climb(self) -> Search[list[Sample]]:
-        """From the smallest values to whichever neighbour is best, until none is better."""
+        """Climb from the smallest values to whichever neighbour is best, until none is better."""
         at = self._space.default
         for setting in self._space.settings:
             at = at.replaced(setting.model, setting.name, setting.values[0])
         best = yield from self._score(at)
         while True:
             scores = {at: best}
-            for each in self._space.neighbours(at):
-                scores[each] = yield from self._score(each)
-            top = max(scores, key=lambda each: scores[each])
+            for neighbour in self._space.neighbours(at):
+                scores[neighbour] = yield from self._score(neighbour)
+            top = max(scores, key=lambda candidate: scores[candidate])
             if scores[top] <= best:
                 return self._samples
             at, best = top, scores[top]
 
     def sample(self) -> Search[list[Sample]]:
-        """By optuna."""
+        """Let optuna choose candidates."""
         import optuna  # noqa: PLC0415 (a second of imports, for this mode alone)
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -170,7 +180,10 @@ class _Chosen:
         return max(least, most) if least <= rules.most_trials else rules.most_trials
 
     def _score(self, candidate: Candidate, value: int | None = None) -> Search[float]:
-        """Of one window; -inf: it failed. What misses a constraint is below all that keep them."""
+        """Return the score of one window; -inf if it failed.
+
+        A candidate that misses a constraint is below all that keep them.
+        """
         if value is None and candidate in self._scores:
             return self._scores[candidate]
         rules = self._rules.sweep
@@ -198,5 +211,5 @@ def _exponents(rules: SweepRules) -> Iterator[int]:
 
 
 def _first_size(samples: Iterable[Sample], rules: ModeRules) -> list[Sample]:
-    """Of the first batch size of requests; the others are for the tables."""
-    return [each for each in samples if each.trial.batch_size == rules.sweep.batch_sizes[0]]
+    """Return the samples of the first batch size of requests; the others are for the tables."""
+    return [sample for sample in samples if sample.trial.batch_size == rules.sweep.batch_sizes[0]]

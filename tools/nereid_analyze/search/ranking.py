@@ -1,4 +1,4 @@
-"""Candidates by what their samples show. Pure."""
+"""Ranking of candidates by their samples. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 
 def evaluation_of(samples: Sequence[Sample], goal: Goal, baseline: Measurement) -> Evaluation:
-    """By the best sample that keeps the constraints, else by the best one with a rate of 0."""
-    kept = [each for each in samples if goal.is_met(each.measurement)]
-    best = max(kept or samples, key=lambda each: goal.score(each.measurement, baseline))
+    """Return an evaluation by the best sample that keeps the constraints.
+
+    Without one it is by the best sample, with a rate of 0.
+    """
+    kept = [sample for sample in samples if goal.is_met(sample.measurement)]
+    best = max(kept or samples, key=lambda sample: goal.score(sample.measurement, baseline))
     return Evaluation(
         best.trial.candidate,
         best.measurement.requests_per_s if kept else 0.0,
@@ -33,14 +36,17 @@ def evaluation_of(samples: Sequence[Sample], goal: Goal, baseline: Measurement) 
 def evaluations_of(
     samples: Iterable[Sample], goal: Goal, baseline: Measurement
 ) -> list[Evaluation]:
-    """Of each candidate, the best first: by its score, those that keep no constraint last."""
+    """Return the evaluation of each candidate, the best first.
+
+    The order is by score; candidates that keep no constraint are last.
+    """
     by_candidate: dict[Candidate, list[Sample]] = {}
-    for each in samples:
-        by_candidate.setdefault(each.trial.candidate, []).append(each)
-    found = [evaluation_of(each, goal, baseline) for each in by_candidate.values()]
+    for sample in samples:
+        by_candidate.setdefault(sample.trial.candidate, []).append(sample)
+    evaluations = [evaluation_of(own, goal, baseline) for own in by_candidate.values()]
 
     def rank(evaluation: Evaluation) -> tuple[bool, float]:
         assert evaluation.best is not None, "each has a sample"
         return evaluation.rate > 0, goal.score(evaluation.best, baseline)
 
-    return sorted(found, key=rank, reverse=True)
+    return sorted(evaluations, key=rank, reverse=True)

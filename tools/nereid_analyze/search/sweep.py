@@ -1,5 +1,7 @@
-"""Levels of load for one candidate as Model Analyzer measures them: doubling, or as listed, and the
-middle between what keeps the constraints and what does not.
+"""Sweep over levels of load for one candidate, as Model Analyzer measures them.
+
+Levels double, or are listed; then the middle is measured between levels that keep the constraints
+and levels that do not.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ _GAIN: Final = 1.05
 
 @dataclass(frozen=True)
 class SweepRules:
-    """listed: exactly these levels. binary_steps: how often the middle is measured, where there are
+    """Rules of a sweep.
+
+    listed: exactly these levels. binary_steps: how often the middle is measured, where there are
     constraints. early_exit: whether listed levels end as well when rates no longer grow.
     """
 
@@ -38,41 +42,41 @@ class SweepRules:
 
 
 def sweep(candidate: Candidate, goal: Goal, rules: SweepRules) -> Search[list[Sample]]:
-    """Empty: the candidate failed at the first level."""
-    found: list[Sample] = []
+    """Measure the levels; the result is empty if the candidate failed at the first level."""
+    samples: list[Sample] = []
     for batch_size in rules.batch_sizes:
-        found += yield from _sweep_batch(candidate, goal, rules, batch_size)
-    return found
+        samples += yield from _sweep_batch(candidate, goal, rules, batch_size)
+    return samples
 
 
 def _sweep_batch(
     candidate: Candidate, goal: Goal, rules: SweepRules, batch_size: int
 ) -> Search[list[Sample]]:
-    found: list[Sample] = []
+    samples: list[Sample] = []
     values = rules.listed or _doubled(rules.least, rules.most)
     best, without_gain = 0.0, 0
     try:
         for value in values:
             trial = Trial(candidate, LoadLevel(rules.kind, value), rules.seconds, batch_size)
-            found.append(Sample(trial, (yield trial)))
-            rate = found[-1].measurement.requests_per_s
+            samples.append(Sample(trial, (yield trial)))
+            rate = samples[-1].measurement.requests_per_s
             without_gain = 0 if rate > _GAIN * best else without_gain + 1
             best = max(best, rate)
             if without_gain == _TRIES and (rules.early_exit or not rules.listed):
                 break
         if goal.constraints and not rules.listed:
-            yield from _search_between(found, goal, rules)
+            yield from _search_between(samples, goal, rules)
     except CandidateError:
-        # What was measured before still counts.
-        return found
-    return found
+        # Earlier measurements still count.
+        return samples
+    return samples
 
 
 def _search_between(found: list[Sample], goal: Goal, rules: SweepRules) -> Search[None]:
-    """Adds to what was found."""
-    kept = [each for each in found if goal.is_met(each.measurement)]
-    low = max((int(each.trial.level.value) for each in kept), default=0)
-    missed = [int(each.trial.level.value) for each in found if each.trial.level.value > low]
+    """Measure the middle between levels, and add to `found`."""
+    kept = [sample for sample in found if goal.is_met(sample.measurement)]
+    low = max((int(sample.trial.level.value) for sample in kept), default=0)
+    missed = [int(sample.trial.level.value) for sample in found if sample.trial.level.value > low]
     if not kept or not missed:
         return
     high = min(missed)

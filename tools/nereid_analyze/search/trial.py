@@ -1,4 +1,4 @@
-"""What a search asks for, and how it is asked. Pure."""
+"""Trial: the measurement that a search asks for, and the protocol of asking. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ T = TypeVar("T")
 
 
 class CandidateError(Exception):
-    """A candidate cannot be loaded, or all its requests fail; raised where its trial was yielded.
-    The text says why.
+    """Error of a candidate that cannot be loaded, or whose requests all fail.
+
+    It is raised where the candidate's trial was yielded. The text says why.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One window. batch_size: inferences in each request."""
+    """One window to measure; `batch_size` is the number of inferences in each request."""
 
     candidate: Candidate
     level: LoadLevel
@@ -33,7 +34,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A trial and what it showed."""
+    """Trial and its measurement."""
 
     trial: Trial
     measurement: Measurement
@@ -44,8 +45,9 @@ Measure: TypeAlias = Callable[[Trial], Measurement]
 
 
 def resolve(search: Search[T], measure: Measure) -> T:
-    """Measure what the search asks for until it has found what it returns. measure raises
-    CandidateError for the search to catch.
+    """Measure what the search asks for until it has found what it returns.
+
+    measure() may raise CandidateError, which the search catches.
     """
     try:
         trial = next(search)

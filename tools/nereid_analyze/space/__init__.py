@@ -1,3 +1,3 @@
-"""What can be varied: settings of models, and the configurations that their values make. Pure."""
+"""Space of a search: settings of models, and the configurations that their values make. Pure."""
 
 # layout: pure

@@ -1,4 +1,4 @@
-"""What a model has where a candidate says nothing. Pure."""
+"""Defaults of a model where a candidate says nothing. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ModelDefaults:
-    """max_batch: rows that execute together. weight: executions per request."""
+    """Defaults of a model.
+
+    max_batch: rows that execute together. weight: executions per request.
+    """
 
     instances: int = 1
     max_batch: int = 1

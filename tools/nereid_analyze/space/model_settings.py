@@ -1,4 +1,4 @@
-"""Which settings of a model are worth varying, from its configuration. Pure."""
+"""Settings of a model that are worth varying, from its configuration. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nereid_analyze.space.override import OFF, UNSET
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-# What each name of --vary stands for.
+# Settings that each name of --vary stands for.
 NAMES: Final[Mapping[str, str]] = {
     "instances": INSTANCES,
     "max_batch_size": MAX_BATCH,
@@ -25,17 +25,20 @@ NAMES: Final[Mapping[str, str]] = {
     "padding": "parameters.padding",
 }
 USUAL: Final = ("instances", "max_batch_size", "delay", "intra_op_threads", "padding")
-# All that Model Analyzer varies by itself.
+# Settings that Model Analyzer varies by itself.
 MODEL_ANALYZER: Final = ("instances", "max_batch_size")
 _DELAYS_US: Final = (0, 100, 500, 2000, 10_000)
-# Of the target: with more delay there is no time left to execute.
+# Share of the target: with more delay there is no time left to execute.
 _DELAY_SHARE: Final = 0.25
 _THREADED: Final = ("onnxruntime", "openvino", "pytorch")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """instances, batches: least and most; threads: the most. vary: keys of NAMES."""
+    """Limits of the values.
+
+    instances, batches: least and most. threads: the most. vary: keys of NAMES.
+    """
 
     instances: tuple[int, int] = (1, 5)
     batches: tuple[int, int] = (1, 128)
@@ -45,37 +48,38 @@ class Limits:
 
 
 def model_settings(name: str, config: Mapping[str, Any], limits: Limits) -> tuple[Setting, ...]:
-    """None for an ensemble, and for what has one value only."""
+    """Return the settings; there are none for an ensemble, and none with a single value."""
     if is_ensemble(config):
         return ()
-    found = _settings(name, config, limits)
-    return tuple(each for each in found if len(each.values) > 1)
+    settings = _settings(name, config, limits)
+    return tuple(setting for setting in settings if len(setting.values) > 1)
 
 
 def listed_settings(
     name: str, config: Mapping[str, Any], alternatives: Mapping[str, list[Any]]
 ) -> tuple[Setting, ...]:
-    """Of fields whose alternatives the user lists. Each has the present value beside them, as
-    `default`.
+    """Return the settings for fields whose alternatives the user lists.
+
+    Each has the present value beside them, as `default`.
     """
-    found = []
+    settings = []
     for field, values in alternatives.items():
         if field == MAX_BATCH:
             present = int(config.get(MAX_BATCH) or 0)
-            found.append(Setting(name, MAX_BATCH, _with(present, map(int, values)), present))
+            settings.append(Setting(name, MAX_BATCH, _with(present, map(int, values)), present))
         elif field == "instance_group" and _counts(values) is not None:
             present = defaults_of(config).instances
             counts = _with(present, _counts(values) or ())
-            found.append(Setting(name, INSTANCES, counts, present))
+            settings.append(Setting(name, INSTANCES, counts, present))
         else:
             text = json.dumps(config.get(field), sort_keys=True)
-            texts = [json.dumps(each, sort_keys=True) for each in values]
-            found.append(Setting(name, field, tuple(dict.fromkeys((text, *texts))), text))
-    return tuple(found)
+            texts = [json.dumps(value, sort_keys=True) for value in values]
+            settings.append(Setting(name, field, tuple(dict.fromkeys((text, *texts))), text))
+    return tuple(settings)
 
 
 def defaults_of(config: Mapping[str, Any], weight: float = 1.0) -> ModelDefaults:
-    """What the configuration says, for the capacity model."""
+    """Return the configuration's values, for the capacity model."""
     batching = config.get("dynamic_batching")
     batches = int(config.get(MAX_BATCH) or 0)
     # Without a batcher each request is a batch.
@@ -89,7 +93,7 @@ def defaults_of(config: Mapping[str, Any], weight: float = 1.0) -> ModelDefaults
 
 
 def is_ensemble(config: Mapping[str, Any]) -> bool:
-    """Its steps have settings, it has none."""
+    """Return whether the model is an ensemble, which has no settings: its steps do."""
     return config.get("platform") == "ensemble" or bool(config.get("ensemble_scheduling"))
 
 
@@ -103,13 +107,13 @@ def _settings(name: str, config: Mapping[str, Any], limits: Limits) -> Iterator[
     if batches > 0 and config.get("sequence_batching") is None:
         yield from _batch_settings(name, config, limits, batches)
     parameters = config.get("parameters") or {}
-    on_cpu = not any(each.get("kind") == "KIND_GPU" for each in groups)
+    on_cpu = not any(group.get("kind") == "KIND_GPU" for group in groups)
     threaded = _backend(config) in _THREADED and on_cpu and limits.threads > 1
     for key in ("intra_op_threads", "inter_op_threads"):
         if key in limits.vary and threaded:
             path = NAMES[key]
             given = _parameter(parameters, path)
-            # Without it the backend chooses, which is most.
+            # Without the parameter the backend chooses a number, which is most.
             numbers = _powers(1, limits.threads)
             if given.isdigit():
                 yield Setting(name, path, _with(int(given), numbers), int(given))
@@ -134,7 +138,7 @@ def _batch_settings(
         most_us = _DELAYS_US[-1]
         if limits.target_us is not None:
             most_us = min(most_us, int(limits.target_us * _DELAY_SHARE))
-        delays = [each for each in _DELAYS_US if each <= most_us]
+        delays = [delay for delay in _DELAYS_US if delay <= most_us]
         yield Setting(name, DELAY, _with(present, delays), present)
     if "preferred" in limits.vary and batching is not None:
         sizes = tuple(batching.get("preferred_batch_size") or ())
@@ -144,20 +148,20 @@ def _batch_settings(
 
 
 def _paddings(text: str) -> tuple[Value, ...]:
-    """The sizes as they are, every other one, and one more between each two.
+    """Return the sizes as they are, every other one, and one more between each two.
 
-    Which inputs and outputs belong together only the author knows, so padding is varied only where
+    Only the author knows which inputs and outputs belong together, so padding is varied only where
     the model has it.
     """
-    found: dict[Value, None] = {text: None}
+    paddings: dict[Value, None] = {text: None}
     for change in (lambda sizes: sizes[1::2] if len(sizes) > 1 else sizes, _between):
         parts = []
         for part in text.split(";"):
             tensors, _, sizes = part.rpartition(":")
-            changed = change([int(each) for each in sizes.split()])
+            changed = change([int(size) for size in sizes.split()])
             parts.append(f"{tensors}: {' '.join(map(str, changed))}")
-        found[";".join(parts)] = None
-    return tuple(found)
+        paddings[";".join(parts)] = None
+    return tuple(paddings)
 
 
 def _between(sizes: list[int]) -> list[int]:
@@ -172,7 +176,7 @@ def _parameter(parameters: Mapping[str, Any], path: str) -> str:
 
 def _instances(config: Mapping[str, Any]) -> int:
     groups = config.get("instance_group") or []
-    return sum(int(each.get("count") or 1) for each in groups) or 1
+    return sum(int(group.get("count") or 1) for group in groups) or 1
 
 
 def _backend(config: Mapping[str, Any]) -> str:
@@ -180,13 +184,13 @@ def _backend(config: Mapping[str, Any]) -> str:
 
 
 def _counts(values: Iterable[Any]) -> list[int] | None:
-    """Of one group each, of the same kind; None: they differ in more than counts."""
+    """Return the instance counts, one group each, or `None` if more than counts differs."""
     groups = list(values)
-    if any(len(each) != 1 or set(each[0]) - {"count", "kind"} for each in groups):
+    if any(len(group) != 1 or set(group[0]) - {"count", "kind"} for group in groups):
         return None
-    if len({each[0].get("kind") for each in groups}) > 1:
+    if len({group[0].get("kind") for group in groups}) > 1:
         return None
-    return [int(each[0].get("count", 1)) for each in groups]
+    return [int(group[0].get("count", 1)) for group in groups]
 
 
 def _powers(least: int, most: int) -> Iterator[int]:
@@ -197,5 +201,5 @@ def _powers(least: int, most: int) -> Iterator[int]:
 
 
 def _with(present: int, values: Iterable[int]) -> tuple[int, ...]:
-    """In order, none twice."""
+    """Return the values with the present one, in order, without repetition."""
     return tuple(sorted({present, *values}))

@@ -1,5 +1,6 @@
-"""A model's configuration with a candidate's values in it. Pure: documents in and out, as Triton's
-JSON has them.
+"""Configuration of a model with a candidate's values in it.
+
+Pure: documents in and out, as Triton's JSON has them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from nereid_analyze.space.candidate import DELAY, INSTANCES, MAX_BATCH, PREFERRE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Of DELAY: no dynamic batching at all. Of PREFERRED and parameters: not written.
+# Value of DELAY for no dynamic batching at all; value of PREFERRED and parameters that are not
+# written.
 OFF: Final = -1
 UNSET: Final = "unset"
 _PARAMETERS: Final = "parameters."
@@ -22,18 +24,18 @@ _PARAMETERS: Final = "parameters."
 def overridden(
     config: Mapping[str, Any], values: Mapping[str, Value], *, cpu_only: bool = False
 ) -> dict[str, Any]:
-    """values: by the settings' names, those that differ from what the configuration has."""
-    made: dict[str, Any] = copy.deepcopy(dict(config))
-    # Whole fields first: single ones may be within them.
-    for name, value in sorted(values.items(), key=lambda each: "." in each[0]):
-        _set(made, name, value)
+    """Return the configuration with values that differ from it, by the settings' names."""
+    document: dict[str, Any] = copy.deepcopy(dict(config))
+    # Whole fields come first: single ones may be within them.
+    for name, value in sorted(values.items(), key=lambda item: "." in item[0]):
+        _set(document, name, value)
     if MAX_BATCH in values:
-        _fit_batch_sizes(made)
-    if cpu_only and made.get("instance_group"):
-        made["instance_group"] = [
-            {**group, "kind": "KIND_CPU", "gpus": []} for group in made["instance_group"]
+        _fit_batch_sizes(document)
+    if cpu_only and document.get("instance_group"):
+        document["instance_group"] = [
+            {**group, "kind": "KIND_CPU", "gpus": []} for group in document["instance_group"]
         ]
-    return made
+    return document
 
 
 def _set(config: dict[str, Any], name: str, value: Value) -> None:
@@ -60,7 +62,7 @@ def _set(config: dict[str, Any], name: str, value: Value) -> None:
         whole = json.loads(str(value))
         present = config.get(name)
         if isinstance(whole, dict) and isinstance(present, dict):
-            # As Model Analyzer: what is not named stays.
+            # Fields that the value does not name stay, as with Model Analyzer.
             whole = {**present, **whole}
         config[name] = whole
 
@@ -72,7 +74,7 @@ def _set_preferred(config: dict[str, Any], value: Value) -> None:
     most = int(config.get(MAX_BATCH) or 0)
     sizes: list[int] = []
     if isinstance(value, tuple):
-        sizes = [each for each in value if each <= most]
+        sizes = [size for size in value if size <= most]
     elif value == "half" and most > 1:
         sizes = [most // 2, most]
     elif value == "quarter" and most > 3:
@@ -81,14 +83,14 @@ def _set_preferred(config: dict[str, Any], value: Value) -> None:
 
 
 def _fit_batch_sizes(config: dict[str, Any]) -> None:
-    """What is above the largest batch would be refused."""
+    """Drop or lower sizes above the largest batch, which would be refused."""
     most = int(config[MAX_BATCH])
     batching = config.get("dynamic_batching")
     if batching and batching.get("preferred_batch_size"):
-        kept = [each for each in batching["preferred_batch_size"] if each <= most]
-        config["dynamic_batching"] = {**batching, "preferred_batch_size": kept}
+        sizes = [size for size in batching["preferred_batch_size"] if size <= most]
+        config["dynamic_batching"] = {**batching, "preferred_batch_size": sizes}
     if config.get("model_warmup"):
         config["model_warmup"] = [
-            {**each, "batch_size": min(each.get("batch_size", 1), most)}
-            for each in config["model_warmup"]
+            {**sample, "batch_size": min(sample.get("batch_size", 1), most)}
+            for sample in config["model_warmup"]
         ]

@@ -1,4 +1,4 @@
-"""All candidates of a search, as the product of its settings' values. Pure."""
+"""Space of all candidates of a search, the product of its settings' values. Pure."""
 
 from __future__ import annotations
 
@@ -19,25 +19,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Space:
-    """settings: in a fixed order, which candidates have as well."""
+    """Space of settings in a fixed order, which candidates have as well."""
 
     settings: tuple[Setting, ...]
 
     @property
     def size(self) -> int:
-        return math.prod(len(each.values) for each in self.settings)
+        """Number of candidates."""
+        return math.prod(len(setting.values) for setting in self.settings)
 
     @property
     def default(self) -> Candidate:
-        return Candidate(tuple((each.model, each.name, each.default) for each in self.settings))
+        """Candidate with the default value of each setting."""
+        return Candidate(
+            tuple((setting.model, setting.name, setting.default) for setting in self.settings)
+        )
 
     def all(self) -> Iterator[Candidate]:
-        """In order; the last setting changes fastest."""
-        for values in itertools.product(*(each.values for each in self.settings)):
+        """Yield all candidates in order; the last setting changes fastest."""
+        for values in itertools.product(*(setting.values for setting in self.settings)):
             yield self._candidate(values)
 
     def neighbours(self, candidate: Candidate) -> Iterator[Candidate]:
-        """One step up or down in one setting."""
+        """Yield the candidates one step up or down in one setting."""
         for setting in self.settings:
             index = setting.values.index(candidate.values(setting.model)[setting.name])
             for other in (index - 1, index + 1):
@@ -45,28 +49,30 @@ class Space:
                     yield candidate.replaced(setting.model, setting.name, setting.values[other])
 
     def sample(self, number: int, random: np.random.Generator) -> list[Candidate]:
-        """All of them, or so many at random, none twice."""
+        """Return all candidates, or so many at random, without repetition."""
         if self.size <= number:
             return list(self.all())
-        found: dict[Candidate, None] = {self.default: None}
-        while len(found) < number:
-            values = (each.values[random.integers(len(each.values))] for each in self.settings)
-            found[self._candidate(tuple(values))] = None
-        return list(found)
+        candidates: dict[Candidate, None] = {self.default: None}
+        while len(candidates) < number:
+            values = (
+                setting.values[random.integers(len(setting.values))] for setting in self.settings
+            )
+            candidates[self._candidate(tuple(values))] = None
+        return list(candidates)
 
     def places(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:
-        """Each candidate as numbers from 0 to 1, one for each setting."""
+        """Return each candidate as numbers from 0 to 1, one for each setting."""
         columns = []
         for index, setting in enumerate(self.settings):
             last = max(len(setting.values) - 1, 1)
             at = {value: place / last for place, value in enumerate(setting.values)}
-            columns.append([at[each.choices[index][2]] for each in candidates])
+            columns.append([at[candidate.choices[index][2]] for candidate in candidates])
         return np.array(columns, np.float64).reshape(len(self.settings), -1).T
 
     def _candidate(self, values: Sequence[object]) -> Candidate:
         return Candidate(
             tuple(
-                (each.model, each.name, value)  # type: ignore[misc]  # values are each setting's
-                for each, value in zip(self.settings, values, strict=True)
+                (setting.model, setting.name, value)  # type: ignore[misc]  # values are each setting's
+                for setting, value in zip(self.settings, values, strict=True)
             )
         )

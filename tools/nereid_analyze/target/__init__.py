@@ -1,1 +1,1 @@
-"""The server that is measured: configurations loaded and restored, meshes started and ended."""
+"""Server that is measured: configurations loaded and restored, meshes started and ended."""

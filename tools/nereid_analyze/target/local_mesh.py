@@ -1,4 +1,4 @@
-"""A mesh that is started to be measured, with `nereid serve`: known by its command line alone."""
+"""Mesh that is started to be measured, with `nereid serve`: known by its command line alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class LocalMesh:
-    """A context. executors: None: as many as `nereid serve` starts by itself."""
+    """Mesh as a context; with `executors` `None`, `nereid serve` decides their number."""
 
     def __init__(
         self,
@@ -45,7 +45,11 @@ class LocalMesh:
         self.http_port, self.grpc_port, self.metrics_port = _free_ports(3)
 
     def __enter__(self) -> Self:
-        """Raises TargetError."""
+        """Start the mesh.
+
+        Raises:
+            TargetError: it does not become ready.
+        """
         argv = [
             sys.executable,
             "-P",
@@ -61,7 +65,8 @@ class LocalMesh:
             *self._flags,
         ]
         with self._log.open("ab") as output:
-            # A process group of its own: Ctrl-C is for us to end it after its models are restored.
+            # The mesh has a process group of its own: on Ctrl-C it has to end after its models are
+            # restored.
             self._process = subprocess.Popen(
                 argv, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -76,15 +81,17 @@ class LocalMesh:
         self.stop()
 
     def endpoint(self, protocol: Protocol) -> Endpoint:
+        """Return the endpoint of a protocol."""
         port = self.http_port if protocol == "http" else self.grpc_port
         return Endpoint(protocol, f"127.0.0.1:{port}")
 
     @property
     def metrics_url(self) -> str:
+        """URL of the metrics page."""
         return f"http://127.0.0.1:{self.metrics_port}/metrics"
 
     def stop(self) -> None:
-        """Ends it, and what it has started."""
+        """End the mesh, and what it has started."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -96,7 +103,7 @@ class LocalMesh:
             process.wait()
 
     def resident_bytes(self) -> int:
-        """Of all its processes; 0 where the system does not say."""
+        """Return the resident memory of all its processes, or 0 where the system does not say."""
         if self._process is None:
             return 0
         return sum(map(_resident, _descendants(self._process.pid)))
@@ -111,7 +118,7 @@ class LocalMesh:
             with contextlib.suppress(ServerError):
                 if server.is_ready():
                     return
-            # Another process's state: it tells nobody.
+            # Another process reports no changes of its state.
             time.sleep(_LOOK_S)
         raise TargetError(f"nereid serve is not ready after {_START_S:g} s; its log is {self._log}")
 
@@ -123,18 +130,18 @@ class LocalMesh:
 def _free_ports(number: int) -> list[int]:
     with contextlib.ExitStack() as exits:
         sockets = [exits.enter_context(socket.socket()) for _ in range(number)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [int(listener.getsockname()[1]) for listener in sockets]
 
 
 def _descendants(pid: int) -> list[int]:
-    found = [pid]
-    for each in found:
+    pids = [pid]
+    for process in pids:
         with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{each}/task").iterdir():
-                found += map(int, (task / "children").read_text().split())
-    return found
+            for task in Path(f"/proc/{process}/task").iterdir():
+                pids += map(int, (task / "children").read_text().split())
+    return pids
 
 
 def _resident(pid: int) -> int:

@@ -1,4 +1,4 @@
-"""Measures trials: loads their candidates, and sends load with `nereid perf`'s sessions."""
+"""Measurement of trials: loads their candidates, and sends load with `nereid perf`'s sessions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nereid_perf.plan import Plan
     from nereid_perf.run_settings import RunSettings
 
-# After a load: the first requests of an instance take longer than all others.
+# Warm-up after a load: the first requests of an instance take longer than all others.
 _WARM_UP_S: Final = 0.4
 _GO_ON_S: Final = 0.1
 # Loading may build engines.
@@ -38,9 +38,11 @@ _DRAIN_S: Final = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTarget:
-    """models: that get requests, with how many of each in turn; composing: that are tuned beside
-    them. flags: of nereid perf, by model. start_mesh: of a mesh that is started for it, with a
-    number of executors; None: endpoint is a server that runs.
+    """Target of the measurements.
+
+    models: those that get requests, with how many of each in turn. composing: models that are tuned
+    beside them. flags: those of nereid perf, by model. start_mesh: starts a mesh with a number of
+    executors; with `None`, endpoint is a server that runs.
     """
 
     endpoint: Endpoint
@@ -56,7 +58,7 @@ class MeasuredTarget:
 
 
 class MeasuredModels:
-    """A context around ServedModels: sessions, and the mesh if there is one of our own."""
+    """Context around ServedModels: sessions, and the mesh if there is one of our own."""
 
     def __init__(self, target: MeasuredTarget) -> None:
         self._target = target
@@ -69,7 +71,11 @@ class MeasuredModels:
         self._default: Candidate | None = None
 
     def __enter__(self) -> Self:
-        """Raises TargetError."""
+        """Start the mesh, if there is one, and load the models.
+
+        Raises:
+            TargetError: the server cannot be used.
+        """
         self._open(None)
         return self
 
@@ -78,19 +84,25 @@ class MeasuredModels:
 
     @property
     def configs(self) -> Mapping[str, Mapping[str, Any]]:
-        """Of each model, as it is without a candidate."""
+        """Configuration of each model, as it is without a candidate."""
         return self._served.configs
 
     @property
     def server(self) -> Server:
+        """Server that is measured."""
         return self._server
 
     def use_default(self, default: Candidate) -> None:
-        """What candidates differ from."""
+        """Set the default, from which candidates differ."""
         self._default = default
 
     def measure(self, trial: Trial) -> Measurement:
-        """Raises CandidateError; TargetError where the server is not there any more."""
+        """Load a trial's candidate and measure it.
+
+        Raises:
+            CandidateError: the candidate cannot be loaded, or all its requests fail.
+            TargetError: the server is not there any more.
+        """
         candidate = trial.candidate
         assert self._default is not None, "use_default comes before trials"
         executors = candidate.values("").get(EXECUTORS)
@@ -165,16 +177,16 @@ class MeasuredModels:
         self._sessions = {}
 
     def _plan(self, batch_size: int) -> Plan:
-        """Of all models, each as often as its weight says."""
+        """Return the plan of all models, each as often as its weight says."""
         settings = [self._settings(model, batch_size) for model in self._target.models]
-        inputs = [resolved_inputs(each, self._server) for each in settings]
-        if any(each.region_prefix or each.traces for each in inputs):
+        inputs = [resolved_inputs(one, self._server) for one in settings]
+        if any(plan.region_prefix or plan.traces for plan in inputs):
             raise InputError("neither shared memory nor traces: leave --shared-memory and --replay")
         weights = self._target.models
         models = tuple(
             replace(model, weight=Fraction(weights[model.name]))
-            for each in inputs
-            for model in each.models
+            for plan in inputs
+            for model in plan.models
         )
         return plan_of(settings[0], replace(inputs[0], models=models))
 
@@ -195,5 +207,5 @@ class MeasuredModels:
             self._server.extensions()
         except ServerError:
             return False
-        # It need not be ready: a candidate may have made a model unavailable.
+        # The server need not be ready: a candidate may have made a model unavailable.
         return True

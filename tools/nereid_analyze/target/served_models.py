@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _READY: Final = "READY"
 _RETRIES: Final = 3
-# Stands for no values while those are loaded: not yet restored.
+# Value for models that are loaded without values, and are not yet restored.
 _ORIGINAL: Final[dict[str, Value]] = {"": ""}
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class TargetError(Exception):
-    """The server cannot be used for this; the text says why and what to do."""
+    """Error of a server that cannot be used for this; the text says why and what to do."""
 
 
 class ServedModels:
-    """A context: on its way out, whatever happened, each model has its configuration of before.
+    """Models as a context, which gives each model its earlier configuration back in every case.
 
-    A model that was not loaded is loaded, and unloaded at the end. Those that an ensemble composes
-    are among the models.
+    A model that was not loaded is loaded, and unloaded at the end. The models that an ensemble
+    composes are among the models.
     """
 
     def __init__(
@@ -52,12 +52,16 @@ class ServedModels:
         self._cpu_only = cpu_only
         self._reloads = reloads
         self._loaded_by_us: list[str] = []
-        # What differs from the configuration of before, by model.
+        # Values that differ from the earlier configuration, by model.
         self._values: dict[str, dict[str, Value]] = {}
         self.configs: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> Self:
-        """Raises TargetError."""
+        """Load the models.
+
+        Raises:
+            TargetError: the server cannot be used.
+        """
         try:
             self._begin()
         except BaseException:
@@ -69,7 +73,11 @@ class ServedModels:
         self.restore()
 
     def load(self, candidate: Candidate, default: Candidate) -> bool:
-        """Whether anything had to be loaded. Raises CandidateError."""
+        """Load a candidate; return whether anything had to be loaded.
+
+        Raises:
+            CandidateError: the candidate cannot be loaded.
+        """
         changed = False
         for model in self.configs:
             present = default.values(model)
@@ -86,7 +94,10 @@ class ServedModels:
         return changed
 
     def restore(self) -> None:
-        """Logs what cannot be restored; goes on with the others. No signal ends it half-way."""
+        """Restore the models; log what cannot be restored, and go on with the others.
+
+        No signal ends it half-way.
+        """
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             self._restore()
@@ -94,7 +105,7 @@ class ServedModels:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def _restore(self) -> None:
-        for model in [each for each, values in self._values.items() if values]:
+        for model in [value for value, values in self._values.items() if values]:
             for attempt in range(_RETRIES):
                 try:
                     self._server.load_model(model, json.dumps(self.configs[model]))
@@ -122,7 +133,9 @@ class ServedModels:
 
     def _begin(self) -> None:
         try:
-            states = {each["name"]: each.get("state") for each in self._server.repository_index()}
+            states = {
+                entry["name"]: entry.get("state") for entry in self._server.repository_index()
+            }
             waiting = list(self._models)
             while waiting:
                 model = waiting.pop(0)
@@ -145,13 +158,15 @@ class ServedModels:
             raise TargetError(_advice(str(error))) from error
 
     def _check_loads(self) -> None:
-        """That models can be loaded at all, before an hour of measuring ends with it."""
+        """Check that models can be loaded at all, before an hour of measuring ends with it."""
         for model in self._models[:1]:
             self._server.load_model(model, json.dumps(self.configs[model]))
 
     def _revive_ensembles(self) -> None:
-        """A composing model's configuration may have made one unavailable, or it is from before.
-        Raises CandidateError.
+        """Load ensembles again that a composing model's configuration made unavailable or outdated.
+
+        Raises:
+            CandidateError: an ensemble cannot be loaded.
         """
         for model, config in self.configs.items():
             if not is_ensemble(config):
@@ -169,13 +184,13 @@ class ServedModels:
             self.configs[model], values, cpu_only=model in self._cpu_only and bool(values)
         )
         before = self._values.get(model, {})
-        # Before it is loaded: an interrupt may come while the server does it.
+        # Noted before it is loaded: an interrupt may come while the server loads it.
         self._values[model] = dict(values) or _ORIGINAL
         try:
             self._server.load_model(model, json.dumps(config))
             found = self._server.config(model) or {}
         except ServerError as error:
-            # The server keeps what it had.
+            # The server keeps the configuration that it had.
             self._values[model] = before
             raise CandidateError(str(error)) from error
         self._values[model] = dict(values)

@@ -1,5 +1,7 @@
-"""Requests as the bytes that clients send. All that requests of one kind share is encoded once;
-what each has of its own (id, place in a sequence) goes between the two halves.
+"""Encoding of requests as the bytes that clients send.
+
+The parts that all requests of one kind share are encoded once; each request's own parts (id, place
+in a sequence) go between the two halves.
 """
 
 from __future__ import annotations
@@ -29,17 +31,18 @@ _FLAGS: Final = tuple((start, end) for start in (False, True) for end in (False,
 
 
 class RequestTemplate(Protocol):
-    """A request without what differs each time it is sent."""
+    """Request without the parts that differ each time it is sent."""
 
     def encode(self, request_id: bytes = b"", sequence: bytes = b"") -> tuple[bytes, int]:
-        """The message and the length of its JSON (0: no binary tensors, or gRPC). request_id: ASCII
-        without quotation marks; sequence: by the encoder's sequence_part.
+        """Return the message and the length of its JSON (0: no binary tensors, or gRPC).
+
+        request_id: ASCII without quotation marks. sequence: made by the encoder's sequence_part.
         """
         ...
 
 
 class Encoder(Protocol):
-    """Encodes the requests of one model."""
+    """Encoder of the requests of one model."""
 
     def template(
         self,
@@ -47,20 +50,26 @@ class Encoder(Protocol):
         ranges: Sequence[RegionRange] = (),
         parameters: Iterable[tuple[str, Parameter]] = (),
     ) -> RequestTemplate:
-        """ranges: where the inputs are in shared memory; none: they travel in the request.
-        parameters: beside the model's.
+        """Return the template of requests with these inputs.
+
+        ranges: the places of the inputs in shared memory; without any they travel in the request.
+        parameters: added to the model's.
         """
         ...
 
     def sequence_part(self, identity: int | str, *, start: bool, end: bool) -> bytes:
-        """What tells the server of a request's place in its sequence."""
+        """Return the bytes that tell the server the request's place in its sequence."""
         ...
 
 
 def make_encoder(
     plan: InputPlan, model: ModelPlan, outputs: Mapping[str, RegionRange | None]
 ) -> Encoder:
-    """outputs: those requested, and where they should be written; none: all, in the response."""
+    """Return an encoder for a model's requests.
+
+    outputs: the requested outputs, and where in shared memory the server writes them; if empty, all
+    outputs come in the response.
+    """
     if plan.protocol == "grpc":
         return GrpcEncoder(model, outputs)
     return HttpEncoder(plan, model, outputs)
@@ -82,7 +91,7 @@ _PARAMETERS_TAG: Final = b"\x22"
 
 
 class _Halves:
-    """A gRPC template: field by field in the order of their numbers, as clients write them."""
+    """Template of a gRPC request: fields in the order of their numbers, as clients write them."""
 
     __slots__ = ("_prefix", "_suffix")
 
@@ -91,6 +100,7 @@ class _Halves:
         self._suffix = suffix
 
     def encode(self, request_id: bytes = b"", sequence: bytes = b"") -> tuple[bytes, int]:
+        """Return the message with an id and a place in a sequence."""
         if request_id:
             size = encode_varint(len(request_id))
             parts = (self._prefix, _ID_TAG, size, request_id, sequence, self._suffix)
@@ -99,7 +109,7 @@ class _Halves:
 
 
 class GrpcEncoder:
-    """ModelInferRequest, with tensors as raw contents."""
+    """Encoder of ModelInferRequest, with tensors as raw contents."""
 
     def __init__(self, model: ModelPlan, outputs: Mapping[str, RegionRange | None]) -> None:
         self._prefix = kserve_pb2.ModelInferRequest(
@@ -118,6 +128,7 @@ class GrpcEncoder:
         ranges: Sequence[RegionRange] = (),
         parameters: Iterable[tuple[str, Parameter]] = (),
     ) -> RequestTemplate:
+        """Return the template of requests with these inputs."""
         message = kserve_pb2.ModelInferRequest()
         message.CopyFrom(self._shared)
         _add_parameters(message.parameters, dict(parameters))
@@ -135,10 +146,11 @@ class GrpcEncoder:
             raise InputError(f"a request is larger than a gRPC message may be: {error}") from error
 
     def sequence_part(self, identity: int | str, *, start: bool, end: bool) -> bytes:
+        """Return the parameters that tell a request's place in its sequence."""
         flags = _GRPC_FLAGS[start, end]
         if isinstance(identity, str):
             return _map_entry("sequence_id", _parameter(identity)) + flags
-        # int64_param, by hand: the one part that differs in each sequence.
+        # The int64_param is encoded by hand: it is the only part that differs in each sequence.
         number = b"\x10" + encode_varint(identity)
         value = b"\x12" + bytes((len(number),)) + number
         return _ID_ENTRY + bytes((len(_ID_KEY) + len(value),)) + _ID_KEY + value + flags
@@ -160,7 +172,7 @@ def _parameter(value: Parameter) -> kserve_pb2.InferParameter:
 def _add_parameters(written: Any, parameters: Mapping[str, Parameter]) -> None:
     for name, value in parameters.items():
         if name == "priority" and isinstance(value, int):
-            # As Triton's clients send it.
+            # The parameter is sent as Triton's clients send it.
             written[name].uint64_param = value
         else:
             written[name].CopyFrom(_parameter(value))
@@ -185,7 +197,7 @@ _GRPC_FLAGS: Final = {
 
 
 class _Document:
-    """An HTTP template: JSON without its id and its place in a sequence, and binary tensors.
+    """Template of an HTTP request: JSON without id and place in a sequence, and binary tensors.
 
     parameters: members of the object "parameters", without braces.
     """
@@ -198,6 +210,7 @@ class _Document:
         self._binary_bytes = len(binary)
 
     def encode(self, request_id: bytes = b"", sequence: bytes = b"") -> tuple[bytes, int]:
+        """Return the body with an id and a place in a sequence, and the length of its JSON."""
         head = b'{"id":"%s",' % request_id if request_id else b"{"
         if sequence or self._parameters:
             both = b"," if sequence and self._parameters else b""
@@ -207,7 +220,7 @@ class _Document:
 
 
 class HttpEncoder:
-    """JSON, with tensors behind it as in Triton's binary extension, or in it."""
+    """Encoder of JSON, with tensors in it, or behind it as in Triton's binary extension."""
 
     def __init__(
         self, plan: InputPlan, model: ModelPlan, outputs: Mapping[str, RegionRange | None]
@@ -231,6 +244,7 @@ class HttpEncoder:
         ranges: Sequence[RegionRange] = (),
         parameters: Iterable[tuple[str, Parameter]] = (),
     ) -> RequestTemplate:
+        """Return the template of requests with these inputs."""
         written: list[dict[str, Any]] = []
         binary: list[bytes] = []
         for index, tensor in enumerate(inputs):
@@ -254,6 +268,7 @@ class HttpEncoder:
         return _Document(members[1:-1], _json(document)[1:], b"".join(binary))
 
     def sequence_part(self, identity: int | str, *, start: bool, end: bool) -> bytes:
+        """Return the parameters that tell a request's place in its sequence."""
         if isinstance(identity, int):
             return b'"sequence_id":%d%s' % (identity, _HTTP_FLAGS[start, end])
         return b'"sequence_id":%s%s' % (_json_text(identity), _HTTP_FLAGS[start, end])
@@ -281,7 +296,7 @@ def _json_elements(tensor: Tensor) -> list[Any]:
         raise InputError(f"input '{tensor.name}': JSON has no {tensor.datatype}: {flag}")
     if tensor.datatype == BYTES:
         try:
-            return [each.decode() for each in split_bytes(tensor.raw)]
+            return [element.decode() for element in split_bytes(tensor.raw)]
         except UnicodeDecodeError:
             raise InputError(
                 f"input '{tensor.name}': an element is no UTF-8, as JSON needs: {flag}"

@@ -1,7 +1,10 @@
-"""The error of everything that a user gives as input."""
+"""Error of everything that a user gives as input."""
 
 from __future__ import annotations
 
 
 class InputError(Exception):
-    """The text names the flag, or the file and the place in it, and says what was expected."""
+    """Error in a user's input.
+
+    The text names the flag, or the file and the place in it, and says what was expected.
+    """

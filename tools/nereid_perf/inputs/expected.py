@@ -1,4 +1,4 @@
-"""Compares responses with the outputs that the user's data expects."""
+"""Comparison of responses with the outputs that the user's data expects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nereid_perf.inputs.tensors import Tensor
 
-# Devices and batch sizes round differently.
+# Relative tolerances: devices and batch sizes round differently.
 _RELATIVE: Final = {"FP16": 1e-2, "BF16": 1e-2, "FP32": 1e-4, "FP64": 1e-6}
 _ABSOLUTE: Final = 1e-6
 _CONTENTS: Final = {
@@ -38,7 +38,10 @@ Outputs = dict[str, tuple[str, bytes]]
 
 
 def grpc_outputs(message: bytes) -> Outputs:
-    """The outputs of a ModelInferResponse. Raises ValueError or DecodeError for a broken one."""
+    """Return the outputs of a ModelInferResponse.
+
+    Raise ValueError or DecodeError for a broken one.
+    """
     response = kserve_pb2.ModelInferResponse.FromString(message)
     raw = iter(response.raw_output_contents)
     outputs: Outputs = {}
@@ -56,9 +59,12 @@ def grpc_outputs(message: bytes) -> Outputs:
 
 
 def http_outputs(body: bytes, json_bytes: int = 0) -> Outputs:
-    """The outputs of an HTTP response. json_bytes: as the response's header says; 0: all is JSON.
+    """Return the outputs of an HTTP response.
 
-    Raises ValueError for a broken one.
+    json_bytes: as in the response's header; 0 means that all of the body is JSON.
+
+    Raises:
+        ValueError: the response is broken.
     """
     document = json.loads(body[: json_bytes or len(body)])
     position = json_bytes
@@ -78,7 +84,7 @@ def http_outputs(body: bytes, json_bytes: int = 0) -> Outputs:
 def describe_mismatch(
     protocol: str, expected: Sequence[Tensor], message: bytes, json_bytes: int
 ) -> str:
-    """How a response of a protocol differs from what is expected; "": it does not."""
+    """Return how a response of a protocol differs from the expected outputs, or ""."""
     if not expected:
         return ""
     try:
@@ -89,7 +95,7 @@ def describe_mismatch(
 
 
 def find_mismatch(expected: Sequence[Tensor], outputs: Mapping[str, tuple[str, bytes]]) -> str:
-    """What is different; "": nothing. Floats may differ by a little."""
+    """Return the difference from the expected outputs, or ""; floats may differ by a little."""
     for tensor in expected:
         if tensor.name not in outputs:
             return f"output '{tensor.name}' is missing"
@@ -102,7 +108,7 @@ def find_mismatch(expected: Sequence[Tensor], outputs: Mapping[str, tuple[str, b
 
 
 def _difference(tensor: Tensor, raw: bytes) -> str:
-    found, wanted = (_elements(each, tensor.datatype) for each in (raw, tensor.raw))
+    found, wanted = (_elements(content, tensor.datatype) for content in (raw, tensor.raw))
     if len(found) != len(wanted):
         return f"{len(found)} elements, expected {len(wanted)}"
     if tensor.datatype in _RELATIVE:

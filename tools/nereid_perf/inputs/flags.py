@@ -1,5 +1,7 @@
-"""The flags of what is sent, named as perf_analyzer's where it has them, and the plan that they
-make. A mix file has the same ones for each of several models.
+"""Flags of the requests' contents, and the plan that they make.
+
+Names are perf_analyzer's where it has the same flags. A mix file has the same flags for each of
+several models.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _PARAMETER_TYPES: Final[dict[str, Callable[[str], Parameter]]] = {
 }
 _MOST_INT: Final = (1 << 63) - 1
 _MAX_MIX_BYTES: Final = 1 << 20
-# Triton's clients have flags for these, and so do we.
+# Parameters for which Triton's clients have flags, and so have we.
 _RESERVED: Final = {
     "sequence_id": "--start-sequence-id",
     "sequence_start": "--sequence-length",
@@ -45,14 +47,14 @@ _RESERVED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class WeightedModel:
-    """One --model."""
+    """Value of one --model."""
 
     name: str
     weight: Fraction = Fraction(1)
 
 
 def weighted_model(text: str) -> WeightedModel:
-    """NAME or NAME=WEIGHT."""
+    """Parse NAME or NAME=WEIGHT."""
     name, separator, weight = text.rpartition("=")
     if not separator:
         name, weight = text, "1"
@@ -62,10 +64,10 @@ def weighted_model(text: str) -> WeightedModel:
 
 
 def shape_option(text: str) -> ShapeOption:
-    """NAME:1,2 or NAME:DATATYPE:1,2; names may have colons."""
+    """Parse NAME:1,2 or NAME:DATATYPE:1,2; names may have colons."""
     name, separator, sizes = text.rpartition(":")
     dims = sizes.split(",") if sizes else []
-    if not separator or not name or not all(re.fullmatch("[0-9]{1,12}", each) for each in dims):
+    if not separator or not name or not all(re.fullmatch("[0-9]{1,12}", dim) for dim in dims):
         raise ValueError("expected NAME:SIZE,SIZE,... without the batch dimension, as in X:3,224")
     rest, separator, datatype = name.rpartition(":")
     if separator and rest and datatype in NAMES:
@@ -74,7 +76,7 @@ def shape_option(text: str) -> ShapeOption:
 
 
 def request_parameter(text: str) -> tuple[str, Parameter]:
-    """NAME:VALUE:TYPE; values may have colons."""
+    """Parse NAME:VALUE:TYPE; values may have colons."""
     name, separator, rest = text.partition(":")
     value, end, kind = rest.rpartition(":")
     parse = _PARAMETER_TYPES.get(kind.lower())
@@ -92,7 +94,7 @@ def request_parameter(text: str) -> tuple[str, Parameter]:
 
 
 def number_range(text: str) -> tuple[int, int]:
-    """LOW:HIGH."""
+    """Parse LOW:HIGH."""
     match = re.fullmatch("(-?[0-9]{1,19}):(-?[0-9]{1,19})", text)
     if not match or int(match[1]) > int(match[2]):
         raise ValueError("expected LOW:HIGH, two whole numbers")
@@ -100,7 +102,7 @@ def number_range(text: str) -> tuple[int, int]:
 
 
 def id_range(text: str) -> tuple[int, int]:
-    """START or START:END, the latter one past the last id."""
+    """Parse START or START:END, where END is one past the last id; return first and last id."""
     match = re.fullmatch("([0-9]{1,19})(?::([0-9]{1,19}))?", text)
     first = int(match[1]) if match else 0
     end = int(match[2]) if match and match[2] else 1 << 32
@@ -110,7 +112,7 @@ def id_range(text: str) -> tuple[int, int]:
 
 
 def percentage(text: str) -> float:
-    """From 0 to 100."""
+    """Parse a number from 0 to 100."""
     try:
         value = float(text)
     except ValueError:
@@ -128,7 +130,7 @@ def _weight(text: str) -> Fraction:
 
 @dataclass(frozen=True)
 class InputFlags:
-    """What nereid perf sends."""
+    """Contents of the requests that nereid perf sends."""
 
     TOPIC: ClassVar = Topic.INPUTS
 
@@ -213,7 +215,9 @@ class InputFlags:
     def input_plan(
         self, protocol: Literal["http", "grpc"], *, request_ids: bool = False
     ) -> InputPlan:
-        """To be resolved. request_ids: the client needs them.
+        """Return the plan, which has to be resolved.
+
+        request_ids: true if the client needs ids.
 
         Raises:
             InputError: flags contradict each other, or the mix file is wrong.
@@ -248,7 +252,7 @@ class InputFlags:
             if self.model:
                 raise InputError("--mix names the models: leave -m out")
             return _read_mix(self.mix, self)
-        return tuple(self._model(each) for each in self.model)
+        return tuple(self._model(model) for model in self.model)
 
     def _model(self, model: WeightedModel) -> ModelPlan:
         return ModelPlan(
@@ -269,7 +273,7 @@ class InputFlags:
         )
 
 
-# Of each model of a mix file.
+# Flags that each model of a mix file may have.
 _MODEL_FLAGS: Final = (
     "model_version",
     "batch_size",
@@ -298,7 +302,7 @@ def _read_mix(path: str, common: InputFlags) -> tuple[ModelPlan, ...]:
     if not isinstance(models, list) or not models:
         raise InputError(f'{path}: expected {{"models": [{{"model": "NAME", "weight": 1}}]}}')
     return tuple(
-        _mixed(f"{path}: models[{index}]", each, common) for index, each in enumerate(models)
+        _mixed(f"{path}: models[{index}]", model, common) for index, model in enumerate(models)
     )
 
 
@@ -311,7 +315,7 @@ def _mixed(place: str, members: Any, common: InputFlags) -> ModelPlan:
         raise InputError(
             f"{place}: unknown member '{min(unknown)}': expected {', '.join(_MODEL_FLAGS)}"
         )
-    options = {each.name: each.metadata["flag"] for each in fields(InputFlags)}
+    options = {field.name: field.metadata["flag"] for field in fields(InputFlags)}
     name, weight = given.pop("model"), given.pop("weight", 1)
     changes: dict[str, Any] = {}
     try:
@@ -321,12 +325,12 @@ def _mixed(place: str, members: Any, common: InputFlags) -> ModelPlan:
     for member, value in given.items():
         option = options[member]
         texts = value if isinstance(value, list) else [value]
-        if any(not isinstance(each, str | int | float) for each in texts) or (
+        if any(not isinstance(text, str | int | float) for text in texts) or (
             not option.repeated and len(texts) != 1
         ):
             raise InputError(f"{place}: {member}: expected a value as of --{member}")
         try:
-            parsed = [option.parse(str(each)) for each in texts]
+            parsed = [option.parse(str(text)) for text in texts]
         except ValueError as error:
             raise InputError(f"{place}: {member}: {error}") from None
         changes[member] = tuple(parsed) if option.repeated else parsed[0]

@@ -1,4 +1,4 @@
-"""Whose turn it is among models with weights. Pure."""
+"""Choice of the next model among models with weights. Pure."""
 
 from __future__ import annotations
 
@@ -14,23 +14,28 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Shuffler(Protocol):
-        """random.Random is one."""
+        """Source of random order, such as random.Random."""
 
-        def shuffle(self, x: MutableSequence[int], /) -> None: ...
+        def shuffle(self, x: MutableSequence[int], /) -> None:
+            """Shuffle a list in place."""
 
 
 _MOST_TURNS: Final = 10_000
 
 
 class Deck:
-    """Deals the models' indexes: each round has them exactly in proportion, in random order."""
+    """Deck that deals the models' indexes, each round in exact proportion and random order."""
 
     def __init__(self, weights: Sequence[Fraction], random: Shuffler) -> None:
-        """Raises InputError if the proportions make a round too long."""
-        scale = lcm(*(each.denominator for each in weights))
-        counts = [int(each * scale) for each in weights]
+        """Prepare a deck.
+
+        Raises:
+            InputError: the proportions make a round too long.
+        """
+        scale = lcm(*(weight.denominator for weight in weights))
+        counts = [int(weight * scale) for weight in weights]
         common = gcd(*counts)
-        counts = [each // common for each in counts]
+        counts = [count // common for count in counts]
         if sum(counts) > _MOST_TURNS:
             raise InputError(
                 f"weights of models: expected a sum of at most {_MOST_TURNS} in lowest terms, "
@@ -42,9 +47,11 @@ class Deck:
 
     @property
     def round_length(self) -> int:
+        """Number of indexes in one round."""
         return len(self._round)
 
     def deal(self) -> int:
+        """Return the index of the next model."""
         if not self._turns:
             self._random.shuffle(self._round)
             self._turns.extend(self._round)

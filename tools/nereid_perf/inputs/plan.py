@@ -1,5 +1,7 @@
-"""What a run sends, as flags, a mix file and a trace describe it. Frozen and picklable: the command
-makes one, and each worker process its own requests from it.
+"""Plan of a run's inputs, as flags, a mix file and a trace describe them.
+
+A plan is frozen and picklable: the command makes one, and each worker process makes its own
+requests from it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ Parameter = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class ShapeOption:
-    """--shape: of an input, without the batch dimension. datatype: "": as the metadata says."""
+    """Value of --shape for an input, without the batch dimension.
+
+    datatype: "" means that of the metadata.
+    """
 
     name: str
     dims: tuple[int, ...]
@@ -25,11 +30,11 @@ class ShapeOption:
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """One of a run's models, and what its requests hold.
+    """One of a run's models, and the contents of its requests.
 
-    input_data: "random", "zero", or JSON files and directories. outputs: those requested; none: all
-    of them. sequence_length: None: of the data's stream, or 20 where there is none.
-    sequence_length_variation: a share of the length.
+    input_data: "random", "zero", or JSON files and directories. outputs: the requested ones; if
+    empty, all of them. sequence_length: `None` means the length of the data's stream, or 20 without
+    data. sequence_length_variation: a share of the length.
     """
 
     name: str
@@ -51,14 +56,14 @@ class ModelPlan:
 
 @dataclass(frozen=True, slots=True)
 class InputPlan:
-    """All that requests are made from.
+    """Everything from which requests are made.
 
     request_ids: each request has an id of its own. sequences: how many are open at a time, over all
-    workers; None: as many as there are requests in flight. sequence_ids: first and last number.
-    text_ids: ids of sequences are texts; None: where the model's control input says so.
-    distinct_inputs: how many random requests are made, to be sent in turn. region_prefix: of the
-    names of shared-memory regions; "": tensors travel in the request. output_region_bytes: of an
-    output whose size varies, for each of a batch.
+    workers; `None` means as many as there are requests in flight. sequence_ids: first and last
+    number. text_ids: sequence ids are texts; `None` leaves that to the model's control input.
+    distinct_inputs: how many random requests are made, to be sent in turn. region_prefix: beginning
+    of the names of shared-memory regions; "" means that tensors travel in the request.
+    output_region_bytes: size of an output that varies, for each element of a batch.
     """
 
     protocol: Literal["http", "grpc"]

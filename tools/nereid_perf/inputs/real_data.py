@@ -1,10 +1,10 @@
-"""Data that a user has: perf_analyzer's JSON files and directories.
+"""Real data of a user: perf_analyzer's JSON files and directories.
 
 {"data": [{"X": [...]}, {"X": {"content": [...], "shape": [...]}}, {"X": {"b64": "..."}}]}: an
-object is a step, what one request sends of each input without the batch dimension; an array of
-steps is a stream, which one sequence sends. "validation_data" has outputs in the same places. A
-directory is one step: a file for each input, with raw bytes, or a line for each BYTES element.
-Ours: a tensor's "datatype", for servers whose metadata has no inputs.
+object is a step, the inputs of one request without the batch dimension; an array of steps is a
+stream, which one sequence sends. "validation_data" has outputs in the same places. A directory is
+one step: a file for each input, with raw bytes, or a line for each BYTES element. Nereid adds a
+tensor's "datatype", for servers whose metadata has no inputs.
 """
 
 from __future__ import annotations
@@ -30,18 +30,21 @@ if TYPE_CHECKING:
 
 Dims = tuple[int, ...]
 
-# Of the files of a run together.
+# Limit of a run's files together.
 MAX_FILE_BYTES: Final = 1 << 30
 _MEMBERS: Final = frozenset({"data", "validation_data"})
 _TENSOR_MEMBERS: Final = frozenset({"content", "b64", "shape", "datatype"})
-# Names a model in steps for other kinds of servers.
+# Key that names a model in steps for other kinds of servers.
 _NO_TENSOR: Final = "model"
 _MOST_DIMENSION: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Inputs of one request, and what its response should hold; without the batch dimension."""
+    """Inputs of one request, and the expected outputs of its response.
+
+    Without the batch dimension.
+    """
 
     inputs: tuple[Tensor, ...]
     expected: tuple[Tensor, ...] = ()
@@ -51,9 +54,10 @@ Stream = tuple[Step, ...]
 
 
 class DataReader:
-    """Reads the files of one model.
+    """Reader of the files of one model.
 
-    options: what --shape says, by input. None of the specs: the server does not say.
+    options: values of --shape, by input. Without any specs the server does not say which tensors
+    there are.
     """
 
     def __init__(
@@ -63,17 +67,17 @@ class DataReader:
         options: Mapping[str, Dims],
         max_file_bytes: int = MAX_FILE_BYTES,
     ) -> None:
-        self._inputs = {each.name: each for each in inputs}
-        self._outputs = {each.name: each for each in outputs}
+        self._inputs = {spec.name: spec for spec in inputs}
+        self._outputs = {spec.name: spec for spec in outputs}
         self._options = options
         self._left_bytes = max_file_bytes
         self._max_file_bytes = max_file_bytes
 
     def read(self, paths: Iterable[str]) -> tuple[Stream, ...]:
-        """The streams of all of them; steps outside of arrays are one stream.
+        """Return the streams of all files; steps outside of arrays are one stream.
 
         Raises:
-            InputError: with the file, the step's index, the input and what was expected.
+            InputError: it names the file, the step's index, the input and what was expected.
         """
         streams: list[Stream] = []
         single: list[Step] = []
@@ -92,7 +96,7 @@ class DataReader:
         return (tuple(single),) if single else tuple(streams)
 
     def _document(self, path: Path) -> tuple[list[Stream], bool]:
-        """Its streams, and whether they are arrays in the file."""
+        """Return a file's streams, and whether they are arrays in the file."""
         try:
             document = json.loads(self._content(path))
         except json.JSONDecodeError as error:
@@ -173,15 +177,15 @@ class DataReader:
                     raise InputError(
                         f"{place}: expected a value of input '{spec.name}', found none"
                     )
-        # In the model's order, whatever the file's is.
+        # The tensors have the model's order, whatever the file's is.
         places = {name: index for index, name in enumerate(specs)}
         return tuple(
-            sorted(tensors, key=lambda each: (places.get(each.name, len(places)), each.name))
+            sorted(tensors, key=lambda tensor: (places.get(tensor.name, len(places)), tensor.name))
         )
 
     def _directory(self, path: Path) -> Step:
         known = {**self._inputs, **self._outputs}
-        names = sorted(each.name for each in path.iterdir())
+        names = sorted(file.name for file in path.iterdir())
         for name in names:
             if name not in known:
                 raise InputError(
@@ -193,14 +197,14 @@ class DataReader:
                 raise InputError(f"{path / spec.name}: expected a file for this input")
         return Step(
             tuple(
-                self._file(path / each.name, each, self._options.get(each.name))
-                for each in self._inputs.values()
-                if each.name in names
+                self._file(path / spec.name, spec, self._options.get(spec.name))
+                for spec in self._inputs.values()
+                if spec.name in names
             ),
             tuple(
-                self._file(path / each.name, each, None, may_vary=True)
-                for each in self._outputs.values()
-                if each.name in names
+                self._file(path / spec.name, spec, None, may_vary=True)
+                for spec in self._outputs.values()
+                if spec.name in names
             ),
         )
 
@@ -269,7 +273,7 @@ def _given_shape(place: str, spec: TensorSpec, shape: Any) -> Dims:
     if (
         not isinstance(shape, list)
         or len(shape) > MAX_RANK
-        or any(type(each) is not int or not 0 <= each <= _MOST_DIMENSION for each in shape)
+        or any(type(size) is not int or not 0 <= size <= _MOST_DIMENSION for size in shape)
     ):
         raise InputError(f"{place}: shape: expected an array of whole numbers of at least 0")
     if not shape_fits(shape, spec.dims):
@@ -281,10 +285,10 @@ def _given_shape(place: str, spec: TensorSpec, shape: Any) -> Dims:
 
 
 def _shape(place: str, spec: TensorSpec, option: Dims | None, count: int) -> Dims:
-    """Of this many elements; one variable size follows from the others."""
+    """Return a shape with this many elements; one variable size follows from the others."""
     dims = spec.dims if option is None else option
     variable = dims.count(VARIABLE)
-    fixed = prod(each for each in dims if each != VARIABLE)
+    fixed = prod(dim for dim in dims if dim != VARIABLE)
     if variable > 1:
         raise InputError(
             f"{place}: the model's shape is {format_shape(dims)}: give the sizes of this tensor as "
@@ -295,7 +299,7 @@ def _shape(place: str, spec: TensorSpec, option: Dims | None, count: int) -> Dim
             f"{place}: expected {'a multiple of ' if variable else ''}{fixed} elements for the "
             f"shape {format_shape(dims)}, found {count}"
         )
-    return tuple(count // fixed if each == VARIABLE else each for each in dims)
+    return tuple(count // fixed if dim == VARIABLE else dim for dim in dims)
 
 
 def _decoded(place: str, datatype: str, text: Any) -> tuple[bytes, int]:
@@ -321,7 +325,7 @@ def _decoded(place: str, datatype: str, text: Any) -> tuple[bytes, int]:
 
 
 def _declared(place: str, name: str, value: Any) -> TensorSpec | None:
-    """A tensor that the metadata does not have, if it says itself what it is."""
+    """Return the spec of a tensor that the metadata does not have, if its value has one."""
     if not isinstance(value, dict) or "datatype" not in value:
         return None
     datatype, shape = value["datatype"], value.get("shape")

@@ -1,4 +1,4 @@
-"""Tensors in system shared memory: where each one is, and the regions' life on host and server.
+"""Tensors in system shared memory: places of tensors, and the regions' life on host and server.
 
 One region holds all inputs of a model and one its outputs, which all requests write to.
 """
@@ -27,13 +27,15 @@ _DIRECTORY: Final = Path("/dev/shm")  # noqa: S108 - where shm_open() makes its 
 
 
 class RegionServer(Protocol):
-    """What the regions need of a server; nereid_perf.server.Server is one."""
+    """Calls that regions need of a server, such as nereid_perf.server.Server."""
 
     def register_system_shared_memory(
         self, name: str, key: str, byte_size: int, offset: int = 0
-    ) -> None: ...
+    ) -> None:
+        """Register a region."""
 
-    def unregister_system_shared_memory(self, name: str = "") -> None: ...
+    def unregister_system_shared_memory(self, name: str = "") -> None:
+        """Unregister a region, or all regions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class RegionRange:
     byte_size: int
 
     def parameters(self) -> dict[str, str | int]:
-        """As a tensor of a request names it."""
+        """Return the parameters by which a request names the range."""
         named: dict[str, str | int] = {
             "shared_memory_region": self.region,
             "shared_memory_byte_size": self.byte_size,
@@ -57,7 +59,10 @@ class RegionRange:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """name: as it is registered; its file has the same one. contents: by their offsets."""
+    """Region to be shared; `contents` is by offsets.
+
+    name: the registered name, which is the file's name as well.
+    """
 
     name: str
     byte_size: int
@@ -67,7 +72,7 @@ class Region:
 def input_ranges(
     plan: InputPlan, index: int, requests: Iterable[Sequence[Tensor]]
 ) -> tuple[list[list[RegionRange]], Region]:
-    """Where the tensors of a model's requests are, and the region that they are in."""
+    """Return the ranges of the tensors of a model's requests, and the region that they are in."""
     name = f"{plan.region_prefix}-{index}-inputs"
     offset = 0
     ranges: list[list[RegionRange]] = []
@@ -85,13 +90,13 @@ def input_ranges(
 def output_ranges(
     plan: InputPlan, index: int, model: ModelPlan
 ) -> tuple[dict[str, RegionRange], Region]:
-    """Where a model's outputs are written, by name.
+    """Return the ranges into which a model's outputs are written, by name.
 
     Raises:
         InputError: the server does not say which outputs there are.
     """
     assert model.signature is not None, "the plan is resolved"
-    specs = {each.name: each for each in model.signature.outputs}
+    specs = {output.name: output for output in model.signature.outputs}
     names = model.outputs or tuple(specs)
     if not names:
         raise InputError(
@@ -114,7 +119,7 @@ def output_ranges(
 
 @contextlib.contextmanager
 def shared_regions(regions: Iterable[Region], server: RegionServer) -> Iterator[None]:
-    """The regions exist and are registered, until the block ends, however it does.
+    """Keep the regions in existence and registered until the block ends, however it ends.
 
     Raises:
         InputError: there is not enough shared memory.
@@ -128,7 +133,7 @@ def shared_regions(regions: Iterable[Region], server: RegionServer) -> Iterator[
 
 
 def _unregister(server: RegionServer, name: str) -> None:
-    # The server may have ended; its regions with it.
+    # The server may have ended, and its regions with it.
     with contextlib.suppress(Exception):
         server.unregister_system_shared_memory(name)
 
@@ -139,7 +144,7 @@ def _create(region: Region, stack: contextlib.ExitStack) -> None:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         stack.callback(path.unlink, missing_ok=True)
         try:
-            # Not truncate: a full file system would be found out by a signal, in the server.
+            # With truncate(), a full file system would show itself by a signal, in the server.
             os.posix_fallocate(descriptor, 0, region.byte_size)
             for offset, content in region.contents:
                 _write(descriptor, content, offset)

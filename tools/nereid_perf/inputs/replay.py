@@ -1,4 +1,4 @@
-"""Sends what a trace has: its requests at its times, each in its sequence. Pure but for reading."""
+"""Replay of traces: requests at their times, each in its sequence. Pure except for reading."""
 
 from __future__ import annotations
 
@@ -37,36 +37,37 @@ _LIMITS: Final = TraceLimits()
 
 
 class _Model:
-    """What a trace's requests to one model are encoded with."""
+    """Model of a trace, with what its requests are encoded with."""
 
     def __init__(self, plan: InputPlan, index: int, worker: int, workers: int) -> None:
         model = plan.models[index]
         assert model.signature is not None, "the plan is resolved"
         self._plan = plan
         self._index = index
-        self._specs = {each.name: each for each in input_specs(model)}
+        self._specs = {spec.name: spec for spec in input_specs(model)}
         self._maker = TensorMaker(plan, model)
         self._steps: list[tuple[Tensor, ...]] = []
         self._turn = 0
         self.encoder = make_encoder(plan, model, dict.fromkeys(model.outputs))
         self.ids = IdFormat(plan, model)
-        # Those of requests that the trace has in no sequence.
+        # Sequences for requests that the trace has in no sequence.
         self.sequences: Sequences | None = None
         if model.signature.is_sequence:
             ids = SequenceIds(plan.sequence_ids, worker, workers)
             self.sequences = make_sequences(Place(plan, index, worker, workers), model, [1], ids)
 
     def next_step(self) -> int:
-        """Which of the plan's inputs the next request without any gets."""
+        """Return the index of the plan's inputs for the next request without any."""
         if not self._steps:
-            self._steps = [each.inputs for each in make_steps(self._plan, self._index)]
+            self._steps = [step.inputs for step in make_steps(self._plan, self._index)]
         self._turn = (self._turn + 1) % len(self._steps)
         return self._turn
 
     def tensors(self, record: TraceRecord, step: int) -> tuple[Tensor, ...]:
+        """Return the tensors of a record; it may need the plan's inputs at `step`."""
         if record.inputs is None:
             return self._steps[step]
-        return tuple(self._tensor(record.place, each) for each in record.inputs)
+        return tuple(self._tensor(record.place, tensor) for tensor in record.inputs)
 
     def _tensor(self, place: str, given: TraceInput) -> Tensor:
         spec = self._specs.get(given.name)
@@ -104,18 +105,25 @@ class _Model:
 
 
 class ReplaySource:
-    """A TimedSource. arrivals_ns: when its requests arrive, from the first one of all workers'."""
+    """Source of a trace's requests, a TimedSource.
+
+    arrivals_ns: arrivals of its requests, since the first one of all workers'.
+    """
 
     def __init__(
         self, plan: InputPlan, worker: int, workers: int, limits: TraceLimits = _LIMITS
     ) -> None:
-        """Raises InputError: a trace cannot be read, or does not fit the models."""
+        """Read the traces, and encode this worker's requests.
+
+        Raises:
+            InputError: a trace cannot be read, or does not fit the models.
+        """
         self._plan = plan
         self._ids = RequestIds(worker) if plan.request_ids else None
         self._models = [_Model(plan, index, worker, workers) for index in range(len(plan.models))]
         self._templates: list[RequestTemplate] = []
         self._sequence_ids: list[int | str] = []
-        # Of each request: its model, its template, its sequence and flags.
+        # Model, template, sequence and flags of each request.
         self._rows: tuple[array[int], ...] = (array("l"), array("l"), array("l"), array("B"))
         order = _Order(plan, worker, workers, limits)
         self.arrivals_ns = order.arrivals_ns
@@ -127,7 +135,7 @@ class ReplaySource:
         self._ready: deque[int] = deque()
 
     def next_request(self) -> Request | None:
-        """None: also after the trace's last one."""
+        """Return the next request, or `None` if it has to wait, or after the trace's last one."""
         if self._ready:
             return self._request(self._ready.popleft())
         if self._next == len(self.arrivals_ns) or self._draining:
@@ -138,6 +146,7 @@ class ReplaySource:
         return self._request(self._next - 1)
 
     def due_request(self, elapsed_ns: int) -> Request | None:
+        """Return the next request that has arrived by then, or `None`."""
         while not self._ready and self._next < len(self.arrivals_ns) and not self._draining:
             if self.arrivals_ns[self._next] > elapsed_ns:
                 return None
@@ -149,9 +158,11 @@ class ReplaySource:
         return self._request(self._ready.popleft()) if self._ready else None
 
     def next_due_ns(self) -> int | None:
+        """Return the arrival of the next request, or `None` after the last one."""
         return self.arrivals_ns[self._next] if self._next < len(self.arrivals_ns) else None
 
     def on_end(self, request: Request) -> None:
+        """Continue the request's sequence."""
         if request.sequence < 0:
             return
         if request.sequence >= len(self._sequence_ids):
@@ -165,16 +176,16 @@ class ReplaySource:
             del self._waiting[request.sequence]
 
     def set_draining(self, *, draining: bool) -> None:
-        """A trace's sequences end where it says; there are no last requests."""
+        """Do nothing: a trace's sequences end where it says, without last requests of ours."""
         self._draining = draining
 
     def find_mismatch(self, request: Request, message: bytes, json_bytes: int = 0) -> str:
-        """A trace has no expected outputs."""
+        """Return "": a trace has no expected outputs."""
         del request, message, json_bytes
         return ""
 
     def _request(self, index: int) -> Request:
-        number, template, sequence, flags = (each[index] for each in self._rows)
+        number, template, sequence, flags = (row[index] for row in self._rows)
         model = self._models[number]
         part = b""
         if sequence != _NONE:
@@ -191,7 +202,7 @@ class ReplaySource:
         return Request(message, json_bytes, number, sequence, identity, at_ns=at_ns)
 
     def _encode(self, limits: TraceLimits, order: _Order) -> None:
-        """Encode this worker's requests, equal ones once."""
+        """Encode this worker's requests; equal ones are encoded once."""
         templates: dict[tuple[int, str, int], int] = {}
         sequences: dict[int | str, int] = {}
         size = 0
@@ -203,7 +214,7 @@ class ReplaySource:
             key = number, record.key, step
             if key not in templates:
                 tensors = model.tensors(record, step)
-                size += sum(len(each.raw) for each in tensors)
+                size += sum(len(tensor.raw) for tensor in tensors)
                 if size > limits.distinct_bytes:
                     raise InputError(
                         f"{record.place}: requests that differ take more than "
@@ -227,22 +238,22 @@ class ReplaySource:
 
 
 class _Order:
-    """Which requests of the traces one worker sends, and when.
+    """Selection and order of the traces' requests that one worker sends.
 
-    The nth in time is the worker's with n modulo their number; where the traces have sequences, a
-    worker has all of a sequence's.
+    Requests are dealt in the order of time, by their number modulo the number of workers; where the
+    traces have sequences, all requests of a sequence go to one worker.
     """
 
     def __init__(self, plan: InputPlan, worker: int, workers: int, limits: TraceLimits) -> None:
         times = array("q")
-        # Of what the sequence's id is equal in.
+        # Number of a sequence, which is equal for requests with the same id.
         sequences = array("q")
         for _, record in _chosen(plan, limits):
             times.append(record.at_ns)
             place = record.sequence
             sequences.append(_NONE if place is None else zlib.crc32(str(place.id).encode()))
         in_time = sorted(range(len(times)), key=times.__getitem__)
-        has_sequences = any(each != _NONE for each in sequences)
+        has_sequences = any(sequence != _NONE for sequence in sequences)
         chosen = [
             index
             for turn, index in enumerate(in_time)
@@ -255,19 +266,20 @@ class _Order:
         self._is_mine = bytearray(len(times))
         for index in chosen:
             self._is_mine[index] = True
-        # Of this worker's requests in the order of the files: in the order of time.
+        # Number of each of this worker's requests in the order of the files, by its number in the
+        # order of time.
         in_files = {index: number for number, index in enumerate(sorted(chosen))}
         self.mine = array("l", (in_files[index] for index in chosen))
         self._next = 0
 
     def is_next_mine(self) -> bool:
-        """Of the requests in the order of the files, one after the other."""
+        """Return whether the next request in the order of the files is this worker's."""
         self._next += 1
         return bool(self._is_mine[self._next - 1])
 
 
 def _chosen(plan: InputPlan, limits: TraceLimits) -> Iterator[tuple[int, TraceRecord]]:
-    """The requests to the plan's models, with the models' indexes."""
+    """Yield the requests to the plan's models, with the models' indexes."""
     chosen = _ModelChoice(plan)
     for record in read_traces(plan.traces, limits):
         index = chosen(record)
@@ -276,11 +288,11 @@ def _chosen(plan: InputPlan, limits: TraceLimits) -> Iterator[tuple[int, TraceRe
 
 
 class _ModelChoice:
-    """Which of the plan's models a request is for; None: it is not replayed."""
+    """Choice of the plan's model for a request; `None` means that it is not replayed."""
 
     def __init__(self, plan: InputPlan) -> None:
-        self._exact = {(each.name, each.version): i for i, each in enumerate(plan.models)}
-        self._by_name = {each.name: i for i, each in reversed([*enumerate(plan.models)])}
+        self._exact = {(model.name, model.version): i for i, model in enumerate(plan.models)}
+        self._by_name = {model.name: i for i, model in reversed([*enumerate(plan.models)])}
 
     def __call__(self, record: TraceRecord) -> int | None:
         exact = self._exact.get((record.model, record.version))

@@ -1,4 +1,7 @@
-"""Completes a plan with what the server says of its models, and refuses what does not fit them."""
+"""Resolution of a plan with what the server says of its models.
+
+It refuses what does not fit them.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,17 @@ if TYPE_CHECKING:
 
 
 class MetadataServer(Protocol):
-    """What a plan asks a server; nereid_perf.server.Server is one."""
+    """Calls that a plan needs of a server, such as nereid_perf.server.Server."""
 
-    def metadata(self, model: str, version: str = "") -> dict[str, Any]: ...
+    def metadata(self, model: str, version: str = "") -> dict[str, Any]:
+        """Return a model's metadata."""
 
-    def config(self, model: str, version: str = "") -> dict[str, Any] | None: ...
+    def config(self, model: str, version: str = "") -> dict[str, Any] | None:
+        """Return a model's configuration, or `None` if the server has none."""
 
 
 def resolve_plan(plan: InputPlan, server: MetadataServer) -> InputPlan:
-    """The plan with what the server says of its models, and with the models of its traces.
+    """Return the plan completed with the server's metadata, and with the models of its traces.
 
     Raises:
         InputError: the plan does not fit the models.
@@ -41,35 +46,38 @@ def resolve_plan(plan: InputPlan, server: MetadataServer) -> InputPlan:
         raise InputError("no model: name one with -m NAME, or several with --mix FILE")
     models = tuple(
         replace(
-            each,
+            model,
             signature=signature_of(
-                server.metadata(each.name, each.version), server.config(each.name, each.version)
+                server.metadata(model.name, model.version), server.config(model.name, model.version)
             ),
         )
-        for each in models
+        for model in models
     )
     _check(models)
     return replace(plan, models=models)
 
 
 def new_region_prefix() -> str:
-    """Of no other run on this host."""
+    """Return a prefix that no other run on this host has."""
     return f"nereid-perf-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _replayed(plan: InputPlan) -> tuple[ModelPlan, ...]:
-    """The traces' models; where the plan has some, those alone, with what it says of them."""
-    found = models_in_traces(plan.traces)
+    """Return the traces' models.
+
+    If the plan has models, only these are replayed, with the plan's settings.
+    """
+    traced = models_in_traces(plan.traces)
     if not plan.models:
-        return tuple(ModelPlan(name, version) for name, version in found)
-    known = {each.name: each for each in plan.models}
+        return tuple(ModelPlan(name, version) for name, version in traced)
+    known = {model.name: model for model in plan.models}
     chosen = tuple(
         replace(known[name], version=known[name].version or version)
-        for name, version in found
+        for name, version in traced
         if name in known
     )
     if not chosen:
-        names = ", ".join(sorted({name for name, _ in found}))
+        names = ", ".join(sorted({name for name, _ in traced}))
         raise InputError(
             f"--replay: the traces have no request to the models of -m, but to {names}"
         )
@@ -81,9 +89,9 @@ def _check(models: Iterable[ModelPlan]) -> None:
     for model in models:
         signature = model.signature
         assert signature is not None, "resolved above"
-        known.update(each.name for each in signature.inputs)
+        known.update(spec.name for spec in signature.inputs)
         _check_batch_size(model, signature)
-        outputs = [each.name for each in signature.outputs]
+        outputs = [spec.name for spec in signature.outputs]
         for name in model.outputs:
             if outputs and name not in outputs:
                 raise InputError(

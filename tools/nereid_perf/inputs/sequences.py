@@ -1,6 +1,6 @@
 """Sequences that a worker keeps open at a server: whose request is next, and what it is. Pure.
 
-A sequence has one request in flight at most: the next one waits for its end.
+A sequence has at most one request in flight: the next one waits for its end.
 """
 
 from __future__ import annotations
@@ -12,19 +12,24 @@ from nereid_perf.inputs.errors import InputError
 
 
 class RandomNumbers(Protocol):
-    """random.Random is one."""
+    """Source of random numbers, such as random.Random."""
 
-    def uniform(self, a: float, b: float, /) -> float: ...
+    def uniform(self, a: float, b: float, /) -> float:
+        """Return a random number between a and b."""
 
 
 class SequenceIds:
-    """A worker's share of a range of numbers, in turn; no two workers' ids are ever equal.
+    """Worker's share of a range of ids, used in turn; no two workers' ids are ever equal.
 
-    One for all models of a worker, as models of an ensemble see each other's ids.
+    All models of a worker share one, as models of an ensemble see each other's ids.
     """
 
     def __init__(self, bounds: tuple[int, int], worker: int, workers: int) -> None:
-        """bounds: the first and the last number. Raises InputError if a worker would have none."""
+        """Take a share of the numbers from the first to the last bound.
+
+        Raises:
+            InputError: a worker would have none.
+        """
         first, last = bounds
         self._first = first + worker
         self._step = workers
@@ -38,7 +43,7 @@ class SequenceIds:
         self._used: set[int] = set()
 
     def acquire(self) -> int | None:
-        """None: sequences that are open have all of them."""
+        """Return a free number, or `None` while open sequences have all of them."""
         if len(self._used) >= self._count:
             return None
         while True:
@@ -49,11 +54,12 @@ class SequenceIds:
                 return number
 
     def release(self, number: int) -> None:
+        """Make a number free again."""
         self._used.discard(number)
 
 
 class SequenceStep(NamedTuple):
-    """One request. sequence: its index among those of its model."""
+    """Request of a sequence; `sequence` is the index among its model's sequences."""
 
     sequence: int
     id: int
@@ -70,15 +76,15 @@ class _Slot:
         self.id = 0
         self.stream = 0
         self.step = 0
-        # Requests until the sequence ends; 0: none is open.
+        # Requests until the sequence ends; 0 means that none is open.
         self.left = 0
 
 
 class StreamChoice:
-    """Which stream each new sequence sends, and how long it is.
+    """Choice of the stream for each new sequence, and of the sequence's length.
 
-    first, step: of the streams' turn, so that workers begin at different ones. length: None: the
-    stream's own.
+    first, step: start and step in the streams' turn, so that workers begin at different ones.
+    length: `None` means the stream's own.
     """
 
     def __init__(
@@ -96,7 +102,7 @@ class StreamChoice:
         self._random = random
 
     def choose(self) -> tuple[int, int]:
-        """The stream, and how many requests the sequence has."""
+        """Return the stream, and the number of requests of the sequence."""
         stream = self._next % len(self._lengths)
         self._next += self._turn
         if self._length is None:
@@ -105,26 +111,31 @@ class StreamChoice:
         return stream, max(1, round(self._length * (1 + share)))
 
     def step(self, stream: int, number: int) -> int:
-        """The step that a sequence's request has of its stream."""
+        """Return the step of a stream for a sequence's request."""
         return number % self._lengths[stream]
 
 
 class Sequences:
-    """Those of one model in one worker."""
+    """Sequences of one model in one worker."""
 
     def __init__(self, ids: SequenceIds, limit: int | None, choice: StreamChoice) -> None:
-        """limit: open at a time; None: as many as there are requests in flight."""
+        """Prepare sequences, at most `limit` of them open at a time.
+
+        With `None` as many are open as there are requests in flight.
+        """
         self._ids = ids
         self._limit = limit
         self._choice = choice
         self._slots: list[_Slot] = []
-        # Indexes of slots without a request in flight; those that are open wait longest first.
+        # Indexes of slots without a request in flight; the open ones that have waited longest come
+        # first.
         self._open: deque[int] = deque()
         self._free: list[int] = []
 
     def next_step(self, *, may_begin: bool = True) -> SequenceStep | None:
-        """None: all wait for a request in flight. may_begin: otherwise each open sequence gets its
-        last request, and no other one begins.
+        """Return the next step, or `None` if all sequences wait for a request in flight.
+
+        may_begin: if false, each open sequence gets its last request, and no other one begins.
         """
         if self._open:
             index = self._open.popleft()
@@ -151,6 +162,7 @@ class Sequences:
         )
 
     def on_end(self, sequence: int) -> None:
+        """Note the end of a sequence's request in flight."""
         slot = self._slots[sequence]
         if slot.left:
             self._open.append(sequence)

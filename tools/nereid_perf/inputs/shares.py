@@ -1,4 +1,4 @@
-"""A worker's share of one model's requests."""
+"""Worker's share of one model's requests."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.sequences import SequenceIds, SequenceStep
     from nereid_perf.inputs.workload import Workload
 
-# perf_analyzer's.
+# Default of perf_analyzer.
 _DEFAULT_LENGTH: Final = 20
 MADE_UP: Final = (("random",), ("zero",))
 
 
 class Place(NamedTuple):
-    """A model's index in the plan, and which worker of how many this is."""
+    """Place of a share: the model's index in the plan, the worker's number, and of how many."""
 
     plan: InputPlan
     workload: int
@@ -39,22 +39,26 @@ class RequestIds:
         self._count = 0
 
     def next_id(self) -> str:
+        """Return the next id."""
         self._count += 1
         return f"{self._prefix}{self._count}"
 
 
 class Share(Protocol):
-    """A RequestSource of one model."""
+    """RequestSource of one model."""
 
-    def next_request(self) -> Request | None: ...
+    def next_request(self) -> Request | None:
+        """Return the next request, or `None` while all sequences wait."""
 
-    def on_end(self, request: Request) -> None: ...
+    def on_end(self, request: Request) -> None:
+        """Note the end of a request."""
 
-    def set_draining(self, *, draining: bool) -> None: ...
+    def set_draining(self, *, draining: bool) -> None:
+        """Start or stop draining."""
 
 
 class PlainShare:
-    """The requests in turn; each worker begins with another one."""
+    """Requests in turn; each worker begins with another one."""
 
     def __init__(self, workload: Workload, place: Place, ids: RequestIds | None) -> None:
         self._place = place
@@ -65,9 +69,10 @@ class PlainShare:
         turns = [*range(first, count), *range(first)]
         self._templates = workload.templates
         self._turns = cycle(turns)
-        self._ready = cycle([self._request(each) for each in (turns if ids is None else ())])
+        self._ready = cycle([self._request(turn) for turn in (turns if ids is None else ())])
 
     def next_request(self) -> Request | None:
+        """Return the next request."""
         if self._draining:
             return None
         if self._ids is None:
@@ -75,9 +80,10 @@ class PlainShare:
         return self._request(next(self._turns), self._ids.next_id())
 
     def on_end(self, request: Request) -> None:
-        pass
+        """Do nothing: requests do not wait for each other."""
 
     def set_draining(self, *, draining: bool) -> None:
+        """Do nothing: no sequence is open."""
         self._draining = draining
 
     def _request(self, index: int, identity: str = "") -> Request:
@@ -102,10 +108,11 @@ class SequenceShare:
         self._templates = workload.templates
         self._encoder = workload.encoder
         self._with_id = IdFormat(place.plan, workload.model)
-        lengths = [len(each) for each in workload.streams]
+        lengths = [len(stream) for stream in workload.streams]
         self._sequences = make_sequences(place, workload.model, lengths, sequence_ids)
 
     def next_request(self) -> Request | None:
+        """Return the next sequence's request, or `None` while all of them wait."""
         step = self._sequences.next_step(may_begin=not self._draining)
         if step is None:
             return None
@@ -114,19 +121,21 @@ class SequenceShare:
         message, json_bytes = self._templates[data].encode(
             identity.encode(), sequence_part(self._encoder, self._with_id, step)
         )
-        # Unique among all models' sequences.
+        # The number is unique among all models' sequences.
         sequence = step.sequence * len(self._place.plan.models) + self._place.workload
         return Request(message, json_bytes, self._place.workload, sequence, identity, data)
 
     def on_end(self, request: Request) -> None:
+        """Continue the request's sequence."""
         self._sequences.on_end(request.sequence // len(self._place.plan.models))
 
     def set_draining(self, *, draining: bool) -> None:
+        """Start or stop draining."""
         self._draining = draining
 
 
 class IdFormat:
-    """Numbers of sequences as the model takes them: some take texts."""
+    """Format of sequence ids: some models take texts."""
 
     def __init__(self, plan: InputPlan, model: ModelPlan) -> None:
         assert model.signature is not None, "the plan is resolved"
@@ -135,17 +144,19 @@ class IdFormat:
             self._is_text = model.signature.has_text_ids
 
     def format(self, number: int) -> int | str:
+        """Return the id with a number, as the model takes it."""
         return str(number) if self._is_text else number
 
 
 def sequence_part(encoder: Encoder, ids: IdFormat, step: SequenceStep) -> bytes:
+    """Return the bytes for a step's place in its sequence."""
     return encoder.sequence_part(ids.format(step.id), start=step.is_start, end=step.is_end)
 
 
 def make_sequences(
     place: Place, model: ModelPlan, lengths: Sequence[int], ids: SequenceIds
 ) -> Sequences:
-    """Those of one worker. lengths: of the streams."""
+    """Return the sequences of one worker; `lengths` are those of the streams."""
     plan, index, worker, workers = place
     limit = plan.sequences
     if limit is not None:

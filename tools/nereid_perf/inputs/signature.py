@@ -1,4 +1,4 @@
-"""What requests to a model look like, from the server's metadata and configuration."""
+"""Signature of a model's requests, from the server's metadata and configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TEXT: Final = "TYPE_STRING"
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """An input or output. dims: without the batch dimension; -1: variable.
+    """Input or output; `dims` are without the batch dimension, and -1 is a variable one.
 
     is_shape: its values are dimensions, so that none can be made up.
     """
@@ -32,9 +32,10 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSignature:
-    """max_batch_size: None: requests have no batch dimension; 0: one of any size.
+    """Inputs and outputs of a model, and the kind of its requests.
 
-    has_text_ids: of sequences. is_decoupled: a request has any number of responses.
+    max_batch_size: `None` means that requests have no batch dimension, 0 that it may have any size.
+    has_text_ids: sequence ids are texts. is_decoupled: a request has any number of responses.
     """
 
     inputs: tuple[TensorSpec, ...] = ()
@@ -46,17 +47,19 @@ class ModelSignature:
 
 
 def signature_of(metadata: Mapping[str, Any], config: Mapping[str, Any] | None) -> ModelSignature:
-    """Both as Triton's JSON; config None: the server has none. Then a first dimension that is
-    variable in all inputs is the batch dimension.
+    """Return the signature for metadata and configuration, both as Triton's JSON.
+
+    If the server has no configuration (`None`), a first dimension that is variable in all inputs is
+    the batch dimension.
 
     Raises:
-        InputError: the metadata has a datatype or a shape that the protocol has not.
+        InputError: the metadata has a datatype or a shape that the protocol does not have.
     """
     name = str(metadata.get("name", ""))
-    inputs = [_spec(name, each) for each in metadata.get("inputs") or ()]
-    outputs = [_spec(name, each) for each in metadata.get("outputs") or ()]
+    inputs = [_spec(name, tensor) for tensor in metadata.get("inputs") or ()]
+    outputs = [_spec(name, tensor) for tensor in metadata.get("outputs") or ()]
     if config is None:
-        if not inputs or any(not each.dims or each.dims[0] != VARIABLE for each in inputs):
+        if not inputs or any(not spec.dims or spec.dims[0] != VARIABLE for spec in inputs):
             return ModelSignature(tuple(inputs), tuple(outputs))
         return ModelSignature(_without_batch(inputs), _without_batch(outputs), 0)
     max_batch_size = int(config.get("max_batch_size") or 0) or None
@@ -64,27 +67,27 @@ def signature_of(metadata: Mapping[str, Any], config: Mapping[str, Any] | None) 
         inputs, outputs = [*_without_batch(inputs)], [*_without_batch(outputs)]
     batching = config.get("sequence_batching")
     controls = (batching or {}).get("control_input") or ()
-    added_by_server = {each.get("name") for each in controls}
-    configured = {each.get("name"): each for each in config.get("input") or ()}
+    added_by_server = {control.get("name") for control in controls}
+    configured = {tensor.get("name"): tensor for tensor in config.get("input") or ()}
     return ModelSignature(
         tuple(
             TensorSpec(
-                each.name,
-                each.datatype,
-                each.dims,
-                bool(configured.get(each.name, {}).get("optional")),
-                bool(configured.get(each.name, {}).get("is_shape_tensor")),
+                spec.name,
+                spec.datatype,
+                spec.dims,
+                bool(configured.get(spec.name, {}).get("optional")),
+                bool(configured.get(spec.name, {}).get("is_shape_tensor")),
             )
-            for each in inputs
-            if each.name not in added_by_server
+            for spec in inputs
+            if spec.name not in added_by_server
         ),
         tuple(outputs),
         max_batch_size,
         batching is not None,
         any(
             control.get("kind") == _CORRELATION_ID and control.get("data_type") == _TEXT
-            for each in controls
-            for control in each.get("control") or ()
+            for controlled in controls
+            for control in controlled.get("control") or ()
         ),
         bool((config.get("model_transaction_policy") or {}).get("decoupled")),
     )
@@ -98,8 +101,8 @@ def _spec(model: str, tensor: Mapping[str, Any]) -> TensorSpec:
             f"'{datatype}', which KServe v2 does not have"
         )
     # Numbers of 64 bits are texts in JSON that protobuf writes.
-    return TensorSpec(name, datatype, tuple(int(each) for each in tensor.get("shape") or ()))
+    return TensorSpec(name, datatype, tuple(int(size) for size in tensor.get("shape") or ()))
 
 
 def _without_batch(tensors: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(each.name, each.datatype, each.dims[1:]) for each in tensors)
+    return tuple(TensorSpec(tensor.name, tensor.datatype, tensor.dims[1:]) for tensor in tensors)

@@ -1,4 +1,4 @@
-"""make_source: what one worker process sends of a plan."""
+"""Source of one worker process's requests for a plan: make_source."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.workload import Workload
     from nereid_perf.request import Request, RequestSource
 
-# Turns of models whose sequences are all busy; with more of them the others wait as well, so that
-# proportions stay.
+# Turns of models whose sequences are all busy are held. With more of them the other models wait as
+# well, so that proportions stay.
 _MOST_HELD: Final = 64
 
 
 def make_source(plan: InputPlan, worker: int = 0, workers: int = 1) -> RequestSource:
-    """What the worker with this index sends, of so many. The plan is resolved.
+    """Return the source of the worker with this index, out of so many; the plan is resolved.
 
     Raises:
         InputError: the data cannot be read, or does not fit the models.
@@ -49,27 +49,29 @@ def make_source(plan: InputPlan, worker: int = 0, workers: int = 1) -> RequestSo
         else:
             shares.append(PlainShare(workload, place, ids))
         expected.append(workload.expected)
-    weights = [each.weight for each in plan.models]
+    weights = [model.weight for model in plan.models]
     deck = Deck(weights, Random(f"{plan.seed}/{worker}"))  # noqa: S311 - no secret
     return MixedSource(plan, shares, deck, expected)
 
 
 def expects_outputs(plan: InputPlan) -> bool:
-    """Whether find_mismatch() has anything to compare responses with.
+    """Return whether find_mismatch() has anything to compare responses with.
 
     Raises:
-        InputError: as make_source.
+        InputError: as in make_source.
     """
-    if plan.traces or all(each.input_data in MADE_UP for each in plan.models):
+    if plan.traces or all(model.input_data in MADE_UP for model in plan.models):
         return False
     return any(any(workload.expected) for workload in _workloads(plan))
 
 
 def make_regions(plan: InputPlan) -> list[Region]:
-    """What regions.shared_regions() needs before the workers send; nothing without shared memory.
+    """Return the regions that regions.shared_regions() needs before the workers send.
+
+    There are none without shared memory.
 
     Raises:
-        InputError: as make_source.
+        InputError: as in make_source.
     """
     if not plan.region_prefix:
         return []
@@ -87,7 +89,7 @@ def _workloads(plan: InputPlan) -> tuple[Workload, ...]:
 
 
 class MixedSource:
-    """The requests of one model, or of several by their weights."""
+    """Requests of one model, or of several by their weights."""
 
     def __init__(
         self,
@@ -105,15 +107,16 @@ class MixedSource:
         self._held: Counter[int] = Counter()
 
     def next_request(self) -> Request | None:
+        """Return the next request, or `None` while all sequences wait."""
         if len(self._shares) == 1:
             return self._shares[0].next_request()
         if self._draining:
-            return next(filter(None, (each.next_request() for each in self._shares)), None)
+            return next(filter(None, (share.next_request() for share in self._shares)), None)
         for index in self._held:
             request = self._shares[index].next_request()
             if request is not None:
                 self._held[index] -= 1
-                # Drops what is no longer held.
+                # Models without held turns are dropped.
                 self._held = +self._held
                 return request
         while self._held.total() < _MOST_HELD:
@@ -125,13 +128,16 @@ class MixedSource:
         return None
 
     def on_end(self, request: Request) -> None:
+        """Note the end of a request with its model's share."""
         self._shares[request.workload].on_end(request)
 
     def set_draining(self, *, draining: bool) -> None:
+        """Start or stop draining of all models."""
         self._draining = draining
-        for each in self._shares:
-            each.set_draining(draining=draining)
+        for share in self._shares:
+            share.set_draining(draining=draining)
 
     def find_mismatch(self, request: Request, message: bytes, json_bytes: int = 0) -> str:
+        """Return how a response differs from the user's validation data, or ""."""
         expected = self._expected[request.workload][request.data]
         return describe_mismatch(self._protocol, expected, message, json_bytes)

@@ -21,19 +21,22 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.plan import InputPlan, ModelPlan
     from nereid_perf.inputs.signature import TensorSpec
 
-# Of one tensor: neither protocol has larger messages.
+# Limit of one tensor: neither protocol has larger messages.
 MAX_TENSOR_BYTES: Final = 1 << 31
 _FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
 _LETTERS: Final = np.frombuffer(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", np.uint8
 )
-# Of a JSON array.
+# Limit of the nesting of a JSON array.
 _MAX_DEPTH: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """shape: as sent, or before steps are joined to a batch without the batch dimension."""
+    """Tensor of a request.
+
+    shape: as sent; before steps are joined to a batch, without the batch dimension.
+    """
 
     name: str
     datatype: str
@@ -42,7 +45,7 @@ class Tensor:
 
 
 class TensorMaker:
-    """Makes up tensors: the same ones for a plan's seed, whichever process asks."""
+    """Maker of tensors: the same ones for a plan's seed, in every process."""
 
     def __init__(self, plan: InputPlan, model: ModelPlan, *, zeros: bool = False) -> None:
         self._zeros = zeros
@@ -54,7 +57,7 @@ class TensorMaker:
     def make(
         self, spec: TensorSpec, shape: tuple[int, ...], string_length: int | None = None
     ) -> Tensor:
-        """A tensor of this shape.
+        """Return a tensor of this shape.
 
         Raises:
             InputError: it would be too large.
@@ -90,20 +93,20 @@ class TensorMaker:
         if datatype in _FLOATS:
             return _narrowed(self._random.random(count, np.float32), datatype).tobytes()
         bounds = np.iinfo(dtype)
-        low, high = (min(max(each, bounds.min), bounds.max) for each in self._integers)
+        low, high = (min(max(bound, bounds.min), bounds.max) for bound in self._integers)
         numbers = self._random.integers(low, high, count, dtype.newbyteorder("="), endpoint=True)
         return numbers.astype(dtype).tobytes()
 
 
 def dims_of(spec: TensorSpec, option: tuple[int, ...] | None, model: str) -> tuple[int, ...]:
-    """The sizes that --shape gives an input, or its own.
+    """Return the sizes that --shape gives an input, or the input's own.
 
     Raises:
         InputError: --shape contradicts the metadata, or is missing.
     """
     if option is None:
         if VARIABLE in spec.dims:
-            example = ",".join(str(1 if each == VARIABLE else each) for each in spec.dims)
+            example = ",".join(str(1 if dim == VARIABLE else dim) for dim in spec.dims)
             raise InputError(
                 f"input '{spec.name}' of model '{model}' has the variable shape "
                 f"{format_shape(spec.dims)}: give its sizes, as in --shape {spec.name}:{example}"
@@ -118,16 +121,16 @@ def dims_of(spec: TensorSpec, option: tuple[int, ...] | None, model: str) -> tup
 
 
 def raw_of(values: Sequence[Any], datatype: str) -> tuple[bytes, int]:
-    """Raw bytes of a JSON array's elements, nested or not, and how many there are.
+    """Return raw bytes of a JSON array's elements, nested or not, and the number of elements.
 
     Raises:
-        ValueError: with what was expected.
+        ValueError: an element is not of the datatype; the text says what was expected.
     """
     flat = _flattened(values)
     if datatype == BYTES:
-        for index, each in enumerate(flat):
-            if not isinstance(each, str):
-                wrong = _kind(each)
+        for index, element in enumerate(flat):
+            if not isinstance(element, str):
+                wrong = _kind(element)
                 raise ValueError(f"element {index}: expected a string, found {wrong}")  # noqa: TRY004 - of the value
         try:
             return join_bytes(flat), len(flat)
@@ -153,9 +156,9 @@ def raw_of(values: Sequence[Any], datatype: str) -> tuple[bytes, int]:
 
 
 def _booleans(flat: list[Any]) -> bytes:
-    for index, each in enumerate(flat):
-        if not isinstance(each, int) or each not in (0, 1):
-            raise ValueError(f"element {index}: expected true or false, found {_kind(each)}")
+    for index, element in enumerate(flat):
+        if not isinstance(element, int) or element not in (0, 1):
+            raise ValueError(f"element {index}: expected true or false, found {_kind(element)}")
     return bytes(flat)
 
 
@@ -177,13 +180,13 @@ def _narrowed(numbers: Array, datatype: str) -> Array:
     if datatype != "BF16":
         return numbers.astype(NUMPY_TYPE[datatype])
     bits = numbers.astype("<f4").view("<u4")
-    # To the nearest, ties to even. What is no number keeps its upper bits.
+    # Numbers are rounded to the nearest, ties to even. NaN and infinity keep their upper bits.
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(numbers), (bits >> 16) | 0x40, rounded).astype("<u2")
 
 
 def widened(numbers: Array, datatype: str) -> Array:
-    """Floats as numpy can compare them; BF16 comes as uint16."""
+    """Return floats as numpy can compare them; BF16 comes as uint16."""
     if datatype != "BF16":
         return numbers
     return (numbers.astype("<u4") << 16).view("<f4")
@@ -194,7 +197,11 @@ def _flattened(values: Sequence[Any]) -> list[Any]:
     for _ in range(_MAX_DEPTH):
         if list not in set(map(type, flat)):
             return flat
-        flat = [inner for each in flat for inner in (each if type(each) is list else (each,))]
+        flat = [
+            inner
+            for element in flat
+            for inner in (element if type(element) is list else (element,))
+        ]
     raise ValueError(f"expected arrays nested at most {_MAX_DEPTH} deep")
 
 

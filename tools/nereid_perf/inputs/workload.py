@@ -1,4 +1,4 @@
-"""The requests of one model, encoded: what a source hands out of it."""
+"""Encoded requests of one model, which a source hands out."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 _ZERO: Final = "zero"
 _RANDOM: Final = "random"
-# Of one model's requests, which a worker has twice: with and without what differs each time.
+# Limit of one model's requests, which a worker has twice: with and without the parts that differ
+# each time.
 _MAX_ENCODED_BYTES: Final = 1 << 30
 
 
 class Workload(NamedTuple):
-    """streams: the indexes of each stream's requests in templates and expected."""
+    """Encoded requests; `streams` has each stream's indexes in templates and expected."""
 
     model: ModelPlan
     encoder: Encoder
@@ -39,7 +40,7 @@ class Workload(NamedTuple):
 
 
 def make_workload(plan: InputPlan, index: int) -> Workload:
-    """The requests of the plan's model with this index; equal in each process.
+    """Return the requests of the plan's model with this index; they are equal in each process.
 
     Raises:
         InputError: its data does not fit the model, or it is missing.
@@ -51,7 +52,7 @@ def make_workload(plan: InputPlan, index: int) -> Workload:
     outputs: Mapping[str, RegionRange | None] = dict.fromkeys(model.outputs)
     regions: list[Region] = []
     if plan.region_prefix:
-        ranges, region = input_ranges(plan, index, [each.inputs for each in requests])
+        ranges, region = input_ranges(plan, index, [request.inputs for request in requests])
         output_places, output_region = output_ranges(plan, index, model)
         outputs = {**output_places}
         regions = [region, output_region]
@@ -64,37 +65,40 @@ def make_workload(plan: InputPlan, index: int) -> Workload:
             encoder.template(request.inputs, places)
             for request, places in zip(requests, ranges, strict=True)
         ],
-        [each.expected for each in requests],
+        [request.expected for request in requests],
         [[next(numbers) for _ in stream] for stream in streams],
         tuple(regions),
     )
 
 
 def make_steps(plan: InputPlan, index: int) -> list[Step]:
-    """The inputs of that model's requests, with the batch dimension, one stream after the other.
+    """Return the inputs of that model's requests, with the batch dimension, stream after stream.
 
     Raises:
-        InputError: as make_workload.
+        InputError: as in make_workload.
     """
     model = plan.models[index]
     return [step for stream in _batched(model, _streams(plan, model)) for step in stream]
 
 
 def input_specs(model: ModelPlan) -> tuple[TensorSpec, ...]:
-    """The model's inputs; where its metadata has none, those that --shape gives a datatype."""
+    """Return the model's inputs.
+
+    Without them in the metadata, those that --shape gives a datatype.
+    """
     assert model.signature is not None, "the plan is resolved"
     if model.signature.inputs:
         return model.signature.inputs
     return tuple(
-        TensorSpec(each.name, each.datatype, (VARIABLE,) * len(each.dims))
-        for each in model.shapes
-        if each.datatype
+        TensorSpec(shape.name, shape.datatype, (VARIABLE,) * len(shape.dims))
+        for shape in model.shapes
+        if shape.datatype
     )
 
 
 def _streams(plan: InputPlan, model: ModelPlan) -> tuple[Stream, ...]:
     specs = input_specs(model)
-    options = {each.name: each.dims for each in model.shapes}
+    options = {shape.name: shape.dims for shape in model.shapes}
     assert model.signature is not None, "the plan is resolved"
     if model.input_data not in ((_ZERO,), (_RANDOM,)):
         for name, dims in options.items():
@@ -102,7 +106,7 @@ def _streams(plan: InputPlan, model: ModelPlan) -> tuple[Stream, ...]:
                 if spec.name == name:
                     dims_of(spec, dims, model.name)
         return DataReader(specs, model.signature.outputs, options).read(model.input_data)
-    made = [each for each in specs if not each.is_optional]
+    made = [spec for spec in specs if not spec.is_optional]
     if not made:
         raise InputError(
             f"the metadata of model '{model.name}' has no inputs: give them, as in --shape "
@@ -119,7 +123,7 @@ def _streams(plan: InputPlan, model: ModelPlan) -> tuple[Stream, ...]:
     shapes = [dims_of(spec, options.get(spec.name), model.name) for spec in made]
     count = model.batch_size * (1 if is_zero else plan.distinct_inputs)
     steps = [Step(tuple(map(maker.make, made, shapes)))]
-    # Before the others are made.
+    # The size is checked before the other steps are made.
     _check_size(model, count * _size(steps))
     steps += [Step(tuple(map(maker.make, made, shapes))) for _ in range(count - 1)]
     return (tuple(steps),)
@@ -138,8 +142,10 @@ def _check_size(model: ModelPlan, size: int) -> None:
 
 
 def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
-    """With a batch dimension: each request has as many of its stream's steps as the batch size,
-    which follow one another. Models without sequences go through all steps as one stream.
+    """Return the steps with a batch dimension.
+
+    Each request has as many of its stream's steps as the batch size, in a row. Models without
+    sequences go through all steps as one stream.
     """
     signature = model.signature
     assert signature is not None, "the plan is resolved"
@@ -151,7 +157,8 @@ def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
     batched = []
     for stream in streams:
         count = len(stream)
-        # A sequence sends each step once, whatever the batch size; others go on behind the batch.
+        # A sequence sends each step once, whatever the batch size; other requests go on behind the
+        # batch.
         distance = 1 if signature.is_sequence else size
         rounds = count if signature.is_sequence else count // gcd(count, size)
         _check_size(model, _size(stream) * size * rounds // count)
@@ -166,13 +173,13 @@ def _batched(model: ModelPlan, streams: Sequence[Stream]) -> list[list[Step]]:
 
 def _joined_batch(model: ModelPlan, steps: Sequence[Step]) -> Step:
     first = steps[0]
-    names = [each.name for each in first.inputs]
-    if any([each.name for each in step.inputs] != names for step in steps):
+    names = [tensor.name for tensor in first.inputs]
+    if any([tensor.name for tensor in step.inputs] != names for step in steps):
         raise InputError(
             f"-b: steps of model '{model.name}' have different inputs, which cannot be in one "
             "batch: use -b 1"
         )
-    shape_tensors = {each.name for each in input_specs(model) if each.is_shape}
+    shape_tensors = {spec.name for spec in input_specs(model) if spec.is_shape}
     expected = [step.expected for step in steps]
     return Step(
         tuple(
@@ -182,7 +189,7 @@ def _joined_batch(model: ModelPlan, steps: Sequence[Step]) -> Step:
             for tensors in zip(*(step.inputs for step in steps), strict=True)
         ),
         tuple(_joined_tensor(model, tensors) for tensors in zip(*expected, strict=True))
-        if len({tuple(tensor.name for tensor in each) for each in expected}) == 1
+        if len({tuple(tensor.name for tensor in tensors) for tensors in expected}) == 1
         else (),
     )
 
@@ -196,13 +203,13 @@ def _joined_tensor(model: ModelPlan, tensors: Sequence[Tensor]) -> Tensor:
                 f"{format_shape(first.shape)} and {format_shape(other.shape)}, which cannot be in "
                 "one batch: use -b 1"
             )
-    raw = b"".join(each.raw for each in tensors) if len(tensors) > 1 else first.raw
+    raw = b"".join(tensor.raw for tensor in tensors) if len(tensors) > 1 else first.raw
     return Tensor(first.name, first.datatype, (len(tensors), *first.shape), raw)
 
 
 def _shared_tensor(model: ModelPlan, tensors: Sequence[Tensor]) -> Tensor:
-    """A shape tensor has no batch dimension: it is the whole batch's."""
-    if any(each != tensors[0] for each in tensors):
+    """Return a shape tensor of a batch: it has no batch dimension, and is the whole batch's."""
+    if any(tensor != tensors[0] for tensor in tensors):
         raise InputError(
             f"-b: shape tensor '{tensors[0].name}' of model '{model.name}' differs between steps, "
             "which cannot be in one batch: use -b 1"

@@ -1,3 +1,3 @@
-"""When requests are sent, and whether the client kept to it. Pure."""
+"""Times at which requests are sent, and whether the client kept to them. Pure."""
 
 # layout: pure

@@ -1,8 +1,7 @@
-"""Open loops: when each request is to be sent, whatever the server does. Pure, and the same for the
-same seed.
+"""Open loops: when each request is to be sent, whatever the server does. Pure.
 
-A process of rate 1 (constant, Poisson, gamma) is stretched to a profile of rates (steady, ramp,
-bursts), so that each works with each.
+The same seed gives the same times. A process of rate 1 (constant, Poisson, gamma) is stretched to a
+profile of rates (steady, ramp, bursts), so that each process works with each profile.
 """
 
 from __future__ import annotations
@@ -27,33 +26,36 @@ _NS: Final = 1e9
 
 
 class Profile(Protocol):
-    """A rate over time."""
+    """Rate over time."""
 
     def times_s(self, amounts: Amounts) -> Amounts:
-        """When so many requests are due since the start."""
+        """Return the times, in seconds since the start, by which so many requests are due."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """One rate, per second."""
+    """Constant rate, per second."""
 
     rate: float
 
     def times_s(self, amounts: Amounts) -> Amounts:
+        """Return the times, in seconds since the start, by which so many requests are due."""
         return amounts / self.rate
 
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """From one rate to another in so many seconds; then it stays there."""
+    """Ramp from one rate to another in so many seconds; then the rate stays."""
 
     first: float
     last: float
     ramp_s: float
 
     def times_s(self, amounts: Amounts) -> Amounts:
-        # amount = first * t + slope * t^2 / 2, in the form that is exact for a slope of nothing.
+        """Return the times, in seconds since the start, by which so many requests are due."""
+        # The equation amount = first * t + slope * t^2 / 2 is solved in the form that is exact for
+        # a slope of 0.
         slope = (self.last - self.first) / self.ramp_s
         in_ramp = (self.first + self.last) / 2 * self.ramp_s
         inside = np.minimum(amounts, in_ramp)
@@ -66,7 +68,10 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class Bursts:
-    """Every period begins with a burst of a higher rate. rate: between bursts; 0: silence."""
+    """Bursts of a higher rate at the beginning of each period.
+
+    Between them `rate`, which may be 0.
+    """
 
     rate: float
     burst_rate: float
@@ -74,6 +79,7 @@ class Bursts:
     period_s: float
 
     def times_s(self, amounts: Amounts) -> Amounts:
+        """Return the times, in seconds since the start, by which so many requests are due."""
         in_burst = self.burst_rate * self.burst_s
         in_period = in_burst + self.rate * (self.period_s - self.burst_s)
         periods, left = np.divmod(amounts, in_period)
@@ -85,16 +91,17 @@ class Bursts:
 def arrivals(
     profile: Profile, distribution: Distribution, *, seed: int, gamma_variation: float = 1.0
 ) -> Iterator[Times]:
-    """Times in ns since the start, in blocks, without end.
+    """Yield times in ns since the start, in blocks, without end.
 
-    gamma_variation: of gaps, standard deviation over mean; 1: Poisson's, more: in clusters.
+    gamma_variation: standard deviation of gaps over their mean; 1 is Poisson's, more gives
+    clusters.
     """
     random = np.random.default_rng(seed)
     shape = 1 / gamma_variation**2
     done = 0.0
     for block in count():
         if distribution == "constant":
-            # Not by summing: a long run would drift.
+            # The times are not sums of gaps: a long run would drift.
             amounts = np.arange(block * _BLOCK, (block + 1) * _BLOCK, dtype=np.float64)
         elif distribution == "poisson":
             amounts = done + np.cumsum(random.exponential(size=_BLOCK))
@@ -105,17 +112,17 @@ def arrivals(
 
 
 def repeated_intervals(gaps_ns: Sequence[int]) -> Iterator[Times]:
-    """One request after each gap; from the last gap on with the first."""
+    """Yield one request after each gap; after the last gap the first one follows again."""
     ends = np.cumsum(np.asarray(gaps_ns, dtype=np.int64))
-    # Of a short list several rounds at once.
+    # A block has several rounds of a short list.
     rounds = max(1, _BLOCK // len(ends))
-    block = np.concatenate([ends + each * ends[-1] for each in range(rounds)])
-    for each in count():
-        yield block + each * block[-1]
+    block = np.concatenate([ends + number * ends[-1] for number in range(rounds)])
+    for times in count():
+        yield block + times * block[-1]
 
 
 def every_nth(blocks: Iterator[Times], first: int, step: int) -> Iterator[Times]:
-    """One worker's share of a schedule that all workers compute."""
+    """Yield one worker's share of a schedule that all workers compute."""
     place = first
     for block in blocks:
         yield block[place::step]

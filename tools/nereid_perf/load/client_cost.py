@@ -1,9 +1,9 @@
-"""Whether figures say more of the client than of the server. Pure.
+"""Test whether figures say more of the client than of the server. Pure.
 
 They do where the busiest worker was on a CPU, or waited for one, nearly all the time; and where
-more than 1 % of requests were sent late while a worker was busy for a good part of it: bursts may
-be too much for one that has time on average. Requests that an almost idle worker sends late say
-that the machine is noisy; they are counted, and their response times have the delay.
+more than 1 % of requests were sent late while a worker was busy for a good part of the time: bursts
+may be too much for a worker that has time on average. Requests that an almost idle worker sends
+late say that the machine is noisy; they are counted, and their response times have the delay.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from nereid_perf.measurement import ClientCost
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# From here on a worker's own queue shows in the latencies.
+# From this share on, a worker's own queue shows in the latencies.
 _BUSY: Final = 0.85
 _DELAYED: Final = 0.01
-# With less, what is late did not wait for the worker.
+# Below this share, late requests did not wait for the worker.
 _BUSY_IF_DELAYED: Final = 0.25
 
 
 def client_cost(
     workers: Iterable[tuple[float, float]], *, wall_s: float, requests: int, delayed: int
 ) -> ClientCost:
-    """workers: of each the seconds of CPU time that it took, and those that it waited for a CPU.
-    requests: all that were sent.
+    """Return the cost of the client.
+
+    workers: seconds of CPU time that each worker took, and seconds that it waited for a CPU.
+    requests: number of all requests that were sent.
     """
     taken = list(workers)
     cpu_s = sum(cpu for cpu, _ in taken)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 
 def share_of(total: int, worker: int, workers: int) -> int:
-    """One worker's part of a number."""
+    """Return one worker's part of a number."""
     return total // workers + (worker < total % workers)
 
 
 class Constant:
-    """So many all the time."""
+    """Constant number of requests in flight."""
 
     def __init__(self, in_flight: int) -> None:
         self.allowed = in_flight
 
     def on_end(self) -> None:
-        """A request ended."""
+        """Note the end of a request."""
 
 
 class Periodic:
-    """More and more: another step after each so many requests; at the end it stays there."""
+    """Growing number: a step after each so many requests, up to the end, where it stays."""
 
     def __init__(self, first: int, last: int, step: int, requests_per_step: int) -> None:
         self.allowed = first
@@ -29,6 +29,7 @@ class Periodic:
         self._ended = 0
 
     def on_end(self) -> None:
+        """Note the end of a request, after which the number may grow."""
         self._ended += 1
         if self._ended >= self._requests_per_step and self.allowed < self._last:
             self._ended = 0

@@ -1,4 +1,4 @@
-"""What a level's number means: the schedule that one worker follows. Pure."""
+"""Meaning of a level's number: the schedule that one worker follows. Pure."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadShape:
-    """How load of any level varies. Of a level of kind "rate": distribution of gaps; ramp_s: the
-    rate grows from ramp_from to the level's in so long; bursts of burst_rate for burst_s begin
-    every burst_period_s. Of kind "trace": intervals_ns, repeated;
-    empty: each request of the source has its time. Of kind
+    """Shape of the load of any level, by the level's kind.
+
+    "rate": `distribution` is that of gaps; the rate grows from ramp_from to the level's in ramp_s;
+    bursts of burst_rate for burst_s begin every burst_period_s.
+
+    "trace": intervals_ns, repeated; if empty, each request of the source has its time.
+
     "concurrency": with requests_per_step it grows from periodic_from by periodic_step to the
     level's.
     """
@@ -50,8 +53,9 @@ class LoadShape:
 def arrivals_of(
     level: LoadLevel, shape: LoadShape, *, seed: int, worker: int, workers: int
 ) -> Iterator[Times] | None:
-    """When a worker sends, in ns since the start; None: it is a closed loop, or requests have times
-    of their own.
+    """Yield the times at which a worker sends, in ns since the start.
+
+    Returns `None` for a closed loop, and where requests have times of their own.
     """
     if level.kind == "concurrency":
         return None
@@ -72,7 +76,7 @@ def arrivals_of(
 def concurrency_of(
     level: LoadLevel, shape: LoadShape, *, worker: int, workers: int
 ) -> Constant | Periodic:
-    """How many of its own requests a worker has in flight in a closed loop."""
+    """Return how many of its own requests a worker has in flight in a closed loop."""
     most = share_of(int(level.value), worker, workers)
     if not shape.requests_per_step:
         return Constant(most)

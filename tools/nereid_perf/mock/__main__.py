@@ -1,4 +1,4 @@
-"""`python -m nereid_perf.mock`: `nereid perf mock`."""
+"""Entry point `python -m nereid_perf.mock`, the same as `nereid perf mock`."""
 
 import sys
 

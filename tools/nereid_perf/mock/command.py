@@ -1,4 +1,4 @@
-"""`nereid perf mock`: serves until it is told to end, and prints where."""
+"""The command `nereid perf mock`, which prints its addresses and serves until it is told to end."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class MockSettings:
     seed: int = flag(0, "of what is random", integer(0, 1 << 62))
 
     def errors(self) -> list[str]:
-        """What is wrong with these settings, a line each."""
+        """Return what is wrong with these settings, a line each."""
         if bool(self.tls_cert) != bool(self.tls_key) or (self.tls_root and not self.tls_cert):
             return ["--tls-cert and --tls-key: give both"]
         if self.stall_every and self.stall_every <= self.stall_for:
@@ -71,7 +71,7 @@ class MockSettings:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit code."""
+    """Serve until a signal, and return the exit code."""
     (settings,) = read_shared_settings((MockSettings,), argv, {}, _PROGRAM, ending="")
     try:
         uvloop.run(_serve(settings))
@@ -84,8 +84,8 @@ def main(argv: Sequence[str]) -> int:
 async def _serve(settings: MockSettings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(each, stop.set)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
     stalls = Stalls(
         round(settings.stall_after * _NS_PER_S),
         round(settings.stall_for * _NS_PER_S),

@@ -1,4 +1,4 @@
-"""Calls at times, to the microsecond."""
+"""Calls at set times, to the microsecond."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class DelayedCalls:
-    """Of the running loop."""
+    """Delayed calls of the running loop."""
 
     def __init__(self) -> None:
         self._timer = PreciseTimer(self._on_time)
@@ -22,8 +22,10 @@ class DelayedCalls:
         self._numbers = count()
 
     def call_at(self, time_ns: int, call: Callable[[], None]) -> None:
-        """In the order of their times, and of equal ones in that of these calls. At once if it has
-        passed.
+        """Call at a time, or at once if it has passed.
+
+        Calls are made in the order of their times, and calls of one time in the order in which they
+        were added.
         """
         calls = self._calls
         if time_ns <= monotonic_ns() and not calls:
@@ -34,6 +36,7 @@ class DelayedCalls:
             self._timer.set_ns(time_ns)
 
     def close(self) -> None:
+        """Drop all calls."""
         self._calls.clear()
         self._timer.close()
 

@@ -1,4 +1,4 @@
-"""The mock server's HTTP/1.1: as little as a client of inferences can tell from a real one."""
+"""HTTP/1.1 of the mock server: as little as an inference client can tell from a real one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
     from nereid_perf.mock.model import MockModel
 
-    # Takes what to call when the request is over; True: it has to fail.
+    # Function that gets a callback for the end of the request; True means that the request has to
+    # fail.
     Serve = Callable[[Callable[[bool], None]], None]
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _PATH: Final = re.compile(
     rb"[A-Z]+ /v2(?:/models/(?P<model>[^/ ]+)(?:/versions/[^/ ]+)?)?(?P<rest>/[a-z][^ ?]*)? "
 )
-# perf_analyzer finds its requests by the ids of responses.
+# Client perf_analyzer finds its requests by the ids of responses.
 _ID: Final = re.compile(rb'"id" *: *"([^"\\]*)"')
 _LAST_ID_PLACE: Final = 1 << 10
 _SHARED_MEMORY: Final = "/systemsharedmemory"
@@ -31,10 +32,10 @@ _MOST_HEADS: Final = 64
 
 
 class HttpProtocol(asyncio.Protocol):
-    """One connection. Requests that are sent before their time wait in the buffer."""
+    """One connection; requests that are sent before their time wait in the buffer."""
 
     def __init__(self, model: MockModel, serve: Serve, connections: set[HttpProtocol]) -> None:
-        """connections: those that are open; it enters itself."""
+        """Prepare a connection, which enters itself into the open `connections`."""
         self._connections = connections
         self._model = model
         self._serve = serve
@@ -42,23 +43,27 @@ class HttpProtocol(asyncio.Protocol):
         self._buffer = b""
         self._busy = False
         self._request_id = ""
-        # What they ask for, and their bodies' lengths.
+        # Method, target and body length of each head that was parsed.
         self._heads: dict[bytes, tuple[str, str, int]] = {}
         self._transport: asyncio.Transport
         self._descriptor = -1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport, and enter the open connections."""
         self._transport = cast("asyncio.Transport", transport)
         self._descriptor = descriptor_of(transport)
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the client's business)
+        """Leave the open connections."""
         self._connections.discard(self)
 
     def abort(self) -> None:
+        """Close the connection at once."""
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        """Buffer the data, and serve the requests in it."""
         self._buffer = self._buffer + data if self._buffer else data
         self._serve_next()
 
@@ -90,8 +95,8 @@ class HttpProtocol(asyncio.Protocol):
         length = _LENGTH.search(head)
         if len(self._heads) >= _MOST_HEADS:
             self._heads.clear()
-        found = self._heads[head] = (model, what, int(length[1]) if length else 0)
-        return found
+        request = self._heads[head] = (model, what, int(length[1]) if length else 0)
+        return request
 
     def _respond(self, fails: bool) -> None:
         self._busy = False
@@ -118,7 +123,7 @@ def _document(model: MockModel, name: str, what: str) -> bytes:
         (True, "/stats"): {"model_stats": [model.statistics(name)]},
     }
     if not name and what.startswith(_SHARED_MEMORY):
-        # Its tensors are neither read nor written.
+        # The mock's tensors are neither read nor written.
         return _http(200, [] if what.endswith("/status") else {})
     document = documents.get((bool(name), what))
     if document is None:

@@ -1,4 +1,4 @@
-"""What the mock server says of its model, whatever name it is asked for, and its responses."""
+"""Model of the mock server, under whatever name it is asked for, and its responses."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ class Counts:
 
 @dataclass
 class MockModel:
-    """One FP32 input and output of a size. responses: to each request. has_sequences: its
-    configuration says so.
+    """Model with one FP32 input and one output of a size.
+
+    responses: number of responses to each request. has_sequences: its configuration says that it is
+    a sequence model.
     """
 
     size: int = 8
@@ -43,11 +45,14 @@ class MockModel:
     counts: Counts = field(default_factory=Counts)
 
     def count(self, arrived_ns: int, started_ns: int, ended_ns: int) -> None:
+        """Count a request, by the times of its arrival, start and end in ns."""
         self.counts.requests += 1
         self.counts.queue_ns += started_ns - arrived_ns
         self.counts.compute_ns += ended_ns - started_ns
 
     def metadata(self, name: str) -> dict[str, Any]:
+        """Return the metadata document."""
+
         def tensor(name: str) -> dict[str, Any]:
             return {"name": name, "datatype": "FP32", "shape": [self.size]}
 
@@ -60,6 +65,8 @@ class MockModel:
         }
 
     def config(self, name: str) -> dict[str, Any]:
+        """Return the configuration document."""
+
         def tensor(name: str) -> dict[str, Any]:
             return {"name": name, "data_type": "TYPE_FP32", "dims": [self.size]}
 
@@ -76,6 +83,7 @@ class MockModel:
         return config
 
     def statistics(self, name: str) -> dict[str, Any]:
+        """Return the statistics document."""
         counts = self.counts
 
         def duration(total_ns: int) -> dict[str, int]:
@@ -96,7 +104,7 @@ class MockModel:
         }
 
     def http_response(self, request_id: str = "") -> bytes:
-        """Whole, with its head: equal for all requests that have no id."""
+        """Return a whole HTTP response, with its head: equal for all requests that have no id."""
         content = bytes(_FP32_BYTES * self.size)
         output = {
             "name": "OUTPUT0",
@@ -116,6 +124,7 @@ class MockModel:
         return (head + document).encode() + content
 
     def grpc_response(self) -> pb.ModelInferResponse:
+        """Return the gRPC response, without an id."""
         response = pb.ModelInferResponse(model_name="mock", model_version="1")
         response.outputs.add(name="OUTPUT0", datatype="FP32", shape=[self.size])
         response.raw_output_contents.append(bytes(_FP32_BYTES * self.size))
@@ -123,13 +132,16 @@ class MockModel:
 
 
 def metadata_message(document: dict[str, Any]) -> pb.ModelMetadataResponse:
+    """Return metadata as gRPC's message."""
     return json_format.ParseDict(document, pb.ModelMetadataResponse())
 
 
 def config_message(document: dict[str, Any]) -> pb.ModelConfigResponse:
+    """Return a configuration as gRPC's message."""
     config = json_format.ParseDict(document, model_config_pb2.ModelConfig())
     return pb.ModelConfigResponse(config=config)
 
 
 def statistics_message(document: dict[str, Any]) -> pb.ModelStatisticsResponse:
+    """Return statistics as gRPC's message."""
     return json_format.ParseDict({"model_stats": [document]}, pb.ModelStatisticsResponse())

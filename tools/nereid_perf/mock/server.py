@@ -1,4 +1,4 @@
-"""The mock server: both protocols in front of one set of service times."""
+"""Mock server: both protocols in front of one set of service times."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SERVICE: Final = "/inference.GRPCInferenceService/"
 
 
 class MockServer:
-    """Belongs to one event loop."""
+    """Mock server, which belongs to one event loop."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class MockServer:
         fail_percent: float = 0.0,
         seed: int = 0,
     ) -> None:
-        """between_ns: from one response to the next, where there are several."""
+        """Prepare a server; `between_ns` is the time from one of several responses to the next."""
         self.model = model
         self._times = times
         self._between_ns = between_ns
@@ -66,8 +66,12 @@ class MockServer:
         grpc: tuple[str, int] | None,
         tls: TlsSettings | None = None,
     ) -> list[str]:
-        """Returns the addresses; port 0: any that is free. tls: our certificate, and whose
-        certificates clients must show. Raises OSError.
+        """Listen, and return the addresses; port 0 takes any free one.
+
+        tls: the server's certificate, and whose certificates clients must show.
+
+        Raises:
+            OSError: an address or a TLS file cannot be used.
         """
         addresses = []
         if http is not None:
@@ -83,6 +87,7 @@ class MockServer:
         return addresses
 
     async def close(self) -> None:
+        """Close all connections and ports."""
         for server in self._http:
             server.close()
         for connection in tuple(self._http_connections):
@@ -91,7 +96,7 @@ class MockServer:
         self._calls.close()
 
     def serve(self, respond: Callable[[bool], None]) -> None:
-        """One request: respond is called when it is over; True: it has to fail."""
+        """Serve one request: `respond` is called when it is over, with True if it has to fail."""
         now_ns = monotonic_ns()
         start_ns, end_ns = self._times.serve(now_ns)
         self.model.count(now_ns, start_ns, end_ns)
@@ -140,7 +145,7 @@ class MockServer:
             if fails:
                 call.fail(Status.INTERNAL, FAILURE)
             elif request_id:
-                # Merged: a serialized message goes on with the fields of another one.
+                # The two are merged: a serialized message goes on with the fields of another one.
                 named = pb.ModelInferResponse(id=request_id).SerializeToString()
                 call.reply(self._message + named)
             else:
@@ -152,7 +157,7 @@ class MockServer:
         _InferStream(self, call)
 
     def call_later(self, delays: int, call: Callable[[], None]) -> None:
-        """After so many times between responses."""
+        """Call after so many times between responses."""
         self._calls.call_at(monotonic_ns() + delays * self._between_ns, call)
 
 
@@ -202,7 +207,7 @@ class _InferStream:
         self._send_one(request_id, wants_final, number)
 
     def _send_one(self, request_id: str, wants_final: bool, left: int) -> None:
-        """So many responses are left, and after them an empty one that says so."""
+        """Send one response; so many are left, and after them an empty one marks the end."""
         if not left:
             final = pb.ModelInferResponse(model_name="mock", id=request_id)
             final.parameters["triton_final_response"].bool_param = True

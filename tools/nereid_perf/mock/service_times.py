@@ -1,4 +1,4 @@
-"""When the mock server's responses are due. Pure."""
+"""Times at which the mock server's responses are due. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """The server does nothing for for_ns, after_ns after its first request; every_ns: again and
-    again; 0: once. for_ns 0: never.
+    """Times in which the server does nothing.
+
+    A stall of for_ns begins after_ns after the first request, and again every_ns (0: only once).
+    With for_ns 0 there is none.
     """
 
     after_ns: int = 0
@@ -18,7 +20,7 @@ class Stalls:
     every_ns: int = 0
 
     def next_stall(self, since_ns: int) -> tuple[int, int] | None:
-        """The first that is not over then: its start and its end; None: there is none."""
+        """Return start and end of the first stall that is not over then, or `None`."""
         if not self.for_ns:
             return None
         start_ns = self.after_ns
@@ -30,7 +32,7 @@ class Stalls:
 
 
 class ServiceTimes:
-    """So many requests are served at a time, in their order; each takes a delay."""
+    """Service of so many requests at a time, in their order; each takes a delay."""
 
     def __init__(
         self,
@@ -41,18 +43,21 @@ class ServiceTimes:
         stalls: Stalls = Stalls(),
         seed: int = 0,
     ) -> None:
-        """jitter_ns: up to so much more or less, each as likely. concurrency: 0: any number."""
+        """Set the delay, which varies by up to `jitter_ns` evenly.
+
+        With `concurrency` 0 nothing waits.
+        """
         self._delay_ns = delay_ns
         self._jitter_ns = jitter_ns
         self._concurrency = concurrency
         self._stalls = stalls
         self._random = random.Random(seed)  # noqa: S311 (no secret)
         self._first_ns = -1
-        # Of the requests served last, as many as are served at a time: when each is over.
+        # Ends of the last requests, as many as are served at a time.
         self._ends_ns: list[int] = []
 
     def serve(self, now_ns: int) -> tuple[int, int]:
-        """A request came: when it is begun, and when it is over."""
+        """Return when a request that comes now is begun, and when it is over."""
         if self._first_ns < 0:
             self._first_ns = now_ns
         work_ns = self._delay_ns
@@ -67,7 +72,7 @@ class ServiceTimes:
         return start_ns, end_ns
 
     def _end_ns(self, at_ns: int, work_ns: int) -> int:
-        """Of work that begins then, and stands still in stalls."""
+        """Return the end of work that begins then, and stands still in stalls."""
         while (stall := self._stalls.next_stall(at_ns)) is not None:
             start_ns, stall_end_ns = stall
             if at_ns < start_ns:

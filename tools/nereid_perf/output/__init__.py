@@ -1,1 +1,1 @@
-"""What `nereid perf` leaves behind: text, CSV, JSON, a page, a picture. Measures nothing."""
+"""Output of `nereid perf`: text, CSV, JSON, a page, a picture. Measures nothing."""

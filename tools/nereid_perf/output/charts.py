@@ -1,4 +1,4 @@
-"""The page's charts, as plotly's figures: plain data, no drawing."""
+"""Charts of the page, as plotly's figures: plain data, no drawing."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     Figure = dict[str, Any]
 
-# Readable on white and on near-black, and told apart without red and green.
+# Colours that are readable on white and on near-black, and told apart without red and green.
 COLOURS: Final = ("#3b82c4", "#d9663a", "#2f9e83", "#a36bc2", "#b8892b", "#7d8590", "#c2567e")
-# From little load to much.
+# Colours from little load to much.
 _RAMP: Final = (
     "#6fb1e0",
     "#4f93d2",
@@ -50,27 +50,28 @@ _RANKS: Final = (0, 50, 90, 99, 99.9, 99.99, 99.999)
 
 
 def curve(servers: Mapping[str, MeasuredServer], percentile: float) -> Figure | None:
-    """Rate against latency, with each knee; None: there is no curve of one level."""
+    """Return rate against latency, with each knee, or `None` if no server has several levels."""
     traces: list[Figure] = []
-    found = {name: level_figures(server, percentile) for name, server in servers.items()}
-    if max(map(len, found.values()), default=0) < 2:
+    curves = {name: level_figures(server, percentile) for name, server in servers.items()}
+    if max(map(len, curves.values()), default=0) < 2:
         return None
     tail = f"p{percentile:g}"
-    for index, (name, series) in enumerate(found.items()):
+    for index, (name, series) in enumerate(curves.items()):
         for rank, is_tail in ((tail, True), ("p50", False)):
             colour = COLOURS[index % len(COLOURS)]
-            if len(found) == 1 and not is_tail:
+            if len(curves) == 1 and not is_tail:
                 colour = COLOURS[2]
-            values = [each.tail_us if is_tail else each.p50_us for each in series]
+            values = [figures.tail_us if is_tail else figures.p50_us for figures in series]
             traces.append(
                 {
                     "type": "scatter",
                     "mode": "lines+markers",
-                    "name": rank if len(found) == 1 else f"{name} {rank}",
-                    "x": [each.rate for each in series],
+                    "name": rank if len(curves) == 1 else f"{name} {rank}",
+                    "x": [figures.rate for figures in series],
                     "y": [us / 1000 for us in values],
                     "text": [
-                        _hover(each, rank, us) for each, us in zip(series, values, strict=True)
+                        _hover(figures, rank, us)
+                        for figures, us in zip(series, values, strict=True)
                     ],
                     "hovertemplate": "%{text}<extra></extra>",
                     "line": {"color": colour, "width": 2, "dash": "solid" if is_tail else "dot"},
@@ -83,7 +84,7 @@ def curve(servers: Mapping[str, MeasuredServer], percentile: float) -> Figure | 
                 {
                     "type": "scatter",
                     "mode": "markers",
-                    "name": "knee" if len(found) == 1 else f"{name} knee",
+                    "name": "knee" if len(curves) == 1 else f"{name} knee",
                     "x": [knee.rate],
                     "y": [knee.latency_us / 1000],
                     "text": [f"knee: {rate_text(knee.rate)}, {time_text(knee.latency_us)}"],
@@ -92,7 +93,7 @@ def curve(servers: Mapping[str, MeasuredServer], percentile: float) -> Figure | 
                         "size": 17,
                         "symbol": "circle-open",
                         "line": {"width": 3},
-                        "color": COLOURS[1] if len(found) == 1 else COLOURS[index % len(COLOURS)],
+                        "color": COLOURS[1] if len(curves) == 1 else COLOURS[index % len(COLOURS)],
                     },
                 }
             )
@@ -104,7 +105,7 @@ def curve(servers: Mapping[str, MeasuredServer], percentile: float) -> Figure | 
 
 
 def percentiles(servers: Mapping[str, MeasuredServer], percentile: float) -> Figure | None:
-    """Response time by percentile, the tail stretched; None: nothing was measured."""
+    """Return response time by percentile, the tail stretched, or `None` without measurements."""
     traces = []
     most = 0.0
     for name, figures, style in _styled(servers, percentile):
@@ -140,7 +141,7 @@ def percentiles(servers: Mapping[str, MeasuredServer], percentile: float) -> Fig
 
 
 def histogram(servers: Mapping[str, MeasuredServer], percentile: float) -> Figure | None:
-    """How many requests took how long; None: nothing was measured."""
+    """Return how many requests took how long, or `None` without measurements."""
     styled = list(_styled(servers, percentile))
     if not styled:
         return None
@@ -154,10 +155,10 @@ def histogram(servers: Mapping[str, MeasuredServer], percentile: float) -> Figur
                 "mode": "lines",
                 "name": name,
                 "x": [edge / 1000 for edge in edges],
-                "y": [100 * each for each in (*share, 0)],
+                "y": [100 * part for part in (*share, 0)],
                 "text": [
-                    f"{name}<br>{time_text(low)} to {time_text(high)}: {100 * each:.2g} %"
-                    for low, high, each in bins
+                    f"{name}<br>{time_text(low)} to {time_text(high)}: {100 * part:.2g} %"
+                    for low, high, part in bins
                 ],
                 "hovertemplate": "%{text}<extra></extra>",
                 **style,
@@ -172,12 +173,12 @@ def histogram(servers: Mapping[str, MeasuredServer], percentile: float) -> Figur
 
 
 def server_split(servers: Mapping[str, MeasuredServer], percentile: float) -> Figure | None:
-    """Where a request's mean time went, stacked; None: the server does not say."""
+    """Return the parts of a request's mean time, stacked, or `None` if the server has none."""
     rows = [
-        (name, each.label, each.phases_us)
+        (name, figures.label, figures.phases_us)
         for name, server in servers.items()
-        for each in level_figures(server, percentile)
-        if each.phases_us
+        for figures in level_figures(server, percentile)
+        if figures.phases_us
     ]
     if not rows:
         return None
@@ -209,30 +210,30 @@ def server_split(servers: Mapping[str, MeasuredServer], percentile: float) -> Fi
 
 
 def ratios(comparison: Comparison) -> Figure:
-    """Each ratio of B to A with its interval."""
+    """Return each ratio of B to A with its interval."""
     shown = list(reversed(comparison.ratios))
-    # Bars of the interval's ends, from the estimate.
-    ends = [(each.low or each.ratio, each.high or each.ratio) for each in shown]
+    # Ends of the interval, or the estimate, for the error bars.
+    ends = [(ratio.low or ratio.ratio, ratio.high or ratio.ratio) for ratio in shown]
     trace = {
         "type": "scatter",
         "mode": "markers",
         "name": "B to A",
-        "x": [each.ratio for each in shown],
-        "y": [each.metric for each in shown],
+        "x": [ratio.ratio for ratio in shown],
+        "y": [ratio.metric for ratio in shown],
         "error_x": {
             "type": "data",
             "symmetric": False,
-            "array": [high - each.ratio for each, (_, high) in zip(shown, ends, strict=True)],
-            "arrayminus": [each.ratio - low for each, (low, _) in zip(shown, ends, strict=True)],
+            "array": [high - ratio.ratio for ratio, (_, high) in zip(shown, ends, strict=True)],
+            "arrayminus": [ratio.ratio - low for ratio, (low, _) in zip(shown, ends, strict=True)],
             "thickness": 2,
             "width": 6,
             "color": COLOURS[5],
         },
-        "text": [f"{each.metric}: {each.ratio:.3f} ({each.interval_text})" for each in shown],
+        "text": [f"{ratio.metric}: {ratio.ratio:.3f} ({ratio.interval_text})" for ratio in shown],
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {
             "size": 11,
-            "color": [COLOURS[1] if each.is_different else COLOURS[5] for each in shown],
+            "color": [COLOURS[1] if ratio.is_different else COLOURS[5] for ratio in shown],
         },
     }
     figure = _figure([trace], {"title": {"text": "ratio of B to A"}}, {"type": "category"})
@@ -255,32 +256,32 @@ def ratios(comparison: Comparison) -> Figure:
 
 
 _LOG_TICKS: Final = {"exponentformat": "none"}
-# Of one of several servers: the least load, some, and the most.
+# Line styles of one of several servers: the least load, some, and the most.
 _DASHES: Final = ("dot", "dash", "solid")
 
 
 def _styled(
     servers: Mapping[str, MeasuredServer], percentile: float
 ) -> list[tuple[str, LevelFigures, Figure]]:
-    """Levels with their names and lines: a server's by its load, of several by the server."""
-    found: list[tuple[str, LevelFigures, Figure]] = []
+    """Return levels with names and lines: one server's by load, several servers' by server."""
+    styled: list[tuple[str, LevelFigures, Figure]] = []
     for index, (name, server) in enumerate(servers.items()):
         series = level_figures(server, percentile)
         if len(servers) > 1:
             colour = COLOURS[index % len(COLOURS)]
-            # All would be more than anybody can tell apart; the table has them.
+            # All levels would be more than anybody can tell apart; the table has them.
             some = [series[place] for place in _ends_and_middle(len(series))]
             for figures, dash in zip(some, _DASHES[3 - len(some) :], strict=True):
                 line = {"color": colour, "width": 2, "dash": dash}
-                found.append((f"{name}: {figures.label}", figures, {"line": line}))
+                styled.append((f"{name}: {figures.label}", figures, {"line": line}))
             continue
         for place, figures in enumerate(series):
             at = place * (len(_RAMP) - 1) // max(len(series) - 1, 1)
             style: Figure = {"line": {"color": _RAMP[at], "width": 2}}
             if not _is_shown(place, len(series)):
                 style["visible"] = "legendonly"
-            found.append((figures.label, figures, style))
-    return found
+            styled.append((figures.label, figures, style))
+    return styled
 
 
 def _ends_and_middle(levels: int) -> list[int]:
@@ -288,7 +289,10 @@ def _ends_and_middle(levels: int) -> list[int]:
 
 
 def _is_shown(place: int, levels: int) -> bool:
-    """Of many levels some, with the first and the last; the legend has the others."""
+    """Return whether the chart shows a level at first; the legend has the others.
+
+    The first and the last of many are shown, and some between.
+    """
     if levels <= _MOST_SHOWN:
         return True
     step = (levels - 1) / (_MOST_SHOWN - 1)
@@ -296,7 +300,7 @@ def _is_shown(place: int, levels: int) -> bool:
 
 
 def _stretched(rank: float) -> float:
-    """So that 90, 99 and 99.9 are as far from each other."""
+    """Return a position at which 90, 99 and 99.9 are as far from each other."""
     return -math.log10(max(1 - rank / 100, 1e-9))
 
 

@@ -2,7 +2,7 @@
 
 Beside the file itself there is one for each composing model of an ensemble (name_v1.FILE) and one
 for each model of a mix (name.FILE). Client Send and Client Recv are 0: this client hands bytes to
-the socket and gets them from it; what else there is of it, is in its CPU time.
+the socket and gets them from it; its other work is in its CPU time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CACHE: Final = (("Server Cache Hit", "cache_hit_us"), ("Server Cache Miss", "ca
 
 
 def write_csv(server: MeasuredServer, path: Path, *, verbose: bool = False) -> list[Path]:
-    """The files written. Raises OSError."""
+    """Write the files, and return their paths; raise OSError."""
     texts = csv_texts(server, path.name, verbose=verbose)
     for name, text in texts.items():
         path.with_name(name).write_text(text, encoding="utf-8")
@@ -50,21 +50,21 @@ def write_csv(server: MeasuredServer, path: Path, *, verbose: bool = False) -> l
 
 
 def csv_texts(server: MeasuredServer, name: str, *, verbose: bool = False) -> dict[str, str]:
-    """Each file's text by its name."""
-    levels = sorted(server.measurements, key=lambda each: each.requests_per_s)
-    texts = {name: _text([_row(server, each, levels, verbose=verbose) for each in levels])}
+    """Return each file's text by its name."""
+    levels = sorted(server.measurements, key=lambda measurement: measurement.requests_per_s)
+    texts = {name: _text([_row(server, level, levels, verbose=verbose) for level in levels])}
     for split in _composing(levels):
-        rows = [_composing_row(server, each, split, levels) for each in levels]
+        rows = [_composing_row(server, level, split, levels) for level in levels]
         texts[_file_name(f"{split.model}_v{split.version}.{name}")] = _text(rows)
     for model in {model: None for level in levels for model in level.models}:
         own = [level.models[model] for level in levels if model in level.models]
-        rows = [_row(server, each, own, verbose=verbose) for each in own]
+        rows = [_row(server, level, own, verbose=verbose) for level in own]
         texts[_file_name(f"{model}.{name}")] = _text(rows)
     return texts
 
 
 def phases_us(split: ServerSplit, *, has_cache: bool) -> dict[str, float]:
-    """What the server says that it spent, by perf_analyzer's names; 0 where it does not say."""
+    """Return the server's phases by perf_analyzer's names; 0 where it does not say."""
     columns = (*_PHASES, *_CACHE) if has_cache else _PHASES
     return {name: getattr(split, field) or 0.0 for name, field in columns}
 
@@ -77,8 +77,8 @@ def _row(
     if server.is_decoupled:
         row["Response Throughput"] = _number(level.responses / level.duration_s)
     row["Client Send"] = "0"
-    if any(each.server for each in levels):
-        has_cache = any(_uses_cache(split) for each in levels for split in each.server[:1])
+    if any(level.server for level in levels):
+        has_cache = any(_uses_cache(split) for level in levels for split in level.server[:1])
         split = level.server[0] if level.server else None
         phases = {} if split is None else phases_us(split, has_cache=has_cache)
         row["Network+Server Send/Recv"] = _us(max(0.0, average - sum(phases.values())))
@@ -101,11 +101,12 @@ def _composing_row(
     server: MeasuredServer, level: Measurement, of: ServerSplit, levels: Sequence[Measurement]
 ) -> dict[str, str]:
     key = (of.model, of.version)
-    split = next((each for each in level.server if (each.model, each.version) == key), None)
-    has_cache = any(_uses_cache(each) for found in levels for each in found.server)
+    split = next((split for split in level.server if (split.model, split.version) == key), None)
+    has_cache = any(_uses_cache(split) for found in levels for split in found.server)
     phases = {} if split is None else phases_us(split, has_cache=has_cache)
     whole = 0.0 if split is None or split.total_us is None else split.total_us
-    # By the ratio of its requests to the ensemble's, as what the client counts are the latter.
+    # The phase is scaled by the model's requests per request to the ensemble, as the client counts
+    # the latter.
     ratio = 0.0 if split is None else split.requests / max(level.server[0].requests, 1)
     row = _first_columns(level, level.requests_per_s * server.batch_size * ratio)
     row["Client Send"] = "0"
@@ -122,7 +123,7 @@ def _first_columns(level: Measurement, inferences_per_s: float) -> dict[str, str
 
 
 def _gpu_columns(level: Measurement, levels: Sequence[Measurement]) -> dict[str, str]:
-    if not any(_GPU.fullmatch(name) for each in levels for name in each.gauges):
+    if not any(_GPU.fullmatch(name) for level in levels for name in level.gauges):
         return {}
     columns = {}
     for column, gauge, which in _GPU_COLUMNS:
@@ -136,13 +137,13 @@ def _gpu_columns(level: Measurement, levels: Sequence[Measurement]) -> dict[str,
 
 
 def _composing(levels: Sequence[Measurement]) -> list[ServerSplit]:
-    """Those beside the model itself that are no models of a mix."""
-    found = {}
+    """Return the splits of models that are neither the model itself nor models of a mix."""
+    splits = {}
     for level in levels:
         for split in level.server[1:]:
             if split.model not in level.models:
-                found[split.model, split.version] = split
-    return list(found.values())
+                splits[split.model, split.version] = split
+    return list(splits.values())
 
 
 def _uses_cache(split: ServerSplit) -> bool:

@@ -1,4 +1,4 @@
-"""What pages of measurements have in common: one file that holds plotly, its data and its style.
+"""Frame of pages of measurements: one file that holds plotly, its data and its style.
 
 Nothing is fetched, and the page's policy forbids it.
 """
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-# A text, or its class and the text.
+# Text, or its class and the text.
 Cell: TypeAlias = str | tuple[str, str]
 
-# Nothing is fetched, whatever the page (or plotly) would like.
+# Nothing is fetched, whatever the page (or plotly) asks for.
 _POLICY: Final = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
@@ -89,7 +89,10 @@ _SCRIPT: Final = """
 
 
 def document_text(title: str, body: Iterable[str], figures: Mapping[str, Any]) -> str:
-    """body: HTML after the title. figures: plotly's, by the ids of the elements they are for."""
+    """Return a page.
+
+    body: HTML after the title. figures: plotly's, by the ids of their elements.
+    """
     return "".join(
         [
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n',
@@ -98,7 +101,7 @@ def document_text(title: str, body: Iterable[str], figures: Mapping[str, Any]) -
             f"<title>{escaped(title)}</title>\n<style>{_STYLE}</style></head>\n<body>\n",
             f"<h1>{escaped(title)}</h1>\n",
             *body,
-            # Not to end the element that it stands in, whatever names say.
+            # No name may end the element that it stands in.
             '<script type="application/json" id="figures">',
             json.dumps(figures, allow_nan=False).replace("<", "\\u003c"),
             f"</script>\n<script>{_plotly()}</script>\n<script>{_SCRIPT}</script>\n",
@@ -108,7 +111,7 @@ def document_text(title: str, body: Iterable[str], figures: Mapping[str, Any]) -
 
 
 def chart_section(figures: Mapping[str, Any], titles: Mapping[str, tuple[str, str]]) -> str:
-    """A place for each figure that has a title, with the text below it."""
+    """Return a place for each figure that has a title, with the text below it."""
     parts = ['<div class="charts">']
     for name, (title, text) in titles.items():
         if name in figures:
@@ -120,17 +123,19 @@ def chart_section(figures: Mapping[str, Any], titles: Mapping[str, tuple[str, st
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+    """Return an HTML table."""
     cells = []
     for row in rows:
-        texts = [("", each) if isinstance(each, str) else each for each in row]
+        texts = [("", cell) if isinstance(cell, str) else cell for cell in row]
         cells.append("".join(f'<td class="{kind}">{escaped(text)}</td>' for kind, text in texts))
-    top = "".join(f"<th>{escaped(each)}</th>" for each in head)
-    body = "".join(f"<tr>{each}</tr>" for each in cells).replace(' class=""', "")
+    top = "".join(f"<th>{escaped(text)}</th>" for text in head)
+    body = "".join(f"<tr>{cell}</tr>" for cell in cells).replace(' class=""', "")
     found = f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="scroll">{found}</div>\n'
 
 
 def escaped(text: str) -> str:
+    """Return a text with HTML's special characters escaped."""
     return html.escape(text)
 
 

@@ -1,4 +1,4 @@
-"""Shows a run while it goes on: a table that changes on a terminal, lines elsewhere."""
+"""Live view of a run: a table that changes on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,33 +15,48 @@ from nereid_perf.questions.metrics import attempts, rate_text, time_text
 if TYPE_CHECKING:
     from nereid_perf.measurement import LoadLevel, Measurement
 
-# Finished levels that stay in sight, so that a long search fits the screen.
+# Number of finished levels that stay in sight, so that a long search fits the screen.
 _MOST_ROWS = 20
 
 
 class Progress(Protocol):
-    """What the last second or so of a level showed. windows: how many are over."""
+    """Figures of about the last second of a level."""
 
     @property
-    def level(self) -> LoadLevel: ...
+    def level(self) -> LoadLevel:
+        """Level that is measured."""
+
     @property
-    def windows(self) -> int: ...
+    def windows(self) -> int:
+        """Number of windows that are over."""
+
     @property
-    def is_warm(self) -> bool: ...
+    def is_warm(self) -> bool:
+        """True once windows have begun."""
+
     @property
-    def requests_per_s(self) -> float: ...
+    def requests_per_s(self) -> float:
+        """Successful requests per second."""
+
     @property
-    def p50_ns(self) -> int: ...
+    def p50_ns(self) -> int:
+        """Median latency in ns; 0 means that no response came."""
+
     @property
-    def p99_ns(self) -> int: ...
+    def p99_ns(self) -> int:
+        """99th percentile of latencies in ns; 0 means that no response came."""
+
     @property
-    def failures(self) -> int: ...
+    def failures(self) -> int:
+        """Number of failed requests."""
+
     @property
-    def in_flight(self) -> int: ...
+    def in_flight(self) -> int:
+        """Number of requests in flight."""
 
 
 class LiveView:
-    """Use it as a context, then print the summary: the table vanishes, lines remain.
+    """View to use as a context, before the summary is printed: the table vanishes, lines remain.
 
     mode: "auto", "plain" or "off".
     """
@@ -65,7 +80,7 @@ class LiveView:
         self._live.stop()
 
     def on_progress(self, progress: Progress, side: str = "") -> None:
-        """A line for each window that has ended; the table changes each time."""
+        """Print a line for each window that has ended, or update the table."""
         before, self._last = self._last, progress
         if self._is_table:
             self._live.update(self._table(_progress_row(progress, side)), refresh=True)
@@ -75,7 +90,7 @@ class LiveView:
             self._print(_progress_row(progress, side))
 
     def on_measurement(self, measurement: Measurement, side: str = "") -> None:
-        """A level has been measured. side: A or B, of a comparison."""
+        """Show a level that has been measured; `side` is A or B in a comparison."""
         self._last = None
         self._done.append(_measured_row(measurement, side))
         if self._is_table:

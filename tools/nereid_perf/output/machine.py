@@ -1,4 +1,4 @@
-"""The machine that this process runs on."""
+"""Machine that this process runs on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nereid_perf.output.result import Machine
 
 
 def this_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> Machine:
-    """What a reader of figures asks of it."""
+    """Return the facts on this machine that a reader of figures asks for."""
     return Machine(
         host=platform.node(),
         system=f"{platform.system()} {platform.release()}",

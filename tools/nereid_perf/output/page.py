@@ -1,4 +1,4 @@
-"""One HTML page that is complete: plotly and all data are in it, and its policy forbids requests.
+"""Complete HTML page: plotly and all data are in it, and its policy forbids requests.
 
 Plotly is 5 MB of each page. Charts to look closely at (hover, zoom, levels on and off) are worth
 that; tables say all figures without it.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def page_text(results: Mapping[str, Result]) -> str:
-    """The results, by the names that tell them apart; of one the name is not shown."""
+    """Return the page of results, by the names that tell them apart; a single one shows no name."""
     first = next(iter(results.values()))
     servers = named_servers(results)
     figures = _figures(servers, first)
@@ -39,9 +39,9 @@ def page_text(results: Mapping[str, Result]) -> str:
         dict.fromkeys(model for server in servers.values() for model in server.models)
     )
     body = [
-        *(_subtitle(name if len(servers) > 1 else "", each) for name, each in servers.items()),
+        *(_subtitle(name if len(servers) > 1 else "", server) for name, server in servers.items()),
         _findings(results),
-        *(_comparison(index, each) for index, each in enumerate(first.comparisons)),
+        *(_comparison(index, comparison) for index, comparison in enumerate(first.comparisons)),
         chart_section(figures, _TITLES),
         _levels_table(servers, parse_slo(first.slo) if first.slo else None),
         _timings_table(servers),
@@ -51,7 +51,7 @@ def page_text(results: Mapping[str, Result]) -> str:
 
 
 def named_servers(results: Mapping[str, Result]) -> dict[str, MeasuredServer]:
-    """All servers of all results: A and B of a comparison, else by the result's name."""
+    """Return all servers of all results: A and B of a comparison, else by the result's name."""
     servers = {}
     for name, result in results.items():
         for index, server in enumerate(result.servers):
@@ -63,13 +63,13 @@ def named_servers(results: Mapping[str, Result]) -> dict[str, MeasuredServer]:
 
 
 def _figures(servers: Mapping[str, MeasuredServer], first: Result) -> dict[str, Any]:
-    made = {
+    charts_by_name = {
         "curve": charts.curve(servers, first.percentile),
         "percentiles": charts.percentiles(servers, first.percentile),
         "histogram": charts.histogram(servers, first.percentile),
         "split": charts.server_split(servers, first.percentile),
     }
-    return {name: figure for name, figure in made.items() if figure is not None}
+    return {name: figure for name, figure in charts_by_name.items() if figure is not None}
 
 
 def _subtitle(name: str, server: MeasuredServer) -> str:
@@ -93,14 +93,14 @@ def _findings(results: Mapping[str, Result]) -> str:
 def _comparison(index: int, comparison: Comparison) -> str:
     rows: list[list[Cell]] = [
         [
-            each.metric,
-            f"{each.ratio:.3f}",
-            each.interval_text,
-            ("strong" if each.is_different else "", each.outcome),
-            each.value_text(each.a),
-            each.value_text(each.b),
+            ratio.metric,
+            f"{ratio.ratio:.3f}",
+            ratio.interval_text,
+            ("strong" if ratio.is_different else "", ratio.outcome),
+            ratio.value_text(ratio.a),
+            ratio.value_text(ratio.b),
         ]
-        for each in comparison.ratios
+        for ratio in comparison.ratios
     ]
     how = "paired, each in turn first" if comparison.is_paired else "unpaired"
     text = f"{comparison.rounds} rounds of each, {how}; an interval holds the true ratio"
@@ -153,13 +153,13 @@ def _timings_table(servers: Mapping[str, MeasuredServer]) -> str:
             *([name] if several else []),
             level_label(measurement.level),
             phase,
-            time_text(each.mean_us),
-            time_text(each.p99_us),
-            f"{each.requests}",
+            time_text(timing.mean_us),
+            time_text(timing.p99_us),
+            f"{timing.requests}",
         ]
         for name, server in servers.items()
         for measurement in server.measurements
-        for phase, each in measurement.timings.items()
+        for phase, timing in measurement.timings.items()
     ]
     if not rows:
         return ""

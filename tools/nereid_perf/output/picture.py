@@ -1,4 +1,4 @@
-"""The curve of rate against latency as PNG; of single levels the percentiles. Needs matplotlib."""
+"""Curve of rate against latency as PNG; for single levels the percentiles. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ _DASHES = {"solid": "-", "dot": ":", "dash": "--"}
 
 
 class PictureError(Exception):
-    """There can be no picture; the text says why."""
+    """Error if no picture can be made; the text says why."""
 
 
 def write_png(servers: Mapping[str, MeasuredServer], percentile: float, path: Path) -> None:
-    """The page's first chart, with the same lines. Raises PictureError, OSError."""
+    """Write the page's first chart, with the same lines.
+
+    Raises:
+        PictureError: no picture can be made.
+        OSError: the file cannot be written.
+    """
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - only pictures need it
     except ImportError:
@@ -53,7 +58,7 @@ def write_png(servers: Mapping[str, MeasuredServer], percentile: float, path: Pa
 def _draw(axes: Any, trace: dict[str, Any]) -> None:
     marker = trace.get("marker", {})
     if trace["mode"] == "markers":
-        # A knee.
+        # This point is a knee.
         axes.plot(
             trace["x"],
             trace["y"],

@@ -1,4 +1,4 @@
-"""Writes what the flags ask for, of a run that has just ended or of result files."""
+"""Writer of the outputs that flags ask for, for a run that has just ended or for result files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,14 @@ if TYPE_CHECKING:
 
 
 def write_outputs(result: Result, settings: OutputSettings) -> list[Path]:
-    """The files written. Raises OSError, PictureError."""
+    """Write the files, and return their paths.
+
+    Raises:
+        PictureError: no picture can be made.
+        OSError: a file cannot be written.
+    """
     written = []
-    # First, as the others can be made of it.
+    # The result itself comes first, as the others can be made from it.
     if settings.json:
         write_result(result, Path(settings.json))
         written.append(Path(settings.json))
@@ -28,9 +33,12 @@ def write_outputs(result: Result, settings: OutputSettings) -> list[Path]:
 
 
 def report(paths: Sequence[Path], settings: OutputSettings) -> list[Path]:
-    """One page, picture or set of tables of all these results; the files written.
+    """Write one page, picture or set of tables for all these results; return the files' paths.
 
-    Raises ResultFileError, PictureError, OSError.
+    Raises:
+        ResultFileError: a file is no result.
+        PictureError: no picture can be made.
+        OSError: a file cannot be read or written.
     """
     results = {name: read_result(path) for name, path in _names(paths).items()}
     if settings.json:
@@ -55,13 +63,13 @@ def _write_reports(results: Mapping[str, Result], settings: OutputSettings) -> l
 
 
 def _csv_files(path: Path, servers: Mapping[str, MeasuredServer]) -> dict[Path, MeasuredServer]:
-    """Of several servers one file each: NAME-2.csv, ..."""
+    """Return one file for each of several servers: NAME-2.csv, ..."""
     names = [path, *(path.with_stem(f"{path.stem}-{n}") for n in range(2, len(servers) + 1))]
     return dict(zip(names, servers.values(), strict=True))
 
 
 def _names(paths: Sequence[Path]) -> dict[str, Path]:
-    """By the files' names; by their paths where names are equal."""
+    """Return the paths by the files' names, or by themselves where names are equal."""
     if len({path.stem for path in paths}) == len(paths):
         return {path.stem: path for path in paths}
     return {str(path): path for path in paths}

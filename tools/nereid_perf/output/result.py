@@ -1,4 +1,4 @@
-"""All that one run found, as its JSON file keeps it: enough for reports and comparisons."""
+"""Result of one run, as its JSON file keeps it: enough for reports and comparisons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where the load came from. cpus: that it may use."""
+    """Machine of the load generator; `cpus` are those that it may use."""
 
     host: str
     system: str
@@ -25,9 +25,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredServer:
-    """What was measured, and all that was measured of it.
+    """Server that was measured, with all its measurements.
 
-    models: name or name:version, as they were asked for; batch_size: inferences in each request.
+    models: name or name:version, as they were asked for. batch_size: inferences in each request.
     """
 
     url: str
@@ -42,7 +42,7 @@ class MeasuredServer:
 
 @dataclass(frozen=True, slots=True)
 class FoundRate:
-    """MaxRate, without its measurements: they are the server's."""
+    """MaxRate without its measurements: they are the server's."""
 
     slo: str
     outcome: str
@@ -53,6 +53,7 @@ class FoundRate:
 
     @classmethod
     def of(cls, found: MaxRate) -> FoundRate:
+        """Return the rate that a search found."""
         return cls(
             found.slo,
             found.outcome.value,
@@ -65,9 +66,10 @@ class FoundRate:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """servers: one, or A and B of a comparison; violations: what --fail-if found.
+    """Result of a run.
 
-    started: ISO 8601 with its zone; percentile: of the curve's knee; slo: "": none.
+    servers: one, or A and B of a comparison. violations: what --fail-if found. started: ISO 8601
+    with its zone. percentile: that of the curve's knee. slo: "" means none.
     """
 
     command: tuple[str, ...]

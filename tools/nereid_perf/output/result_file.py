@@ -1,8 +1,8 @@
 """Results as JSON, and back. Histograms are HdrHistogram's own base64 form (its V2 encoding).
 
-The document is the dataclasses' fields, below "schema". A reader of version N reads all that says
-N: what it does not know it skips, what an older writer left out has the field's default. What
-changes or loses a meaning makes it N + 1.
+The document is the dataclasses' fields, below "schema". A reader of version N reads all documents
+of version N: it skips fields that it does not know, and fields that an older writer left out have
+their defaults. A change that changes or loses a meaning makes it N + 1.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "nereid-perf/1"
 
-# What annotations name that their modules import for types alone.
+# Names in annotations that their modules import for types alone.
 _NAMES: Final = {
-    each.__name__: each for each in (Comparison, HdrHistogram, LoadLevel, Mapping, Measurement)
+    type_.__name__: type_ for type_ in (Comparison, HdrHistogram, LoadLevel, Mapping, Measurement)
 }
 
 
 class ResultFileError(ValueError):
-    """A file that is no result; the text says where and why."""
+    """Error of a file that is no result; the text says where and why."""
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Raises OSError."""
+    """Write a result; raise OSError."""
     path.write_text(result_text(result) + "\n", encoding="utf-8")
 
 
 def read_result(path: Path) -> Result:
-    """Raises ResultFileError."""
+    """Read a result; raise ResultFileError if the file is none."""
     try:
         return parse_result(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -51,12 +51,12 @@ def read_result(path: Path) -> Result:
 
 
 def result_text(result: Result) -> str:
-    """As JSON."""
+    """Return a result as JSON."""
     return json.dumps({"schema": SCHEMA, **_plain(result)}, allow_nan=False)
 
 
 def parse_result(text: str) -> Result:
-    """Raises ResultFileError."""
+    """Parse a result; raise ResultFileError if the text is none."""
     try:
         document = json.loads(text)
     except ValueError as error:
@@ -76,13 +76,13 @@ def parse_result(text: str) -> Result:
 
 
 def measurement_document(measurement: Measurement) -> dict[str, Any]:
-    """One measurement alone, for other files."""
+    """Return one measurement alone as a document, for other files."""
     document: dict[str, Any] = _plain(measurement)
     return document
 
 
 def parse_measurement(document: Any) -> Measurement:
-    """What measurement_document made. Raises ResultFileError."""
+    """Parse a document of measurement_document; raise ResultFileError if it is none."""
     measurement: Measurement = _parsed(document, Measurement, "")
     return measurement
 
@@ -94,9 +94,9 @@ def _plain(value: Any) -> Any:
         fields = dataclasses.fields(value)
         return {field.name: _plain(getattr(value, field.name)) for field in fields}
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(member) for key, member in value.items()}
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(element) for element in value]
     return value
 
 
@@ -118,11 +118,14 @@ def _parsed(value: Any, kind: Any, where: str) -> Any:
         if arguments[-1] is not ... and len(value) != len(arguments):
             raise ResultFileError(f"{where}: expected {len(arguments)} values")
         return tuple(
-            _parsed(each, inner[index], f"{where}[{index}]") for index, each in enumerate(value)
+            _parsed(element, inner[index], f"{where}[{index}]")
+            for index, element in enumerate(value)
         )
     if origin is Mapping:
         _expect(value, dict, where)
-        return {key: _parsed(each, arguments[1], f"{where}.{key}") for key, each in value.items()}
+        return {
+            key: _parsed(member, arguments[1], f"{where}.{key}") for key, member in value.items()
+        }
     _expect(value, kind, where)
     return value
 
@@ -130,14 +133,14 @@ def _parsed(value: Any, kind: Any, where: str) -> Any:
 def _parsed_fields(value: Any, kind: Any, where: str) -> Any:
     _expect(value, dict, where)
     hints = _hints(kind)
-    found = {}
+    members = {}
     for field in dataclasses.fields(kind):
         inner = f"{where}.{field.name}".removeprefix(".")
         if field.name in value:
-            found[field.name] = _parsed(value[field.name], hints[field.name], inner)
+            members[field.name] = _parsed(value[field.name], hints[field.name], inner)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ResultFileError(f"{inner} is missing")
-    return kind(**found)
+    return kind(**members)
 
 
 @functools.cache
@@ -167,6 +170,6 @@ _KINDS: Final = {
 
 
 def _expect(value: Any, kind: type, where: str) -> None:
-    # A bool is an int to Python, not to a reader.
+    # Python takes a bool for an int, a reader does not.
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         raise ResultFileError(f"{where or 'the document'}: expected {_KINDS[kind]}")

@@ -43,17 +43,18 @@ class LevelFigures:
 
     @property
     def label(self) -> str:
+        """Label of the level."""
         return level_label(self.level)
 
 
 def level_label(level: LoadLevel) -> str:
-    """4 in flight."""
+    """Return a label such as 4 in flight."""
     kind = _KINDS.get(level.kind)
     return "trace" if kind is None else f"{level.value:g}{kind}"
 
 
 def level_figures(server: MeasuredServer, percentile: float) -> list[LevelFigures]:
-    """By increasing load; without levels at which nothing ended well."""
+    """Return the figures by increasing load; without levels at which no request succeeded."""
     rounds: dict[LoadLevel, list[Measurement]] = {}
     for measurement in server.measurements:
         if measurement.requests:
@@ -63,7 +64,10 @@ def level_figures(server: MeasuredServer, percentile: float) -> list[LevelFigure
 
 
 def percentile_curve(figures: LevelFigures) -> tuple[list[float], list[float]]:
-    """Percentiles, denser towards 100, up to what so many requests can say; and their latencies."""
+    """Return percentiles and their latencies.
+
+    Percentiles are denser towards 100, up to what so many requests can say.
+    """
     total = int(figures.counts.sum())
     nines = np.linspace(0, np.log10(max(total, 2)), 80)
     shares = np.unique(np.append(1 - 10**-nines, 0.5))
@@ -75,27 +79,32 @@ def percentile_curve(figures: LevelFigures) -> tuple[list[float], list[float]]:
 def histogram_shares(
     series: Sequence[LevelFigures], bins: int = 60
 ) -> tuple[list[float], list[list[float]]]:
-    """Edges of bins that grow by a factor, and the share of each level's requests in each bin."""
-    low = min(float(each.values_us[0]) for each in series)
-    high = max(float(each.values_us[-1]) for each in series)
+    """Return the edges of bins, and the share of each level's requests in each bin.
+
+    The bins' widths grow by a factor.
+    """
+    low = min(float(figures.values_us[0]) for figures in series)
+    high = max(float(figures.values_us[-1]) for figures in series)
     edges = np.geomspace(max(low, 1e-3) * 0.99, high * 1.01, bins + 1)
     shares = []
-    for each in series:
-        counts, _ = np.histogram(each.values_us, edges, weights=each.counts)
-        shares.append((counts / each.counts.sum()).tolist())
+    for figures in series:
+        counts, _ = np.histogram(figures.values_us, edges, weights=figures.counts)
+        shares.append((counts / figures.counts.sum()).tolist())
     return edges.tolist(), shares
 
 
 def _figures(level: LoadLevel, rounds: list[Measurement], percentile: float) -> LevelFigures:
-    recorded = [recorded_us(each.latencies.response) for each in rounds]
-    values, places = np.unique(np.concatenate([each for each, _ in recorded]), return_inverse=True)
-    counts = np.bincount(places, np.concatenate([each for _, each in recorded]))
+    recorded = [recorded_us(measurement.latencies.response) for measurement in rounds]
+    values, places = np.unique(
+        np.concatenate([values for values, _ in recorded]), return_inverse=True
+    )
+    counts = np.bincount(places, np.concatenate([values for _, values in recorded]))
     return LevelFigures(
         level,
         len(rounds),
-        median(each.requests_per_s for each in rounds),
-        median(percentile_us(each.latencies.response, 50) for each in rounds),
-        median(percentile_us(each.latencies.response, percentile) for each in rounds),
+        median(measurement.requests_per_s for measurement in rounds),
+        median(percentile_us(measurement.latencies.response, 50) for measurement in rounds),
+        median(percentile_us(measurement.latencies.response, percentile) for measurement in rounds),
         values,
         counts.astype(np.int64),
         _phases(rounds),
@@ -104,11 +113,11 @@ def _figures(level: LoadLevel, rounds: list[Measurement], percentile: float) -> 
 
 def _phases(rounds: list[Measurement]) -> dict[str, float]:
     of_rounds = []
-    for each in rounds:
-        if each.server:
-            has_cache = each.server[0].cache_hits + each.server[0].cache_misses > 0
-            phases = phases_us(each.server[0], has_cache=has_cache)
-            rest = mean_us(each.latencies.response) - sum(phases.values())
+    for measurement in rounds:
+        if measurement.server:
+            has_cache = measurement.server[0].cache_hits + measurement.server[0].cache_misses > 0
+            phases = phases_us(measurement.server[0], has_cache=has_cache)
+            rest = mean_us(measurement.latencies.response) - sum(phases.values())
             of_rounds.append({**phases, REST: max(0.0, rest)})
     names = {name: None for phases in of_rounds for name in phases}
     return {name: median(phases.get(name, 0.0) for phases in of_rounds) for name in names}

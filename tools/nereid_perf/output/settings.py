@@ -1,4 +1,4 @@
-"""The flags by which results are written; perf_analyzer's names where it has the thing."""
+"""Flags by which results are written; names are perf_analyzer's where it has the same thing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nereid.config.flags import Topic, boolean, choice, flag
 
 @dataclass(frozen=True, kw_only=True)
 class OutputSettings:
-    """Where results go, beside the summary that is printed."""
+    """Destinations of results, beside the summary that is printed."""
 
     TOPIC: ClassVar = Topic.OUTPUT
 
@@ -37,7 +37,7 @@ class OutputSettings:
     verbose: bool = flag(False, "the same as --live plain", boolean, aliases=("-v",), bare="true")
 
     def errors(self) -> list[str]:
-        """What would fail only after all has been measured, a line each."""
+        """Return what would fail only after all has been measured, a line each."""
         errors = []
         for name in ("csv", "json", "html", "png"):
             path = getattr(self, name)
@@ -49,5 +49,5 @@ class OutputSettings:
 
     @property
     def view(self) -> str:
-        """The mode of the live view."""
+        """Mode of the live view."""
         return "plain" if self.verbose else self.live

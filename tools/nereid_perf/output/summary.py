@@ -1,4 +1,4 @@
-"""What is printed in the end: perf_analyzer's lines and what they lack, then what was found."""
+"""Summary that is printed in the end: perf_analyzer's lines and more, then what was found."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from nereid_perf.output.result import FoundRate, MeasuredServer, Result
     from nereid_perf.questions.comparison import Comparison, Ratio
 
-# Kinds of failures that are shown; there may be one for each request.
+# Number of kinds of failures that are shown; there may be one for each request.
 _MOST_FAILURES: Final = 5
 _KINDS: Final = {CONCURRENCY: "Request concurrency", RATE: "Request Rate"}
 
 
 def summary_lines(result: Result) -> list[str]:
-    """All levels and what was found."""
+    """Return the lines on all levels and on what was found."""
     lines: list[str] = []
     for index, server in enumerate(result.servers):
         if len(result.servers) > 1:
@@ -48,7 +48,7 @@ def summary_lines(result: Result) -> list[str]:
 
 
 def finding_lines(result: Result) -> list[str]:
-    """Knee, highest rate, comparison, violations, notes."""
+    """Return the lines on knee, highest rate, comparison, violations, notes."""
     lines = []
     for server in result.servers:
         knee = find_knee(server.measurements, parse_metric(f"p{result.percentile:g}"))
@@ -61,20 +61,20 @@ def finding_lines(result: Result) -> list[str]:
         if result.slo and result.max_rate is None and not result.comparisons:
             slo = parse_slo(result.slo)
             lines += [
-                f"{level_text(each.level)}: goodput {rate_text(slo.goodput(each))} under"
-                f" {slo.text}{'' if slo.is_met(each) else ', which is missed'}"
-                for each in server.measurements
+                f"{level_text(measurement.level)}: goodput {rate_text(slo.goodput(measurement))}"
+                f" under {slo.text}{'' if slo.is_met(measurement) else ', which is missed'}"
+                for measurement in server.measurements
             ]
     if result.max_rate is not None:
         lines.append(max_rate_text(result.max_rate))
     for comparison in result.comparisons:
         lines += comparison_lines(comparison)
-    lines += [f"Failed: {each}" for each in result.violations]
+    lines += [f"Failed: {violation}" for violation in result.violations]
     return [*lines, *result.notes]
 
 
 def level_lines(server: MeasuredServer, measurement: Measurement) -> list[str]:
-    """One level, as perf_analyzer prints it."""
+    """Return the lines on one level, as perf_analyzer prints it."""
     lines = [level_text(measurement.level, ": "), "  Client:"]
     lines += [f"    {line}" for line in _client_lines(server, measurement)]
     for model, own in measurement.models.items():
@@ -97,8 +97,8 @@ def level_lines(server: MeasuredServer, measurement: Measurement) -> list[str]:
     if measurement.timings:
         lines.append("  Server-Timing (mean, p99):")
         lines += [
-            f"    {name}: {each.mean_us:.0f} usec, {each.p99_us:.0f} usec"
-            for name, each in measurement.timings.items()
+            f"    {name}: {timing.mean_us:.0f} usec, {timing.p99_us:.0f} usec"
+            for name, timing in measurement.timings.items()
         ]
     if measurement.gauges:
         lines.append("  Server Prometheus Metrics (mean, largest):")
@@ -110,14 +110,14 @@ def level_lines(server: MeasuredServer, measurement: Measurement) -> list[str]:
 
 
 def level_text(level: LoadLevel, sign: str = " ") -> str:
-    """Request concurrency 4."""
+    """Return a text such as Request concurrency 4."""
     if level.kind not in _KINDS:
         return "Trace"
     return f"{_KINDS[level.kind]}{sign}{level.value:g}"
 
 
 def max_rate_text(found: FoundRate) -> str:
-    """The highest rate, or why there is none."""
+    """Return the highest rate, or why there is none."""
     text = f"Highest rate under {found.slo}: "
     if not found.rate:
         return f"{text}none ({found.outcome})"
@@ -129,16 +129,16 @@ def max_rate_text(found: FoundRate) -> str:
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
-    """A line for each ratio."""
+    """Return a line for each ratio."""
     how = "pairs of rounds" if comparison.is_paired else "rounds each, unpaired"
     head = f"B to A at {level_text(comparison.level)}: {comparison.rounds} {how}"
-    lines = [f"  {ratio_text(each)}" for each in comparison.ratios]
+    lines = [f"  {ratio_text(ratio)}" for ratio in comparison.ratios]
     lines += [f"  {comparison.note}"] if comparison.note else []
     return [f"{head}, {100 * comparison.confidence:g} % intervals", *lines]
 
 
 def ratio_text(ratio: Ratio) -> str:
-    """rate: 1.031 (1.020 to 1.042): different; A 100/s, B 103/s."""
+    """Return a text such as rate: 1.031 (1.020 to 1.042): different; A 100/s, B 103/s."""
     return (
         f"{ratio.metric}: {ratio.ratio:.3f} ({ratio.interval_text}): {ratio.outcome};"
         f" A {ratio.value_text(ratio.a)}, B {ratio.value_text(ratio.b)}"
@@ -173,7 +173,7 @@ def _failure_lines(measurement: Measurement) -> Iterator[str]:
     if measurement.failures:
         failed = attempts(measurement) - measurement.requests
         yield f"Failed request count: {failed} ({100 * error_share(measurement):.3g} %)"
-        most = sorted(measurement.failures.items(), key=lambda each: -each[1])
+        most = sorted(measurement.failures.items(), key=lambda item: -item[1])
         for text, count in most[:_MOST_FAILURES]:
             yield f"  {count}: {text}"
         if len(most) > _MOST_FAILURES:

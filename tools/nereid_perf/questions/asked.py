@@ -1,4 +1,4 @@
-"""Asks what the settings say, with a callable that measures, and gathers what was found."""
+"""Run of the questions in the settings, with a callable that measures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """sides: what was measured of each server, in its order: of one, or of A and B."""
+    """Findings on one server, or on A and B.
+
+    `sides` has the measurements of each server, in order.
+    """
 
     sides: tuple[tuple[Measurement, ...], ...]
     max_rate: MaxRate | None = None
@@ -33,18 +36,20 @@ class Findings:
 
 
 def ask(settings: QuestionSettings, measure: Measure, levels: LevelRange | None = None) -> Findings:
-    """Of one server. levels: instead of the settings' ranges, such as those of a trace."""
+    """Ask about one server; `levels` replaces the settings' ranges, such as for a trace."""
     if settings.find_max_rate:
         return _ask_max_rate(settings, measure)
     levels, threshold = levels or settings.levels, settings.threshold
     if settings.binary_search:
         assert threshold is not None, "settings.errors() says so"
-        found = resolve(binary_search(levels, threshold), measure)
+        measurements = resolve(binary_search(levels, threshold), measure)
     elif settings.rounds > 1:
-        found = resolve(repeat(levels, settings.rounds), measure)
+        measurements = resolve(repeat(levels, settings.rounds), measure)
     else:
-        found = resolve(sweep(levels, threshold), measure)
-    return Findings((tuple(found),), violations=tuple(violations(settings.conditions, found)))
+        measurements = resolve(sweep(levels, threshold), measure)
+    return Findings(
+        (tuple(measurements),), violations=tuple(violations(settings.conditions, measurements))
+    )
 
 
 def ask_comparison(
@@ -52,7 +57,10 @@ def ask_comparison(
     measure: Callable[[Turn], Measurement],
     levels: LevelRange | None = None,
 ) -> Findings:
-    """Of two servers, A and B: turn.side says whose turn it is. levels: as for ask()."""
+    """Ask about two servers, A and B; turn.side says whose turn it is.
+
+    levels: as in ask().
+    """
     sides: tuple[list[Measurement], list[Measurement]] = ([], [])
 
     def measure_and_keep(turn: Turn) -> Measurement:
@@ -69,7 +77,11 @@ def ask_comparison(
 def ask_results(
     settings: QuestionSettings, a: Sequence[Measurement], b: Sequence[Measurement]
 ) -> Findings:
-    """Of two results that were measured before. Raises ValueError: no level in common."""
+    """Ask about two results that were measured before.
+
+    Raises:
+        ValueError: they have no level in common.
+    """
     return _compared(settings, (a, b), compare_results(a, b, settings.confidence))
 
 
@@ -79,18 +91,24 @@ def _compared(
     comparisons: tuple[Comparison, ...],
 ) -> Findings:
     # Plain conditions are about B: A is what it is compared with.
-    found = violations(settings.conditions, sides[1], comparisons)
+    broken = violations(settings.conditions, sides[1], comparisons)
     return Findings(
-        (tuple(sides[0]), tuple(sides[1])), comparisons=comparisons, violations=tuple(found)
+        (tuple(sides[0]), tuple(sides[1])), comparisons=comparisons, violations=tuple(broken)
     )
 
 
 def _ask_max_rate(settings: QuestionSettings, measure: Measure) -> Findings:
     slo = settings.objective
     assert slo is not None, "settings.errors() says so"
-    found = resolve(find_max_rate(slo, settings.search_rules), measure)
-    at_rate = [each for each in found.measurements if each.level.value == found.rate]
+    max_rate = resolve(find_max_rate(slo, settings.search_rules), measure)
+    at_rate = [
+        measurement
+        for measurement in max_rate.measurements
+        if measurement.level.value == max_rate.rate
+    ]
     failed = violations(settings.conditions, at_rate)
     if settings.conditions and not at_rate:
-        failed = [f"{each.text}: no rate keeps {slo.text}" for each in settings.conditions]
-    return Findings((found.measurements,), max_rate=found, violations=tuple(failed))
+        failed = [
+            f"{condition.text}: no rate keeps {slo.text}" for condition in settings.conditions
+        ]
+    return Findings((max_rate.measurements,), max_rate=max_rate, violations=tuple(failed))

@@ -1,7 +1,7 @@
-"""Whether two servers, or two results, differ: ratios of B to A with their intervals.
+"""Comparison of two servers, or two results: ratios of B to A with their intervals.
 
-Two servers are measured in rounds, A and B beside each other and each in turn first: what drifts
-on the machine touches both alike. Two results come from rounds of their own, unpaired.
+Two servers are measured in rounds, A and B beside each other and each in turn first: drift on the
+machine touches both alike. Two results come from rounds of their own, unpaired.
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ if TYPE_CHECKING:
     from nereid_perf.questions.intervals import Interval
     from nereid_perf.questions.metrics import Metric
 
-# Each for itself: of 33 comparisons of equals one finds a difference in one of the three judged.
+# Confidence of each ratio: of 33 comparisons of equals one finds a difference in one of the three
+# judged ratios.
 CONFIDENCE: Final = 0.99
-# Enough to find 3 % where single measurements scatter by 1 % and one in twenty is disturbed.
+# Number of rounds, enough to find 3 % where single measurements scatter by 1 % and one in twenty is
+# disturbed.
 ROUNDS: Final = 20
 COMPARED: Final = ("rate", "p50", "p99", "cpu")
-# Of the load generator. A and B have workers of their own, and of two processes one may have the
-# busier CPU for minutes: 8 % between equals were seen, which no pairing of rounds takes away.
+# Figure of the load generator, which is not judged. A and B have workers of their own, and of two
+# processes one may have the busier CPU for minutes: 8 % between equals were seen, which no pairing
+# of rounds takes away.
 _OF_CLIENT: Final = "cpu"
-# Of the server, where its /metrics say so: names begin with these.
+# Beginnings of the names of the server's figures, if its /metrics have them.
 _GAUGES: Final = ("nv_cpu_utilization", "nv_gpu_utilization")
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """side: 0 for A, 1 for B."""
+    """Turn of a server: `side` is 0 for A, 1 for B."""
 
     side: int
     level: LoadLevel
@@ -44,7 +47,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """a, b: medians over the rounds; ratio: of B to A; low, high: None without an interval."""
+    """Ratio of B to A.
+
+    a, b: medians over the rounds. low, high: ends of the interval; `None` means that there is none.
+    """
 
     metric: str
     a: float
@@ -55,23 +61,27 @@ class Ratio:
 
     @property
     def is_different(self) -> bool:
+        """True if the interval excludes 1; the client's own figure is never different."""
         if self.metric == _OF_CLIENT:
             return False
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
     @property
     def interval_text(self) -> str:
+        """Interval as text."""
         if self.low is None or self.high is None:
             return "no interval"
         return f"{self.low:.3f} to {self.high:.3f}"
 
     @property
     def outcome(self) -> str:
+        """Outcome as text."""
         if self.metric == _OF_CLIENT:
             return "the client's, not judged"
         return "different" if self.is_different else "not shown to differ"
 
     def value_text(self, value: float) -> str:
+        """Return a value as text, in the metric's unit."""
         if self.metric.startswith(_GAUGES):
             return f"{100 * value:.3g} %"
         return parse_metric(self.metric).text(value)
@@ -79,7 +89,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Of one level of load."""
+    """Comparison at one level of load."""
 
     level: LoadLevel
     rounds: int
@@ -95,22 +105,30 @@ Turns: TypeAlias = Generator[Turn, Measurement, tuple[Comparison, ...]]
 def compare(
     levels: Iterable[LoadLevel], rounds: int = ROUNDS, confidence: float = CONFIDENCE
 ) -> Turns:
-    """Yields whose turn it is; each level is compared for itself."""
-    found = []
+    """Yield whose turn it is; each level is compared for itself."""
+    comparisons = []
     for level in levels:
         sides: tuple[list[Measurement], list[Measurement]] = ([], [])
         for number in range(rounds):
             for side in (0, 1) if number % 2 == 0 else (1, 0):
                 sides[side].append((yield Turn(side, level)))
-        found.append(_comparison(level, sides, confidence, is_paired=True))
-    return tuple(found)
+        comparisons.append(_comparison(level, sides, confidence, is_paired=True))
+    return tuple(comparisons)
 
 
 def compare_results(
     a: Sequence[Measurement], b: Sequence[Measurement], confidence: float = CONFIDENCE
 ) -> tuple[Comparison, ...]:
-    """The levels that both have. Raises ValueError where there is none."""
-    levels = {each.level: None for each in a if each.level in {other.level for other in b}}
+    """Return the comparisons of the levels that both results have.
+
+    Raises:
+        ValueError: they have no level in common.
+    """
+    levels = {
+        measurement.level: None
+        for measurement in a
+        if measurement.level in {other.level for other in b}
+    }
     if not levels:
         raise ValueError("the two results have no level of load in common")
     return tuple(
@@ -134,7 +152,7 @@ def _comparison(
     between = paired_ratio if is_paired else unpaired_ratio
     ratios, notes = [], []
     for name in (*COMPARED, *_common_gauges((*sides[0], *sides[1]))):
-        values = [[_value(name, each) for each in side] for side in sides]
+        values = [[_value(name, measurement) for measurement in side] for side in sides]
         a, b = _known_pairs(values) if is_paired else _known(values)
         if a and b:
             ratios.append(_ratio(name, a, b, between(a, b, confidence)))
@@ -142,17 +160,17 @@ def _comparison(
         if left_out:
             notes.append(f"{name} without {left_out} measurements that have none")
     rounds = min(len(sides[0]), len(sides[1]))
-    if any(each.low is None for each in ratios):
+    if any(ratio.low is None for ratio in ratios):
         needed = max(ROUNDS, fewest_pairs(confidence))
         many = "round allows" if rounds == 1 else "rounds allow"
         notes.append(f"{rounds} {many} no interval: measure with --rounds {needed}")
-    if any(each.client.is_bottleneck for side in sides for each in side):
+    if any(measurement.client.is_bottleneck for side in sides for measurement in side):
         notes.append("the client was the bottleneck in at least one round")
     return Comparison(level, rounds, confidence, is_paired, tuple(ratios), "; ".join(notes))
 
 
 def _known_pairs(values: list[list[float | None]]) -> tuple[list[float], list[float]]:
-    """Pairs of rounds of which both have a figure; there is no ratio of what took no time."""
+    """Return pairs of rounds of which both have a figure above 0, as 0 gives no ratio."""
     pairs = [(a, b) for a, b in zip(*values, strict=True) if a and b]
     return [a for a, _ in pairs], [b for _, b in pairs]
 
@@ -171,7 +189,7 @@ def _value(name: str, measurement: Measurement) -> float | None:
 
 
 def _common_gauges(measurements: Sequence[Measurement]) -> list[str]:
-    common = set.intersection(*(set(each.gauges) for each in measurements))
+    common = set.intersection(*(set(measurement.gauges) for measurement in measurements))
     return sorted(name for name in common if name.startswith(_GAUGES))
 
 

@@ -1,4 +1,4 @@
-"""What must not be, for scripts that go by the exit status: --fail-if 'p99>20ms'."""
+"""Conditions that fail a run, for scripts that go by the exit status: --fail-if 'p99>20ms'."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPERATORS: Final[Mapping[str, Callable[[float, float], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """is_ratio: of B's figure to A's, in a comparison."""
+    """Condition on a figure, or, with is_ratio, on the ratio of B's figure to A's."""
 
     text: str
     metric: Metric
@@ -37,15 +37,20 @@ class Condition:
     is_ratio: bool = False
 
     def holds(self, value: float) -> bool:
+        """Return whether the condition holds for a value."""
         return _OPERATORS[self.sign](value, self.limit)
 
 
 def parse_condition(text: str) -> Condition:
-    """p99>20ms, rate<1000, errors>1%, or of a comparison p99_ratio>1.05. Raises ValueError."""
-    found = _CONDITION.fullmatch(text)
-    if found is None:
+    """Parse p99>20ms, rate<1000, errors>1%, or for a comparison p99_ratio>1.05.
+
+    Raises:
+        ValueError: the text is no condition.
+    """
+    match = _CONDITION.fullmatch(text)
+    if match is None:
         raise ValueError("expected a metric, <, <=, > or >=, and a limit: 'p99>20ms'")
-    name, ratio, sign, limit = found.groups()
+    name, ratio, sign, limit = match.groups()
     metric = parse_metric(name)
     if not ratio:
         return Condition(text, metric, sign, parse_quantity(limit, metric.unit))
@@ -60,35 +65,39 @@ def violations(
     measurements: Sequence[Measurement],
     comparisons: Sequence[Comparison] = (),
 ) -> list[str]:
-    """What holds of that must not, a line each. A figure that is not known is such a line as well.
+    """Return the conditions that hold, a line each; an unknown figure is such a line as well.
 
-    Of a level that was measured several times the median counts, of a ratio the near end of its
-    interval: noise alone fails nothing.
+    The median of a level's rounds counts, and of a ratio the near end of its interval: noise alone
+    fails nothing.
     """
-    found = []
+    broken = []
     for condition in conditions:
         if condition.is_ratio:
-            found += _violated_ratios(condition, comparisons)
+            broken += _violated_ratios(condition, comparisons)
             continue
-        for level in dict.fromkeys(each.level for each in measurements):
-            rounds = [condition.metric.value(each) for each in measurements if each.level == level]
-            known = [each for each in rounds if each is not None]
+        for level in dict.fromkeys(measurement.level for measurement in measurements):
+            rounds = [
+                condition.metric.value(measurement)
+                for measurement in measurements
+                if measurement.level == level
+            ]
+            known = [measurement for measurement in rounds if measurement is not None]
             where = f"{condition.text} at {level.kind} {level.value:g}"
             if len(known) < len(rounds):
-                found.append(f"{where}: not measured")
+                broken.append(f"{where}: not measured")
             elif condition.holds(value := median(known)):
-                found.append(f"{where}: it is {condition.metric.text(value)}")
-    return found
+                broken.append(f"{where}: it is {condition.metric.text(value)}")
+    return broken
 
 
 def _violated_ratios(condition: Condition, comparisons: Sequence[Comparison]) -> list[str]:
-    found = []
+    values = []
     for comparison in comparisons:
-        ratios = [each for each in comparison.ratios if each.metric == condition.metric.name]
+        ratios = [ratio for ratio in comparison.ratios if ratio.metric == condition.metric.name]
         if not ratios:
-            found.append(f"{condition.text}: not compared")
-        for each in ratios:
-            near = each.low if condition.sign.startswith(">") else each.high
+            values.append(f"{condition.text}: not compared")
+        for ratio in ratios:
+            near = ratio.low if condition.sign.startswith(">") else ratio.high
             if near is not None and condition.holds(near):
-                found.append(f"{condition.text}: it is {each.ratio:.3f}, {each.interval_text}")
-    return found or ([] if comparisons else [f"{condition.text}: nothing was compared"])
+                values.append(f"{condition.text}: it is {ratio.ratio:.3f}, {ratio.interval_text}")
+    return values or ([] if comparisons else [f"{condition.text}: nothing was compared"])

@@ -1,11 +1,11 @@
 """Confidence intervals of a ratio, by ranks: of rounds in pairs, and of two sets of rounds.
 
-Both are the Hodges-Lehmann estimate with the exact interval that belongs to it: of the signed-rank
-test for pairs, of the rank-sum test for two sets. Chosen by simulation over bootstraps of the mean:
-with ten pairs the percentile and BCa bootstraps hold the truth in 88 % of runs where they claim
-95 %; studentized ones find 3 % in at most 60 % of runs with twenty pairs, as soon as one
-measurement in twenty is disturbed by something else. Ranks hold what they claim, and find it in
-97 %.
+Both are the Hodges-Lehmann estimate with the exact interval that belongs to it: that of the
+signed-rank test for pairs, that of the rank-sum test for two sets. They were chosen by simulation
+over bootstraps of the mean: with ten pairs the percentile and BCa bootstraps hold the truth in 88 %
+of runs where they claim 95 %; studentized ones find 3 % in at most 60 % of runs with twenty pairs,
+as soon as one measurement in twenty is disturbed by something else. Ranks hold what they claim, and
+find it in 97 %.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """low and high: None where so few rounds allow no interval at this confidence."""
+    """Ratio with its interval; low and high are `None` where so few rounds allow no interval."""
 
     estimate: float
     low: float | None
@@ -34,28 +34,28 @@ class Interval:
 
 
 def paired_ratio(a: Sequence[float], b: Sequence[float], confidence: float) -> Interval:
-    """Of b to a, where b[i] was measured beside a[i]. All are above 0."""
+    """Return the ratio of b to a, where b[i] was measured beside a[i]; all are above 0."""
     logs = np.log(b) - np.log(a)
     first, second = np.triu_indices(len(logs))
     return _by_ranks((logs[first] + logs[second]) / 2, _signed_ranks(len(logs)), confidence)
 
 
 def unpaired_ratio(a: Sequence[float], b: Sequence[float], confidence: float) -> Interval:
-    """Of b to a, measured each for itself. All are above 0."""
+    """Return the ratio of b to a, which were measured each for itself; all are above 0."""
     differences = np.subtract.outer(np.log(b), np.log(a)).ravel()
     return _by_ranks(differences, _rank_sums(len(a), len(b)), confidence)
 
 
 def fewest_pairs(confidence: float) -> int:
-    """With fewer pairs of rounds there is no interval."""
+    """Return the number of pairs of rounds below which there is no interval."""
     return math.ceil(math.log2(2 / (1 - confidence)) - 1e-9)
 
 
 def _by_ranks(values: NDArray[np.float64], counts: Counts, confidence: float) -> Interval:
-    """values: one for each step of the statistic whose distribution counts is."""
+    """Return the interval of `values`, one for each step of the statistic with these `counts`."""
     values = np.sort(values)
     below = np.cumsum(counts) / counts.sum()
-    # How many of the outermost values each end leaves out, at most half of the error each.
+    # Number of outermost values that each end leaves out, at most half of the error each.
     cut = int(np.searchsorted(below, (1 - confidence) / 2 + 1e-12, side="right"))
     estimate = math.exp(float(np.median(values)))
     if cut == 0:
@@ -64,7 +64,7 @@ def _by_ranks(values: NDArray[np.float64], counts: Counts, confidence: float) ->
 
 
 def _signed_ranks(pairs: int) -> Counts:
-    """How many subsets of the ranks 1 to n have each sum."""
+    """Return how many subsets of the ranks 1 to n have each sum."""
     counts = np.zeros(pairs * (pairs + 1) // 2 + 1)
     counts[0] = 1
     for rank in range(1, pairs + 1):
@@ -73,9 +73,10 @@ def _signed_ranks(pairs: int) -> Counts:
 
 
 def _rank_sums(first: int, second: int) -> Counts:
-    """How many orders of two sets have each number of pairs in which the second's is smaller.
+    """Return how many orders of two sets have each number of pairs with a smaller second.
 
-    The coefficients of the Gaussian binomial, a product of (1 - q^(second + i)) / (1 - q^i).
+    These are the coefficients of the Gaussian binomial, a product of (1 - q^(second + i)) / (1 -
+    q^i).
     """
     counts = np.zeros(first * second + 1)
     counts[0] = 1

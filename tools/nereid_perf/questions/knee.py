@@ -1,10 +1,10 @@
-"""Where a curve of rate against latency bends: the level with the most rate per latency.
+"""Knee of a curve of rate against latency: the level with the most rate per latency.
 
 Kleinrock's power (1979), rate / latency, is largest where a line from the origin touches the curve:
 below it more load costs little latency, above it latency buys little rate. For a server that takes
-a fixed time per request it is exactly where its capacity is first used up. Chosen over Kneedle,
-whose knee moves with the ends of the range that was measured, as it scales both axes by them; and
-which needs a smooth curve, where this one compares levels.
+a fixed time per request it is exactly where its capacity is first used up. It was chosen over
+Kneedle, whose knee moves with the ends of the range that was measured, as it scales both axes by
+them; and which needs a smooth curve, where this one compares levels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _FEWEST_LEVELS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """is_inside: levels on both sides were measured; else the knee may be beyond this one."""
+    """Knee of a curve.
+
+    is_inside: levels on both sides were measured; otherwise the knee may be beyond this level.
+    """
 
     level: LoadLevel
     rate: float
@@ -36,7 +39,10 @@ class Knee:
 
 
 def find_knee(measurements: Sequence[Measurement], latency: Metric) -> Knee | None:
-    """None: fewer than three levels are usable. One measured several times counts by its best."""
+    """Return the knee, or `None` if fewer than three levels are usable.
+
+    A level that was measured several times counts by its best measurement.
+    """
     points = [
         (found.requests_per_s / us, found, us)
         for found in measurements
@@ -46,7 +52,7 @@ def find_knee(measurements: Sequence[Measurement], latency: Metric) -> Knee | No
     values = {found.level.value for _, found, _ in points}
     if len(values) < _FEWEST_LEVELS:
         return None
-    # Of equals the lower level: the same for less.
+    # The lower one of equal levels is better: the same for less.
     _, best, us = max(points, key=lambda point: (point[0], -point[1].level.value))
     measured = {found.level.value for found in measurements}
     is_inside = min(measured) < best.level.value < max(measured)

@@ -20,7 +20,10 @@ _MOST_LEVELS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LevelRange:
-    """Levels of one kind. end: None for no end; listed: exactly these, instead of a range."""
+    """Levels of one kind.
+
+    `end` is `None` for no end, and `listed` has exact levels in place of a range.
+    """
 
     kind: str
     start: float
@@ -30,15 +33,15 @@ class LevelRange:
     listed: tuple[float, ...] = ()
 
     def levels(self) -> Iterator[LoadLevel]:
-        """In their order; without an end they go on."""
+        """Yield the levels in order; without an end they go on."""
         for value in self.listed:
             yield LoadLevel(self.kind, value)
         value, index = self.start, 0
-        # Compared with a little slack: 0.1 added ten times is not 1.
+        # The comparison has a little slack: 0.1 added ten times is not 1.
         while not self.listed and (self.end is None or value <= self.end * (1 + 1e-9)):
             yield LoadLevel(self.kind, self._whole(value))
             index += 1
-            # Not added up, so that no error adds up.
+            # Steps are multiplied, not added up, so that no error adds up.
             value = (
                 self.start * self.step**index
                 if self.is_geometric
@@ -46,7 +49,7 @@ class LevelRange:
             )
 
     def between(self, low: float, high: float) -> float:
-        """The middle, for a binary search."""
+        """Return the middle of two levels, for a binary search."""
         return self._whole((low + high) / 2)
 
     def _whole(self, value: float) -> float:
@@ -54,18 +57,18 @@ class LevelRange:
 
 
 def parse_concurrency_range(text: str) -> LevelRange:
-    """Raises ValueError."""
+    """Parse a range of concurrencies; raise ValueError if it is none."""
     return _parse(text, CONCURRENCY)
 
 
 def parse_rate_range(text: str) -> LevelRange:
-    """Raises ValueError."""
+    """Parse a range of rates; raise ValueError if it is none."""
     return _parse(text, RATE)
 
 
 def _parse(text: str, kind: str) -> LevelRange:
     if "," in text:
-        listed = tuple(_positive(each, kind) for each in text.split(","))
+        listed = tuple(_positive(part, kind) for part in text.split(","))
         return LevelRange(kind, listed[0], listed[-1], 1, listed=listed)
     first, *rest = text.split(":")
     if len(rest) > 2:

@@ -1,4 +1,4 @@
-"""The highest rate at which a server keeps an SLO: brackets it, halves the bracket, confirms it.
+"""Highest rate at which a server keeps an SLO: brackets it, halves the bracket, confirms it.
 
 Load is open-loop, so that a server that falls behind shows it. Measurements are noisy: a level is
 met by k of n, and one measurement alone decides only on the way up, where the level that comes out
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
     Steps = Generator[LoadLevel, Measurement, "bool"]
 
-# Of the rate asked for: with less, the server (or the client) did not keep up, whatever the
-# latencies of those that ended say. Only where windows are short can they say otherwise.
+# Share of the intended rate. With less, the server (or the client) did not keep up, whatever the
+# latencies of the requests that ended say. Latencies can hide that only where windows are short.
 _KEEPS_UP: Final = 0.9
 # By chance this many standard deviations of a Poisson count may be missing besides.
 _SCATTER: Final = 3.0
 
 
 class RateOutcome(enum.Enum):
-    """Why the search ended."""
+    """Reason for which the search ended."""
 
     FOUND = "found"
     NONE = "not even the lowest rate keeps the SLO"
@@ -45,7 +45,10 @@ class RateOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SearchRules:
-    """precision: of the rate, relative. A level is met by `needed` of `votes` measurements."""
+    """Rules of the search.
+
+    precision: relative precision of the rate. A level is met by `needed` of `votes` measurements.
+    """
 
     start: float = 100.0
     least: float = 0.1
@@ -58,8 +61,9 @@ class SearchRules:
 
 @dataclass(frozen=True, slots=True)
 class MaxRate:
-    """rate: the highest that kept the SLO, 0 where none did; missed_at: the lowest that did not.
+    """Result of the search.
 
+    rate: the highest that kept the SLO, 0 if none did. missed_at: the lowest that did not keep it.
     goodput: requests within the SLO per second at that rate, the mean of its measurements.
     """
 
@@ -73,16 +77,17 @@ class MaxRate:
 
     @property
     def is_limited_by_client(self) -> bool:
+        """True if the load generator, not the server, limits the rate."""
         return self.outcome is RateOutcome.CLIENT
 
 
 def find_max_rate(slo: Slo, rules: SearchRules | None = None) -> Question[MaxRate]:
-    """Yields open-loop levels."""
+    """Search the rate; yields open-loop levels."""
     return _Search(slo, rules or SearchRules()).run()
 
 
 class _Ended(Exception):
-    """Raised from any depth of the search."""
+    """End of the search, raised from any depth of it."""
 
     def __init__(self, outcome: RateOutcome) -> None:
         super().__init__(outcome)
@@ -97,11 +102,12 @@ class _Search:
         self._missed: Counter[float] = Counter()
         self._missed_by_client: Counter[float] = Counter()
         self._measurements: list[Measurement] = []
-        # The bracket: the highest rate met, the lowest missed above it.
+        # Bracket of the search: the highest rate met, the lowest missed above it.
         self._low: float | None = None
         self._high: float | None = None
 
     def run(self) -> Question[MaxRate]:
+        """Yield levels until the search has ended."""
         outcome = RateOutcome.FOUND
         try:
             yield from self._bracket()
@@ -112,7 +118,7 @@ class _Search:
         return self._result(outcome)
 
     def _bracket(self) -> Generator[LoadLevel, Measurement, None]:
-        """Doubles up to the first that misses, or halves down to the first that is met."""
+        """Double up to the first rate that misses, or halve down to the first one that is met."""
         rules = self._rules
         rate = min(max(rules.start, rules.least), rules.most)
         if not (yield from self._is_met(rate, 1)):
@@ -124,7 +130,10 @@ class _Search:
                 return
 
     def _settle(self) -> Steps:
-        """Halves the bracket and confirms its lower end. False: that failed, so go on below."""
+        """Halve the bracket and confirm its lower end.
+
+        Return False if that failed, to go on below.
+        """
         rules = self._rules
         low, high = self._low, self._high
         assert low is not None, "a bracket has a lower end, or the search has ended"
@@ -145,7 +154,7 @@ class _Search:
     def _descend(
         self, rate: float, factor: float, needed: int
     ) -> Generator[LoadLevel, Measurement, None]:
-        """Ever larger steps down to a rate that is met."""
+        """Go down to a rate that is met, in ever larger steps."""
         while rate > self._rules.least:
             rate = max(rounded(rate / factor), self._rules.least)
             if (yield from self._is_met(rate, needed)):
@@ -154,7 +163,7 @@ class _Search:
         raise _Ended(RateOutcome.NONE)
 
     def _is_met(self, rate: float, needed: int) -> Steps:
-        """Measures until so many have met it, or too many have missed it; moves the bracket."""
+        """Measure until enough have met the rate, or too many missed it; move the bracket."""
         rules = self._rules
         while self._met[rate] < needed and self._missed[rate] <= rules.votes - rules.needed:
             if len(self._measurements) == rules.most_measurements:
@@ -167,7 +176,7 @@ class _Search:
                 self._missed[rate] += 1
                 self._missed_by_client[rate] += self._is_by_client(measurement)
         is_met = self._met[rate] >= needed
-        # Not for a single measurement in which the machine was busy with something else.
+        # A single measurement in which the machine was busy with something else does not count.
         if not is_met and 2 * self._missed_by_client[rate] > self._missed[rate]:
             raise _Ended(RateOutcome.CLIENT)
         if is_met:
@@ -179,14 +188,16 @@ class _Search:
         return is_met
 
     def _is_by_client(self, measurement: Measurement) -> bool:
-        """From their sending on, requests kept the SLO: what did not was the sending."""
+        """Return whether only the sending was late: from there on, requests kept the SLO."""
         latencies = replace(measurement.latencies, response=measurement.latencies.service)
         by_server = replace(measurement, latencies=latencies)
         return measurement.client.is_bottleneck and self._slo.is_met(by_server)
 
     def _result(self, outcome: RateOutcome) -> MaxRate:
         rate = self._low or 0.0
-        at_rate = [each for each in self._measurements if each.level.value == rate]
+        at_rate = [
+            measurement for measurement in self._measurements if measurement.level.value == rate
+        ]
         goodput = sum(map(self._slo.goodput, at_rate)) / max(len(at_rate), 1)
         return MaxRate(
             self._slo.text,
@@ -200,7 +211,7 @@ class _Search:
 
 
 def keeps_up(measurement: Measurement) -> bool:
-    """Whether about as many requests ended as were to be sent."""
+    """Return whether about as many requests ended as were to be sent."""
     expected = measurement.level.value * measurement.duration_s
     return attempts(
         measurement
@@ -208,5 +219,5 @@ def keeps_up(measurement: Measurement) -> bool:
 
 
 def rounded(rate: float) -> float:
-    """To four digits, so that levels read well."""
+    """Round to four digits, so that levels read well."""
     return float(f"{rate:.4g}")

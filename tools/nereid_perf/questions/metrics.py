@@ -1,4 +1,4 @@
-"""The names by which flags speak of a measurement's figures, and the units of their limits.
+"""Names by which flags speak of a measurement's figures, and the units of their limits.
 
 rate, responses          per second
 errors                   share of the requests that failed
@@ -38,7 +38,7 @@ _NAMES: Final = (
 
 
 class Unit(enum.Enum):
-    """What a metric's values are in."""
+    """Unit of a metric's values."""
 
     MICROSECONDS = "us"
     PER_SECOND = "/s"
@@ -47,27 +47,27 @@ class Unit(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """value: None where the measurement does not say."""
+    """Metric of a measurement; `value` returns `None` where the measurement does not say."""
 
     name: str
     unit: Unit
     value: Callable[[Measurement], float | None]
-    # Of a percentile of a distribution alone: which one, and of what share of the requests.
+    # Only for a percentile of a distribution: which one, and of what share of the requests.
     histogram: Callable[[Latencies], HdrHistogram] | None = None
     share: float | None = None
 
     def text(self, value: float) -> str:
-        """A value as a reader wants it."""
+        """Return a value as a reader wants it."""
         if self.unit is Unit.SHARE:
             return f"{100 * value:.3g} %"
         return time_text(value) if self.unit is Unit.MICROSECONDS else rate_text(value)
 
 
 def parse_metric(name: str) -> Metric:
-    """Raises ValueError."""
-    found = _DISTRIBUTION.fullmatch({"ttft": "ttft_p99", "itl": "itl_p99"}.get(name, name))
-    if found is not None:
-        prefix, percentile, other = found.groups()
+    """Return the metric of a name; raise ValueError if there is none."""
+    match = _DISTRIBUTION.fullmatch({"ttft": "ttft_p99", "itl": "itl_p99"}.get(name, name))
+    if match is not None:
+        prefix, percentile, other = match.groups()
         return _of_distribution(name, _HISTOGRAMS[prefix], percentile, other)
     if name not in _PLAIN:
         raise ValueError(f"'{name}' is no metric: {_NAMES}")
@@ -76,11 +76,15 @@ def parse_metric(name: str) -> Metric:
 
 
 def parse_quantity(text: str, unit: Unit) -> float:
-    """A limit in the unit of its metric; times need a unit. Raises ValueError."""
-    found = _QUANTITY.fullmatch(text.strip())
-    if found is None:
+    """Parse a limit in the unit of its metric; times need a unit.
+
+    Raises:
+        ValueError: the text is no limit.
+    """
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None:
         raise ValueError(f"'{text}' is no quantity: expected one such as 20ms, 1000 or 0.1%")
-    value, suffix = float(found[1]), found[2] or ""
+    value, suffix = float(match[1]), match[2] or ""
     if unit is Unit.MICROSECONDS:
         if suffix not in _US:
             raise ValueError(f"'{text}': a time needs a unit: {text}ms, or us, s, ns")
@@ -95,17 +99,17 @@ def parse_quantity(text: str, unit: Unit) -> float:
 
 
 def attempts(measurement: Measurement) -> int:
-    """All requests that were not cancelled by the client."""
+    """Return the number of all requests that were not cancelled by the client."""
     return measurement.requests + sum(measurement.failures.values())
 
 
 def error_share(measurement: Measurement) -> float:
-    """0 where nothing was sent."""
+    """Return the share of failed requests, or 0 where nothing was sent."""
     return sum(measurement.failures.values()) / max(attempts(measurement), 1)
 
 
 def time_text(us: float) -> str:
-    """12.3 ms."""
+    """Return a time such as 12.3 ms."""
     for least, name in ((1e6, "s"), (1e3, "ms")):
         if us >= least:
             return f"{_three_digits(us / least)} {name}"
@@ -113,12 +117,12 @@ def time_text(us: float) -> str:
 
 
 def rate_text(rate: float) -> str:
-    """1234/s."""
+    """Return a rate such as 1234/s."""
     return f"{_three_digits(rate)}/s"
 
 
 def _three_digits(value: float) -> str:
-    # Not 1.23e+03: before the point all are shown.
+    # All digits before the point are shown, unlike in 1.23e+03.
     return f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"
 
 

@@ -1,4 +1,4 @@
-"""How a question is asked: it decides what to measure, its caller measures."""
+"""Protocol of a question: it decides what to measure, its caller measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flags by which a question is asked; perf_analyzer's names where it has the thing."""
+"""Flags by which a question is asked; names are perf_analyzer's where it has the same thing."""
 
 from __future__ import annotations
 
@@ -36,14 +36,17 @@ def _number(text: str, least: float, most: float) -> float:
 
 
 def _votes(text: str) -> tuple[int, int]:
-    found = _VOTES.fullmatch(text)
-    if found is None or not 1 <= int(found[1]) <= int(found[2]) <= 100:
+    match = _VOTES.fullmatch(text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]) <= 100:
         raise ValueError("expected a share such as 2/3")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _checked(parse: Parse) -> Parse:
-    """Of a text that is kept as it is, so that settings can be written back; empty: not given."""
+    """Return a check of a text that is kept as it is, so that settings can be written back.
+
+    An empty text is not given.
+    """
 
     def check(text: str) -> str:
         if text:
@@ -55,7 +58,7 @@ def _checked(parse: Parse) -> Parse:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionSettings:
-    """What is asked of the server. Beside --request-intervals and traces, which are no levels."""
+    """Questions on the server. They exclude --request-intervals and traces, which are no levels."""
 
     TOPIC: ClassVar = Topic.QUESTIONS
 
@@ -126,7 +129,7 @@ class QuestionSettings:
     )
 
     def errors(self) -> list[str]:
-        """What is wrong with these settings, a line each."""
+        """Return what is wrong with these settings, a line each."""
         errors = []
         levels = self.levels
         if self.concurrency_range and self.request_rate_range:
@@ -146,7 +149,7 @@ class QuestionSettings:
         return errors
 
     def comparison_errors(self) -> list[str]:
-        """What is wrong with them for compare."""
+        """Return what is wrong with the settings of a comparison, a line each."""
         errors = []
         if 0 < self.rounds < fewest_pairs(self.confidence):
             errors.append(
@@ -161,12 +164,14 @@ class QuestionSettings:
 
     @property
     def levels(self) -> LevelRange:
+        """Range of levels to measure."""
         if self.request_rate_range:
             return parse_rate_range(self.request_rate_range)
         return parse_concurrency_range(self.concurrency_range or "1")
 
     @property
     def threshold(self) -> Threshold | None:
+        """Latency threshold, or `None`."""
         if not self.latency_threshold:
             return None
         return Threshold(
@@ -176,6 +181,7 @@ class QuestionSettings:
 
     @property
     def search_rules(self) -> SearchRules:
+        """Rules of the search for the highest rate."""
         needed, votes = _votes(self.max_rate_votes)
         return SearchRules(
             start=self.max_rate_start,
@@ -186,8 +192,10 @@ class QuestionSettings:
 
     @property
     def objective(self) -> Slo | None:
+        """Service level objective, or `None`."""
         return parse_slo(self.slo) if self.slo else None
 
     @property
     def conditions(self) -> list[Condition]:
-        return [parse_condition(each) for each in self.fail_if]
+        """Conditions that fail the run."""
+        return [parse_condition(text) for text in self.fail_if]

@@ -1,4 +1,4 @@
-"""A service level objective: limits that a server has to keep, and how many requests are within.
+"""Service level objective: limits that a server has to keep, and how many requests are within.
 
 A percentile is a promise to requests: p99=20ms says that of all that were sent 99 % ended well
 within 20 ms. A failed request kept no limit, so a server cannot look better by failing.
@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The most that a metric may be."""
+    """Upper limit of a metric."""
 
     metric: Metric
     most: float
 
     def is_kept(self, measurement: Measurement) -> bool:
-        """No: nothing was measured, except between responses where there was one each."""
+        """Return whether the limit is kept.
+
+        It is not if nothing was measured, except for the time between responses of requests with
+        one response each.
+        """
         metric = self.metric
         if metric.histogram is None or metric.share is None:
             value = metric.value(measurement)
@@ -40,7 +44,7 @@ class Limit:
         return count_within(histogram, self.most) >= needed
 
     def within(self, measurement: Measurement) -> int:
-        """How many requests kept it; all, where it is no limit for single requests."""
+        """Return how many requests kept the limit; all, if it is no limit for single requests."""
         metric = self.metric
         if metric.histogram is None or metric.share is None or self._is_between(measurement):
             return measurement.requests
@@ -60,26 +64,27 @@ class Slo:
     limits: tuple[Limit, ...]
 
     def is_met(self, measurement: Measurement) -> bool:
-        return all(each.is_kept(measurement) for each in self.limits)
+        """Return whether all limits are kept."""
+        return all(limit.is_kept(measurement) for limit in self.limits)
 
     def goodput(self, measurement: Measurement) -> float:
-        """Requests per second within all limits, at least.
+        """Return the requests per second within all limits, at least.
 
-        Exact for one limit for requests. Of several the histograms do not say which requests missed
-        both, so each miss counts for another request. A limit of a mean, or of the time between
-        responses, is for no single request.
+        The figure is exact for one limit on requests. For several the histograms do not say which
+        requests missed both, so each miss counts for another request. A limit of a mean, or of the
+        time between responses, is for no single request.
         """
-        missed = sum(measurement.requests - each.within(measurement) for each in self.limits)
+        missed = sum(measurement.requests - limit.within(measurement) for limit in self.limits)
         return max(0, measurement.requests - missed) / measurement.duration_s
 
 
 def parse_slo(text: str) -> Slo:
-    """p99=20ms,ttft=50ms,errors=0.1%. Raises ValueError."""
+    """Parse p99=20ms,ttft=50ms,errors=0.1%; raise ValueError if it is no SLO."""
     limits = []
-    for each in text.split(","):
-        name, equals, limit = each.strip().partition("=")
+    for part in text.split(","):
+        name, equals, limit = part.strip().partition("=")
         if not equals:
-            raise ValueError(f"'{each}': expected a metric and its limit, such as p99=20ms")
+            raise ValueError(f"'{part}': expected a metric and its limit, such as p99=20ms")
         metric = parse_metric(name.strip())
         if metric.unit is Unit.PER_SECOND:
             raise ValueError(f"'{name}' is what is searched for: limit latencies or errors")

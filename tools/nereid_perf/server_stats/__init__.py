@@ -1,1 +1,1 @@
-"""What the server itself says of a measurement: its statistics, its metrics page, its GPUs."""
+"""Server's own figures on a measurement: its statistics, its metrics page, its GPUs."""

@@ -1,4 +1,4 @@
-"""Gauges of a metrics page and of GPUs while it is measured: read now and then, by a thread."""
+"""Gauges of a metrics page and of GPUs during a measurement: read now and then, by a thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MIB: Final = 1 << 20
 
 
 def page_gauges(page: bytes) -> dict[str, float]:
-    """The gauges of a page in Prometheus' format, by name with labels."""
+    """Return the gauges of a page in Prometheus' format, by name with labels."""
     names = set(_GAUGE.findall(page))
     gauges = {}
     for name, labels, value in _SAMPLE.findall(page):
@@ -32,10 +32,10 @@ def page_gauges(page: bytes) -> dict[str, float]:
 
 
 class Gpus:
-    """Of the machine that it runs on, by NVML (nvidia-ml-py, where it is installed)."""
+    """GPUs of this machine, by NVML (nvidia-ml-py, where it is installed)."""
 
     def __init__(self, nvml: Any = None) -> None:
-        """nvml: the module; None: pynvml, if there is one, and a driver."""
+        """Open NVML; `None` means pynvml, if it is installed and there is a driver."""
         self._nvml = nvml
         if nvml is None:
             with contextlib.suppress(ImportError):
@@ -47,7 +47,7 @@ class Gpus:
                 self._nvml = None
 
     def gauges(self) -> dict[str, float]:
-        """What each GPU says; empty without any."""
+        """Return the gauges of each GPU; empty without any."""
         nvml = self._nvml
         gauges: dict[str, float] = {}
         if nvml is None:
@@ -59,7 +59,7 @@ class Gpus:
         return gauges
 
     def _figures(self, device: Any) -> Iterator[tuple[str, float]]:
-        """Not each GPU has each of them."""
+        """Yield the figures that the GPU has; not each GPU has all of them."""
         nvml = self._nvml
         with contextlib.suppress(nvml.NVMLError):
             used = nvml.nvmlDeviceGetUtilizationRates(device)
@@ -71,7 +71,7 @@ class Gpus:
 
 
 class GaugeSampler:
-    """Reads while it is entered; what it cannot read is missing from `summary`."""
+    """Sampler that reads while it is entered; what it cannot read is missing from `summary`."""
 
     def __init__(
         self,
@@ -79,7 +79,10 @@ class GaugeSampler:
         interval_s: float = 1.0,
         gpus: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
-        """gpus: of this machine, else by NVML; another machine's are on its server's page."""
+        """Prepare a sampler; `gpus` are this machine's, by default read by NVML.
+
+        Another machine's GPUs are on its server's page.
+        """
         self._metrics_url = metrics_url
         self._interval_s = interval_s
         self._gpus = Gpus().gauges if gpus is None else gpus
@@ -96,7 +99,7 @@ class GaugeSampler:
         self._thread.join()
 
     def summary(self) -> dict[str, tuple[float, float]]:
-        """Mean and largest of each; after the end."""
+        """Return mean and largest of each gauge; called after the end."""
         return {
             name: (total / number, largest)
             for name, (total, largest, number) in sorted(self._sums.items())
@@ -104,8 +107,8 @@ class GaugeSampler:
 
     def _run(self) -> None:
         while True:
-            found: dict[str, Any] = {**self._read_page(), **self._gpus()}
-            for name, value in found.items():
+            gauges: dict[str, Any] = {**self._read_page(), **self._gpus()}
+            for name, value in gauges.items():
                 total, largest, number = self._sums.get(name, (0.0, value, 0))
                 self._sums[name] = (total + value, max(largest, value), number + 1)
             if self._stop.wait(self._interval_s):
@@ -113,7 +116,7 @@ class GaugeSampler:
 
     def _read_page(self) -> dict[str, float]:
         try:
-            # http and https alone: the command checks it.
+            # The URL is http or https: the command checks it.
             with urllib.request.urlopen(self._metrics_url, timeout=_TIMEOUT_S) as response:  # noqa: S310
                 return page_gauges(response.read(_MOST_BYTES))
         except (OSError, http.client.HTTPException):

@@ -1,5 +1,6 @@
-"""Reads Server-Timing (W3C), by which a server says in its response where a request's time went.
-Pure. Whatever text comes, it takes bounded work, and what is no entry is skipped.
+"""Parser of Server-Timing (W3C), by which a server says where a request's time went. Pure.
+
+Whatever text comes, parsing takes bounded work, and a part that is no entry is skipped.
 """
 
 from __future__ import annotations
@@ -7,12 +8,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# Nereid's way to be asked for it; others send it, or do not, and ignore this.
+# Header that asks Nereid for it; other servers send it, or do not, and ignore this.
 REQUEST_HEADER: Final = "nereid-timing", "1"
 HEADER: Final = "server-timing"
-# In the responses of a stream, which have no trailers of their own.
+# Parameter in the responses of a stream, which have no trailers of their own.
 STREAM_PARAMETER: Final = "server_timing"
-# The entry that is all of the server's time, others being its parts.
+# Entry for all of the server's time, of which the others are parts.
 TOTAL: Final = "total"
 
 MOST_ENTRIES: Final = 32
@@ -25,22 +26,22 @@ _NUMBER: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{0,9})?")
 
 
 def parse_server_timing(text: str) -> dict[str, int]:
-    """Entries that have a duration, in ns; those of one name together."""
-    found: dict[str, int] = {}
+    """Return the entries that have a duration, in ns, with entries of one name added up."""
+    durations: dict[str, int] = {}
     # Descriptions may have separators in them.
     plain = _QUOTED.sub(_unquoted, text[:_MOST_CHARACTERS])
     for entry in plain.split(",")[:MOST_ENTRIES]:
-        name, *parameters = (each.strip(" \t") for each in entry.split(";"))
+        name, *parameters = (part.strip(" \t") for part in entry.split(";"))
         duration = _duration_ns(parameters)
         if duration is not None and _TOKEN.fullmatch(name):
-            found[name] = found.get(name, 0) + duration
-    return found
+            durations[name] = durations.get(name, 0) + duration
+    return durations
 
 
 def _duration_ns(parameters: list[str]) -> int | None:
-    """By the first one of that name, as the standard says; None: there is none that can be."""
-    for each in parameters:
-        name, equals, value = each.partition("=")
+    """Return the first duration, as the standard says, or `None` if no valid one is there."""
+    for parameter in parameters:
+        name, equals, value = parameter.partition("=")
         if equals and name.rstrip(" \t").lower() == "dur":
             matched = _NUMBER.fullmatch(value.strip(" \t"))
             if matched is None or float(matched[0]) > _MOST_MS:
@@ -50,6 +51,6 @@ def _duration_ns(parameters: list[str]) -> int | None:
 
 
 def _unquoted(found: re.Match[str]) -> str:
-    """Numbers are numbers in quotes as well; nothing else of what is quoted is of use."""
+    """Return a quoted number; nothing else in quotes is of use."""
     text = found[0].strip('"')
     return text if _NUMBER.fullmatch(text) else ""

@@ -1,4 +1,4 @@
-"""The server's own split of a request's time, from its statistics before and after. Pure."""
+"""Server's split of a request's time, from its statistics before and after. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nereid_perf.measurement import ServerSplit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    # Of models by name and version: their entries in `model_stats`.
+    # Entries in `model_stats`, by name and version of the model.
     Statistics = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
@@ -24,13 +24,14 @@ _PHASES: Final = (
 
 
 def statistics_by_version(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Any]:
-    """Entries of any models."""
-    return {(str(each["name"]), str(each.get("version", ""))): each for each in entries}
+    """Return the entries of any models by name and version."""
+    return {(str(entry["name"]), str(entry.get("version", ""))): entry for entry in entries}
 
 
 def server_splits(before: Statistics, after: Statistics) -> tuple[ServerSplit, ...]:
-    """Of each version that had requests in between. A version that was loaded in between has begun
-    to count at zero.
+    """Return the split of each version that had requests in between.
+
+    A version that was loaded in between has begun to count at zero.
     """
     splits = []
     for (model, version), entry in after.items():
@@ -57,27 +58,27 @@ def server_splits(before: Statistics, after: Statistics) -> tuple[ServerSplit, .
 
 
 def composing_models(model: str, config_of: Callable[[str], Mapping[str, Any] | None]) -> list[str]:
-    """An ensemble's steps, and theirs; without those that come twice. Empty: it is no ensemble."""
-    found: dict[str, None] = {}
+    """Return an ensemble's steps, and theirs, without repetition; empty if it is no ensemble."""
+    models: dict[str, None] = {}
     waiting = [model]
     while waiting:
         config = config_of(waiting.pop()) or {}
         for step in (config.get("ensemble_scheduling") or {}).get("step", ()):
             name = str(step["model_name"])
-            if name not in found and name != model:
-                found[name] = None
+            if name not in models and name != model:
+                models[name] = None
                 waiting.append(name)
-    return list(found)
+    return list(models)
 
 
 def _number(entry: Mapping[str, Any], name: str) -> int:
-    # protobuf's own JSON has 64-bit numbers as strings.
+    # In protobuf's own JSON, 64-bit numbers are strings.
     return int(entry.get(name) or 0)
 
 
 def _duration(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = (entry.get("inference_stats") or {}).get(name) or {}
-    return found
+    duration: Mapping[str, Any] = (entry.get("inference_stats") or {}).get(name) or {}
+    return duration
 
 
 def _count(entry: Mapping[str, Any], name: str) -> int:

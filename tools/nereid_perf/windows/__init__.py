@@ -1,3 +1,3 @@
-"""From when to when is measured: warm-up, windows, and when figures are stable. Pure."""
+"""Spans that are measured: warm-up, windows, and when figures are stable. Pure."""
 
 # layout: pure

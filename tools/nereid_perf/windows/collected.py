@@ -1,4 +1,4 @@
-"""What the workers of one level have reported so far, and what it says of a time. Pure."""
+"""Reports of one level's workers so far, and what they say of a span of time. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NS: Final = 1e9
 
 
 class Collected:
-    """Rows by the time of their requests' end."""
+    """Rows, by the time at which their requests ended."""
 
     def __init__(self, workers: int) -> None:
         self.texts: list[str] = []
@@ -36,7 +36,8 @@ class Collected:
         self._timings: list[NDArray[np.void]] = []
         self.phases: list[str] = []
         self._phases: list[list[int]] = [[] for _ in range(workers)]
-        # Of each worker: (time, seconds of CPU taken, waited for, delayed), and its texts' numbers.
+        # Per worker: (time, seconds of CPU taken, seconds waited for, delayed requests), and the
+        # numbers of its texts.
         self._samples: list[list[tuple[float, ...]]] = [[] for _ in range(workers)]
         self._outcomes: list[list[int]] = [[] for _ in range(workers)]
         self._in_flight = [0] * workers
@@ -45,21 +46,21 @@ class Collected:
 
     @property
     def watermark_ns(self) -> int:
-        """All requests that ended before are here; 0: not all workers have reported yet."""
-        return int(min(each[-1][0] if each else 0 for each in self._samples))
+        """Time before which all ended requests are here; 0 until all workers have reported."""
+        return int(min(sample[-1][0] if sample else 0 for sample in self._samples))
 
     @property
     def ended(self) -> bool:
-        """All workers have sent all that they had to, and all has ended."""
+        """True once all workers have sent all their requests, and all of these have ended."""
         return all(self._ended)
 
     @property
     def complete(self) -> bool:
-        """The workers have stopped, and nothing more comes."""
+        """True once the workers have stopped, and nothing more comes."""
         return all(self._final)
 
     def add(self, worker: int, report: Report) -> NDArray[np.void]:
-        """Returns the report's rows, with outcomes of this level."""
+        """Add a report, and return its rows, with outcomes of this level."""
         for text in report.new_texts:
             if text not in self.texts:
                 self.texts.append(text)
@@ -82,31 +83,34 @@ class Collected:
         return rows
 
     def rows(self) -> NDArray[np.void]:
-        """All so far."""
+        """Return all rows so far."""
         self._rows = [np.concatenate(self._rows)] if self._rows else []
         return self._rows[0] if self._rows else rows_of(b"")
 
     def ended_between(self, start_ns: int, end_ns: int) -> NDArray[np.void]:
+        """Return the rows of requests that ended in a span."""
         rows = self.rows()
         return rows[(rows["last"] >= start_ns) & (rows["last"] < end_ns)]
 
     def intended_between(self, start_ns: int, end_ns: int) -> NDArray[np.void]:
+        """Return the rows of requests that were intended in a span."""
         rows = self.rows()
         return rows[(rows["intended"] >= start_ns) & (rows["intended"] < end_ns)]
 
     def gaps_between(self, start_ns: int, end_ns: int) -> NDArray[np.void]:
+        """Return the gaps between responses that ended in a span."""
         self._gaps = [np.concatenate(self._gaps)] if self._gaps else []
         gaps = self._gaps[0] if self._gaps else gaps_of(b"")
         return gaps[(gaps["last"] >= start_ns) & (gaps["last"] < end_ns)]
 
     def timings_between(self, start_ns: int, end_ns: int) -> NDArray[np.void]:
-        """By the end of their requests."""
+        """Return the timings of requests that ended in a span."""
         self._timings = [np.concatenate(self._timings)] if self._timings else []
         timings = self._timings[0] if self._timings else timings_of(b"")
         return timings[(timings["last"] >= start_ns) & (timings["last"] < end_ns)]
 
     def _add_timings(self, worker: int, report: Report) -> None:
-        """With the numbers of phases that this level has."""
+        """Add a report's timings, with the numbers that phases have in this level."""
         for name in report.new_phases:
             if name not in self.phases:
                 self.phases.append(name)
@@ -118,7 +122,7 @@ class Collected:
             self._timings.append(timings)
 
     def taken_between(self, start_ns: int, end_ns: int) -> list[tuple[float, float, float]]:
-        """Of each worker: seconds of CPU taken, waited for, and delayed requests."""
+        """Return each worker's CPU seconds taken, seconds waited for, and delayed requests."""
         taken = []
         for samples in self._samples:
             table = np.asarray(samples, dtype=np.float64).reshape(-1, 4)
@@ -133,7 +137,7 @@ class Collected:
 
 
 def latencies_ns(rows: NDArray[np.void], *, since: str = "intended") -> NDArray[np.int64]:
-    """Of those that succeeded."""
+    """Return the latencies of the requests that succeeded, in nanoseconds."""
     good = rows[rows["outcome"] == OK]
     return np.asarray(good["last"] - good[since])
 
@@ -145,17 +149,19 @@ def measurement_of(
     workloads: Sequence[Workload],
     **more: Any,
 ) -> Measurement:
-    """What a time showed. more: of the Measurement's fields, those that are not of rows.
+    """Return what a span of time showed.
 
     Requests are counted by their end, as a rate is what comes out. Latencies and failures of an
-    open loop are those of all requests intended in that time, so that none that a stall held back
-    is missing.
+    open loop are those of all requests intended in the span, so that none that a stall held back is
+    missing.
+
+    more: the fields of Measurement that do not come from rows.
     """
     start_ns, end_ns = span_ns
     ended = collected.ended_between(start_ns, end_ns)
     if level.kind == "concurrency":
         rows = collected.rows()
-        # What never ended was in flight in this time.
+        # Requests that never ended were in flight in this span.
         lost = (rows["last"] >= end_ns) & (rows["intended"] < end_ns) & (rows["outcome"] >= FAILED)
         timed = np.concatenate((ended, rows[lost]))
     else:
@@ -176,7 +182,7 @@ def measurement_of(
     if len(workloads) > 1:
         same = {**more, "server": (), "gauges": {}}
         for number, workload in enumerate(workloads):
-            mine = [each[each["workload"] == number] for each in (ended, timed, gaps, timings)]
+            mine = [table[table["workload"] == number] for table in (ended, timed, gaps, timings)]
             models[workload.model] = _measurement(mine, collected, **same)
     return _measurement([ended, timed, gaps, timings], collected, models=models, **more)
 
@@ -184,8 +190,10 @@ def measurement_of(
 def _measurement(
     tables: Sequence[NDArray[np.void]], collected: Collected, **more: Any
 ) -> Measurement:
-    """tables: requests that are counted, those that are timed, gaps between responses, and what
-    responses say of their time.
+    """Make a measurement of tables.
+
+    tables: requests that are counted, requests that are timed, gaps between responses, and
+    responses' own timings.
     """
     ended, timed, gaps, timings = tables
     texts = collected.texts
@@ -194,7 +202,7 @@ def _measurement(
     return Measurement(
         requests=len(good),
         responses=int(good["responses"].sum()),
-        failures={texts[each - FAILED]: failed[each] for each in sorted(failed)},
+        failures={texts[outcome - FAILED]: failed[outcome] for outcome in sorted(failed)},
         cancelled=int((timed["outcome"] == CANCELLED).sum()),
         latencies=Latencies(
             response=histogram_of(latencies_ns(timed)),
@@ -211,10 +219,10 @@ def _phase_timings(timings: NDArray[np.void], names: Sequence[str]) -> dict[str,
     found: dict[str, PhaseTiming] = {}
     if not len(timings):
         return found
-    # Each request that says anything has this one; last, as it is what the others leave.
+    # Each request with timings has this phase; it comes last, as it is what the others leave.
     rest = names.index(CLIENT_AND_WIRE)
     requests = int((timings["phase"] == rest).sum())
-    numbers = [*(each for each in range(len(names)) if each != rest), rest]
+    numbers = [*(number for number in range(len(names)) if number != rest), rest]
     for number in numbers:
         name = names[number]
         ns = timings["ns"][timings["phase"] == number]

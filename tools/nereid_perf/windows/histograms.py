@@ -10,13 +10,13 @@ from hdrh.histogram import HdrHistogram
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# An hour in ns; longer counts as that.
+# An hour in ns; a longer time counts as an hour.
 HIGHEST_NS: Final = 3_600_000_000_000
 _DIGITS: Final = 3
 
 
 def histogram_of(values_ns: NDArray[np.int64]) -> HdrHistogram:
-    """As if each had been recorded; less than 1 ns counts as that."""
+    """Return the histogram of values; less than 1 ns counts as 1 ns."""
     histogram = HdrHistogram(1, HIGHEST_NS, _DIGITS)
     if not len(values_ns):
         return histogram

@@ -1,4 +1,4 @@
-"""When a measurement is stable, by perf_analyzer's rule or by a confidence interval. Pure."""
+"""Stability of a measurement, by perf_analyzer's rule or by a confidence interval. Pure."""
 
 from __future__ import annotations
 
@@ -15,58 +15,64 @@ WINDOWS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one window showed. latency: mean or percentile, in any unit, the same in all."""
+    """Figures of one window; latency is a mean or percentile, in the same unit in all windows."""
 
     rate: float
     latency: float
 
 
 class StabilityRule(Protocol):
-    """Says when windows are enough."""
+    """Rule that says when windows are enough."""
 
     def stable_windows(self, windows: Sequence[Window]) -> int:
-        """How many of the last windows are the measurement; 0: it is not stable yet."""
+        """Return how many of the last windows are the measurement, or 0 if it is not stable yet."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LastThree:
-    """perf_analyzer's rule: rate and latency of the last three windows are both within s % of each
-    other. max_latency: a window above it ends the search, as load only makes it worse.
+    """Rule of perf_analyzer: the last three windows are within s % of each other.
+
+    Both rate and latency are. max_latency: a window above it ends the search, as load only makes
+    it worse.
     """
 
     stability_percent: float = 10.0
     max_latency: float | None = None
 
     def stable_windows(self, windows: Sequence[Window]) -> int:
+        """Return 3 if the last three windows are alike or one is too slow, or 0."""
         if len(windows) < WINDOWS:
             return 0
         last = windows[-WINDOWS:]
-        if any(each.rate <= 0 for each in last):
+        if any(window.rate <= 0 for window in last):
             return 0
         if self.max_latency is not None and last[-1].latency > self.max_latency:
             return WINDOWS
         within = 1 + self.stability_percent / 100
-        rates = [each.rate for each in last]
-        latencies = [each.latency for each in last]
+        rates = [window.rate for window in last]
+        latencies = [window.latency for window in last]
         stable = max(rates) <= within * min(rates) and max(latencies) <= within * min(latencies)
         return WINDOWS if stable else 0
 
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceInterval:
-    """The means of rate and latency over all windows are known to s %: 95 % intervals by Student's
-    t. Windows are taken for independent; a load that drifts never ends with this.
+    """Rule that knows the means of rate and latency over all windows to s %.
+
+    The intervals have 95 % confidence by Student's t. Windows are taken for independent; a load
+    that drifts never ends with this rule.
     """
 
     stability_percent: float = 5.0
     least_windows: int = 5
 
     def stable_windows(self, windows: Sequence[Window]) -> int:
+        """Return the number of all windows once their means are known well enough, or 0."""
         number = len(windows)
         if number < max(2, self.least_windows):
             return 0
-        for values in ([each.rate for each in windows], [each.latency for each in windows]):
+        for values in ([window.rate for window in windows], [window.latency for window in windows]):
             mean = statistics.fmean(values)
             half = _t95(number - 1) * statistics.stdev(values) / math.sqrt(number)
             if mean <= 0 or half > mean * self.stability_percent / 100:
@@ -75,7 +81,7 @@ class ConfidenceInterval:
 
 
 def _t95(freedom: int) -> float:
-    """Two-sided 95 % quantile of Student's t, to 1 % (Cornish and Fisher's expansion)."""
+    """Return the two-sided 95 % quantile of Student's t, to 1 % (Cornish-Fisher expansion)."""
     z = 1.959964
     terms = (
         z,

@@ -1,4 +1,4 @@
-"""How long a server that has just got its load is warming up (MSER-5). Pure."""
+"""Length of the warm-up of a server that has just got its load (MSER-5). Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ _BATCH: Final = 5
 
 
 def warm_up_length(values: Sequence[float]) -> int | None:
-    """How many of the first values, such as latencies, are not of the steady state.
+    """Return how many of the first values, such as latencies, are not of the steady state.
 
-    The cut that leaves the mean of the rest with the least standard error, in batches of five.
-    None: it would be in the second half, or there are too few: there is no steady state yet.
+    The cut leaves the mean of the rest with the least standard error, in batches of five. Returns
+    `None` if there is no steady state yet: the cut would be in the second half, or there are too
+    few values.
     """
     batches = len(values) // _BATCH
     if batches < 4:
@@ -24,7 +25,7 @@ def warm_up_length(values: Sequence[float]) -> int | None:
     means = (
         np.asarray(values[: batches * _BATCH], dtype=np.float64).reshape(-1, _BATCH).mean(axis=1)
     )
-    # Of all suffixes at once.
+    # Computed for all suffixes at once.
     left = np.arange(batches, 0, -1)
     sums = np.cumsum(means[::-1])[::-1]
     squares = np.cumsum((means**2)[::-1])[::-1]

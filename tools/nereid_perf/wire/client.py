@@ -1,4 +1,4 @@
-"""What all wire clients have in common: a request on its way, and what a generator calls."""
+"""Common parts of all wire clients: a pending request, and the interface for a generator."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 class PendingRequest:
-    """One request on its way, with its times in ns of the monotonic clock; 0: not yet.
+    """Request on its way, with its times in ns of the monotonic clock; 0 means not yet.
 
-    between: times from one response to the next. carrier: the connection or stream that has it;
-    None: it waits for one. message: the response, where responses are checked, with the JSON's
-    length in it as HTTP's header says. server_timing: the response's Server-Timing, where the plan
-    wants it.
+    between: times from one response to the next. carrier: connection or stream of the request;
+    `None` while it waits for one. message: the response, where responses are checked, with the
+    length of its JSON as in the HTTP header. server_timing: the response's Server-Timing, where the
+    plan wants it.
     """
 
     __slots__ = (
@@ -45,7 +45,7 @@ class PendingRequest:
         self.server_timing = ""
 
     def on_response(self, now_ns: int) -> None:
-        """A response came."""
+        """Note the time of a response."""
         if not self.responses:
             self.first_ns = now_ns
         elif self.between is None:
@@ -57,20 +57,28 @@ class PendingRequest:
 
 
 class OnEnd(Protocol):
-    """Called once for each request, never within send() or cancel(). error: "" for success."""
+    """Callback that is called once for each request, never within send() or cancel().
 
-    def __call__(self, pending: PendingRequest, error: str, /) -> None: ...
+    error: "" means success.
+    """
+
+    def __call__(self, pending: PendingRequest, error: str, /) -> None:
+        """Report the end of a request."""
 
 
 class WireClient(Protocol):
     """Connections of one worker to one server."""
 
     async def open(self, in_flight: int) -> None:
-        """Have connections for so many requests in flight. Raises OSError, in words."""
+        """Open connections for so many requests in flight.
+
+        Raises:
+            OSError: there is no connection; the text is for users.
+        """
         ...
 
     def send(self, request: Request, intended_ns: int) -> PendingRequest:
-        """At once, or as soon as a connection is free."""
+        """Send a request at once, or as soon as a connection is free."""
         ...
 
     def flush(self) -> None:
@@ -78,7 +86,8 @@ class WireClient(Protocol):
         ...
 
     def cancel(self, pending: PendingRequest) -> None:
-        """Of one that has not ended: on_end is not called for it any more."""
+        """Cancel a request that has not ended; on_end is not called for it any more."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close all connections."""

@@ -1,4 +1,4 @@
-"""Which client a plan needs."""
+"""Choice of the client that a plan needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 def new_client(plan: Plan, on_end: OnEnd) -> WireClient:
-    """Raises OSError for TLS files that cannot be used."""
+    """Return the client of a plan.
+
+    Raises:
+        OSError: a TLS file cannot be used.
+    """
     if plan.endpoint.protocol == "http":
         return HttpClient(plan, on_end)
     return GrpcStreamClient(plan, on_end) if plan.streaming else GrpcClient(plan, on_end)

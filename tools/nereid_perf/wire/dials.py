@@ -1,4 +1,4 @@
-"""Connections that are dialled for requests which wait for one. Knows no protocol."""
+"""Dialling of connections for requests that wait for one. Knows no protocol."""
 
 # layout: not compiled, coroutines, in control calls alone
 
@@ -19,23 +19,28 @@ if TYPE_CHECKING:
     from nereid_perf.plan import Plan
     from nereid_perf.wire.client import OnEnd, PendingRequest
 
-    # Opens one connection, which reports itself; raises OSError.
+    # Function that opens one connection, which reports itself; it raises OSError.
     Connect = Callable[[Dialer, Tls | None], Awaitable[object]]
 
 _REDIAL_S: Final = 0.1
 
 
 class Dials:
-    """Of one client. queue: requests that wait for a connection; they fail if there is none to be
-    had.
+    """Dials of one client.
+
+    queue: requests that wait for a connection; they fail if no connection can be had.
     """
 
     def __init__(
         self, plan: Plan, on_end: OnEnd, connect: Connect, slots_per_connection: int = 1
     ) -> None:
-        """Raises OSError for TLS files that cannot be used."""
+        """Prepare to dial the plan's server.
+
+        Raises:
+            OSError: a TLS file cannot be used.
+        """
         self.queue: deque[PendingRequest] = deque()
-        # Why the last one failed.
+        # Reason why the last attempt failed.
         self.error = ""
         self.closed = False
         self._on_end = on_end
@@ -48,14 +53,14 @@ class Dials:
         self._redial_at = 0.0
 
     def dial_for_queue(self) -> None:
-        """Each request that waits gets a slot, unless another one is free before."""
+        """Dial so that each waiting request gets a slot, unless another one is free before."""
         if len(self._tasks) * self._slots < len(self.queue) and not self.closed:
             task = asyncio.ensure_future(self.dial())
             self._tasks.add(task)
             task.add_done_callback(self._on_dialled)
 
     async def dial(self) -> None:
-        """One connection, or none."""
+        """Dial one connection, which may fail."""
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._redial_at - loop.time())
         dialer = Dialer(self._address, self._timeout_s)
@@ -74,7 +79,7 @@ class Dials:
             await dialer.close()
 
     async def close(self) -> None:
-        """Dial no more."""
+        """Stop dialling."""
         self.closed = True
         for task in self._tasks:
             task.cancel()
@@ -82,5 +87,5 @@ class Dials:
 
     def _on_dialled(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        # Requests that came meanwhile have counted on it.
+        # Requests that came meanwhile have counted on this attempt.
         self.dial_for_queue()

@@ -1,4 +1,4 @@
-"""gRPC's unary calls: several connections with several streams each."""
+"""Client of gRPC's unary calls: several connections with several streams each."""
 
 from __future__ import annotations
 
@@ -24,10 +24,14 @@ _PATH: Final = "/inference.GRPCInferenceService/ModelInfer"
 
 
 class GrpcClient:
-    """A call for each request."""
+    """Client that makes a call for each request."""
 
     def __init__(self, plan: Plan, on_end: OnEnd) -> None:
-        """Raises OSError for TLS files that cannot be used."""
+        """Prepare connections for a plan.
+
+        Raises:
+            OSError: a TLS file cannot be used.
+        """
         self.block = block_of(plan, _PATH)
         self.keeps_messages = plan.checks_responses
         self.keeps_timings = plan.server_timing
@@ -35,27 +39,31 @@ class GrpcClient:
         self.connections = GrpcConnections(plan, on_end, self._new_carrier)
         self.message_of = _plain_message
         if self.compressed:
-            kept = KeptBytes(lambda request: compress(plan.compression, (request.message,)))
-            self.message_of = kept.bytes_of
+            kept_bytes = KeptBytes(lambda request: compress(plan.compression, (request.message,)))
+            self.message_of = kept_bytes.bytes_of
 
     async def open(self, in_flight: int) -> None:
+        """Open connections for so many requests in flight; raise OSError."""
         await self.connections.open(in_flight)
 
     def send(self, request: Request, intended_ns: int) -> PendingRequest:
+        """Send a request at once, or as soon as a stream is free."""
         pending = _UnaryCall(request, intended_ns, self)
         self.connections.send(pending)
         return pending
 
     def flush(self) -> None:
-        """Connections write at the end of the turn."""
+        """Do nothing: connections write at the end of the turn."""
 
     def cancel(self, pending: PendingRequest) -> None:
+        """Cancel the request's call."""
         if not self.connections.forget(pending):
             assert isinstance(pending, _UnaryCall), "it is another client's"
             pending.stream.cancel()
             self.connections.on_slot(pending.carrier)
 
     async def close(self) -> None:
+        """Close all connections."""
         await self.connections.close()
 
     def _new_carrier(self, connection: GrpcConnection) -> _Unary:
@@ -67,7 +75,7 @@ def _plain_message(request: Request) -> bytes:
 
 
 def _timing_of(outcome: RpcError | None) -> str:
-    """In the trailers; None: the call had none."""
+    """Return the Server-Timing in a call's trailers, or ""."""
     trailers = () if outcome is None else outcome.trailers
     return ", ".join(str(value) for name, value in trailers if name == HEADER)
 
@@ -91,11 +99,11 @@ class _Unary:
         stream.half_close()
 
     def on_connection_lost(self) -> None:
-        """All streams were closed, and their calls with them."""
+        """Do nothing: all streams were closed, and their calls with them."""
 
 
 class _UnaryCall(PendingRequest):
-    """stream: from when it is sent on."""
+    """Call of one request; `stream` is set once it is sent."""
 
     __slots__ = ("_client", "stream")
 

@@ -28,24 +28,29 @@ _LIMITS: Final = Limits(trusts_peer=True)
 
 
 class Carrier(Protocol):
-    """One connection's part of a client: begins requests on it."""
+    """Client's part for one connection, which begins requests on it."""
 
     def begin(self, pending: PendingRequest) -> None:
-        """There is a slot for it."""
+        """Begin a request; a slot is free for it."""
 
     def on_connection_lost(self) -> None:
-        """After the connection's streams were closed."""
+        """React to the loss of the connection, after its streams were closed."""
 
 
 class GrpcConnections:
-    """Connections with so many slots each; a request takes the slot that was left last, as its
-    connection is about to be written anyway.
+    """Connections with so many slots each.
+
+    A request takes the slot that was left last, as its connection is about to be written anyway.
     """
 
     def __init__(
         self, plan: Plan, on_end: OnEnd, new_carrier: Callable[[GrpcConnection], Carrier]
     ) -> None:
-        """Raises OSError for TLS files that cannot be used."""
+        """Prepare connections for a plan.
+
+        Raises:
+            OSError: a TLS file cannot be used.
+        """
         self.on_end = on_end
         self.slots_per_connection = plan.streams_per_connection
         self._new_carrier = new_carrier
@@ -53,14 +58,18 @@ class GrpcConnections:
         self._free: list[GrpcConnection] = []
         self._open: set[GrpcConnection] = set()
         self._dials = Dials(plan, on_end, self._connect, self.slots_per_connection)
-        # Those that are being settled or left, too.
+        # All connections, those that are being settled or left too.
         self._all: set[GrpcConnection] = set()
         self._all_lost = asyncio.Event()
 
     async def open(self, in_flight: int) -> None:
-        """Raises OSError, in words."""
-        while sum(each.slots for each in self._open) < in_flight:
-            missing = in_flight - sum(each.slots for each in self._open)
+        """Open connections for so many requests in flight.
+
+        Raises:
+            OSError: there is no connection; the text is for users.
+        """
+        while sum(connection.slots for connection in self._open) < in_flight:
+            missing = in_flight - sum(connection.slots for connection in self._open)
             dials = -(-missing // self.slots_per_connection)
             before = len(self._open)
             await asyncio.gather(*(self._dials.dial() for _ in range(dials)))
@@ -68,6 +77,7 @@ class GrpcConnections:
                 raise OSError(self._dials.error)
 
     def send(self, pending: PendingRequest) -> None:
+        """Begin a request on a free slot, or queue it and dial."""
         if self._free:
             connection = self._free.pop()
             pending.carrier = connection
@@ -77,13 +87,14 @@ class GrpcConnections:
         self._dials.dial_for_queue()
 
     def forget(self, pending: PendingRequest) -> bool:
-        """Drop it if it still waits for a slot."""
+        """Drop a request that still waits for a slot; return whether it did."""
         if pending.carrier is None:
             self._dials.queue.remove(pending)
             return True
         return False
 
     async def close(self) -> None:
+        """Close all connections."""
         await self._dials.close()
         for connection in tuple(self._all):
             connection.abort()
@@ -93,9 +104,9 @@ class GrpcConnections:
     # --- for carriers and connections
 
     def on_slot(self, connection: GrpcConnection) -> None:
-        """A request on it has ended."""
+        """Use a slot that has become free, for a waiting request if there is one."""
         if not connection.usable:
-            # GOAWAY, or lost: others are dialled when they are needed.
+            # The connection got a GOAWAY, or is lost: others are dialled when they are needed.
             return
         if self._dials.queue:
             pending = self._dials.queue.popleft()
@@ -105,25 +116,27 @@ class GrpcConnections:
             self._free.append(connection)
 
     def on_settled(self, connection: GrpcConnection) -> None:
-        """Its server's settings have come."""
+        """Use a connection, whose server's settings have come."""
         connection.carrier = self._new_carrier(connection)
         self._open.add(connection)
         for _ in range(connection.slots):
             self.on_slot(connection)
 
     def on_connected(self, connection: GrpcConnection) -> None:
+        """Keep a connection that was made."""
         self._all.add(connection)
 
     def on_lost(self, connection: GrpcConnection) -> None:
+        """Forget a connection that is lost."""
         self.on_unusable(connection)
         self._all.discard(connection)
         if self._dials.closed and not self._all:
             self._all_lost.set()
 
     def on_unusable(self, connection: GrpcConnection) -> None:
-        """No request may begin on it any more."""
+        """Begin no request on a connection any more."""
         self._open.discard(connection)
-        self._free = [each for each in self._free if each is not connection]
+        self._free = [free for free in self._free if free is not connection]
         self._dials.dial_for_queue()
 
     # --- inside
@@ -139,7 +152,7 @@ class GrpcConnections:
 
 
 class GrpcConnection(Http2Protocol):
-    """One connection. settled: done when the server has shown that it speaks HTTP/2.
+    """One connection; `settled` is done when the server has shown that it speaks HTTP/2.
 
     carrier: set by then.
     """
@@ -159,20 +172,23 @@ class GrpcConnection(Http2Protocol):
 
     @property
     def slots(self) -> int:
-        """How many requests it carries at once, as the server and we allow."""
+        """Number of requests that it carries at once, as the server and we allow."""
         most = self.http2.control.peer_max_streams
         wanted = self._connections.slots_per_connection
         return wanted if most is None else max(1, min(most, wanted))
 
     @property
     def usable(self) -> bool:
+        """True while requests may begin on it."""
         return not self._lost and self.connection.usable
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start HTTP/2, and report the connection."""
         super().connection_made(transport)
         self._connections.on_connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Report the loss of the connection."""
         super().connection_lost(exc)
         self._lost = True
         because = f": {reason(exc)}" if exc is not None else ""
@@ -196,7 +212,7 @@ class GrpcConnection(Http2Protocol):
 
 
 def block_of(plan: Plan, path: str) -> bytes:
-    """The header block of a run's requests."""
+    """Return the header block of a run's requests."""
     metadata = [(name.lower(), value) for name, value in plan.endpoint.headers]
     if plan.compression != "none":
         metadata.append(("grpc-encoding", plan.compression))

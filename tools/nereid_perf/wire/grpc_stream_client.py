@@ -1,4 +1,4 @@
-"""gRPC streams (ModelStreamInfer): each connection has one, which its requests share."""
+"""Client of gRPC streams (ModelStreamInfer): requests share the one stream of each connection."""
 
 # layout: not compiled, coroutines, in control calls alone
 
@@ -33,12 +33,16 @@ _ENDED: Final = "the server ended the stream"
 
 
 class GrpcStreamClient:
-    """Requests of one response each, or of any number in decoupled models."""
+    """Client for requests with one response each, or with any number in decoupled models."""
 
     def __init__(self, plan: Plan, on_end: OnEnd) -> None:
-        """Raises OSError for TLS files that cannot be used."""
+        """Prepare connections for a plan.
+
+        Raises:
+            OSError: a TLS file cannot be used.
+        """
         if plan.cancel_percent:
-            # A stream is cancelled with all that is in it.
+            # A stream is cancelled with all its requests, so each request to cancel has its own.
             plan = replace(plan, streams_per_connection=1)
         self.block = block_of(plan, _PATH)
         self.compression = plan.compression
@@ -49,23 +53,27 @@ class GrpcStreamClient:
         self.connections = GrpcConnections(plan, on_end, self._new_carrier)
 
     async def open(self, in_flight: int) -> None:
+        """Open connections for so many requests in flight; raise OSError."""
         await self.connections.open(in_flight)
 
     def send(self, request: Request, intended_ns: int) -> PendingRequest:
+        """Send a request at once, or as soon as a stream has a slot."""
         pending = PendingRequest(request, intended_ns)
         self.connections.send(pending)
         return pending
 
     def flush(self) -> None:
-        """Connections write at the end of the turn."""
+        """Do nothing: connections write at the end of the turn."""
 
     def cancel(self, pending: PendingRequest) -> None:
+        """Cancel a request, with its stream if it has been sent."""
         if not self.connections.forget(pending):
             carrier = pending.carrier.carrier
             assert isinstance(carrier, _Stream), "it is another client's"
             carrier.cancel(pending)
 
     async def close(self) -> None:
+        """Close all connections."""
         await self.connections.close()
 
     def _new_carrier(self, connection: GrpcConnection) -> _Stream:
@@ -73,13 +81,13 @@ class GrpcStreamClient:
 
 
 class _Stream:
-    """A connection's stream; another one is opened when it has ended."""
+    """Stream of a connection; another one is opened when it has ended."""
 
     def __init__(self, client: GrpcStreamClient, connection: GrpcConnection) -> None:
         self._client = client
         self._connection = connection
         self._stream: ClientStream | None = None
-        # In flight, by their keys.
+        # Requests in flight, by their keys.
         self._pending: dict[bytes, PendingRequest] = {}
 
     def begin(self, pending: PendingRequest) -> None:
@@ -97,11 +105,13 @@ class _Stream:
         send_message(connection.sender, stream, message, int(client.compression != "none"))
 
     def cancel(self, pending: PendingRequest) -> None:
-        """Of a run with cancellations the stream has no other request; at the end of any run all
-        that are in flight are cancelled, one by one.
+        """Cancel a request with the stream.
+
+        In a run with cancellations the stream has no other request; at the end of any run all
+        requests in flight are cancelled, one by one.
         """
-        for key, each in self._pending.items():
-            if each is pending:
+        for key, other in self._pending.items():
+            if other is pending:
                 del self._pending[key]
                 break
         if not self._pending and self._stream is not None:
@@ -110,7 +120,7 @@ class _Stream:
         self._client.connections.on_slot(self._connection)
 
     def on_connection_lost(self) -> None:
-        """The stream was closed."""
+        """Do nothing: the stream was closed."""
 
     # --- the stream's side
 
@@ -119,11 +129,11 @@ class _Stream:
         response = read_response(message, decoupled=self._client.decoupled)
         key = response.key
         if response.error and key not in self._pending:
-            # Some servers' errors do not say whose they are.
+            # Errors of some servers do not name their request.
             key = next(iter(self._pending), b"")
         pending = self._pending.get(key)
         if pending is None:
-            # Of a request that was cancelled, or that has failed.
+            # The response is for a request that was cancelled, or that has failed.
             return
         if not response.is_empty:
             pending.on_response(now_ns)
@@ -140,9 +150,9 @@ class _Stream:
         self._stream = None
         pending, self._pending = self._pending, {}
         now_ns = monotonic_ns()
-        for each in pending.values():
-            each.last_ns = now_ns
-            self._end(each, str(error) if error is not None else _ENDED)
+        for request in pending.values():
+            request.last_ns = now_ns
+            self._end(request, str(error) if error is not None else _ENDED)
 
     def _end(self, pending: PendingRequest, error: str) -> None:
         connections = self._client.connections

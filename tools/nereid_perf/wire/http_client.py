@@ -1,4 +1,4 @@
-"""HTTP/1.1: one request in flight on each connection, which stays open."""
+"""Client of HTTP/1.1: one request in flight on each connection, which stays open."""
 
 # layout: not compiled, extends asyncio.Protocol
 
@@ -33,10 +33,14 @@ _LONGEST_ERROR: Final = 200
 
 
 class HttpClient:
-    """Any number of connections: an idle one is used, or another one is dialled."""
+    """Client with any number of connections: an idle one is used, or another one is dialled."""
 
     def __init__(self, plan: Plan, on_end: OnEnd) -> None:
-        """Raises OSError for TLS files that cannot be used."""
+        """Prepare connections for a plan.
+
+        Raises:
+            OSError: a TLS file cannot be used.
+        """
         self.on_end = on_end
         self.wire_bytes = KeptBytes(HttpRequests(plan).wire_bytes).bytes_of
         self.heads = PlainHeads()
@@ -49,12 +53,14 @@ class HttpClient:
         self.reads_heads = plan.checks_responses or plan.server_timing
 
     async def open(self, in_flight: int) -> None:
+        """Open connections for so many requests in flight; raise OSError."""
         missing = in_flight - len(self._open)
         await asyncio.gather(*(self._dials.dial() for _ in range(missing)))
         if len(self._open) < in_flight:
             raise OSError(self._dials.error)
 
     def send(self, request: Request, intended_ns: int) -> PendingRequest:
+        """Send a request at once, or as soon as a connection is free."""
         pending = PendingRequest(request, intended_ns)
         if self._idle:
             self._idle.pop().send(pending)
@@ -64,17 +70,19 @@ class HttpClient:
         return pending
 
     def flush(self) -> None:
-        """Everything is written at once."""
+        """Do nothing: everything is written at once."""
 
     def cancel(self, pending: PendingRequest) -> None:
+        """Cancel a request, with its connection if it has been sent."""
         connection = pending.carrier
         if connection is None:
             self._dials.queue.remove(pending)
         elif connection.pending is pending:
-            # HTTP/1.1 has no other way.
+            # HTTP/1.1 has no other way to cancel.
             connection.abandon()
 
     async def close(self) -> None:
+        """Close all connections."""
         await self._dials.close()
         for connection in tuple(self._open):
             connection.abandon()
@@ -84,17 +92,19 @@ class HttpClient:
     # --- for connections
 
     def on_free(self, connection: _HttpConnection) -> None:
-        """It waits for a request."""
+        """Use a connection that is free, for a waiting request if there is one."""
         if self._dials.queue:
             connection.send(self._dials.queue.popleft())
         else:
             self._idle.append(connection)
 
     def on_connected(self, connection: _HttpConnection) -> None:
+        """Keep a connection that was made."""
         self._open.add(connection)
         self.on_free(connection)
 
     def on_lost(self, connection: _HttpConnection) -> None:
+        """Forget a connection that is lost."""
         self._open.discard(connection)
         if self._dials.closed and not self._open:
             self._all_lost.set()
@@ -112,7 +122,7 @@ class HttpClient:
 
 
 class _HttpConnection(asyncio.Protocol):
-    """pending: the request in flight; None: it is idle."""
+    """Connection; `pending` is its request in flight, or `None` while it is idle."""
 
     def __init__(self, client: HttpClient) -> None:
         self.pending: PendingRequest | None = None
@@ -121,9 +131,9 @@ class _HttpConnection(asyncio.Protocol):
         self._content_length = client.heads.content_length
         self._keeps = client.keeps_messages
         self._reads_heads = client.reads_heads
-        # What is still to come of a body that nobody looks at.
+        # Bytes still to come of a body that nothing reads.
         self._missing = 0
-        # Of a response that is not of the plain kind, or whose head came in pieces.
+        # Parser for a response that is not of the plain kind, or whose head came in pieces.
         self._parser: ResponseParser | None = None
         self._transport: asyncio.Transport
         self._descriptor = -1
@@ -136,14 +146,14 @@ class _HttpConnection(asyncio.Protocol):
         write_at_once(self._transport, self._descriptor, data)
 
     def abandon(self) -> None:
-        """Close it; of its request nothing more is heard."""
+        """Close the connection; its request is not reported any more."""
         self.pending = None
         self._transport.abort()
 
     # --- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio's.
+        # The transports of uvloop are no subclass of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         self._descriptor = descriptor_of(transport)
         sock = transport.get_extra_info("socket")
@@ -155,7 +165,7 @@ class _HttpConnection(asyncio.Protocol):
         now = monotonic_ns()
         pending = self.pending
         if pending is None:
-            # A response to nothing.
+            # The bytes respond to no request.
             self._transport.abort()
             return
         if self._missing:
@@ -191,7 +201,7 @@ class _HttpConnection(asyncio.Protocol):
     # --- inside
 
     def _end(self, pending: PendingRequest, now: int) -> None:
-        """A response of the plain kind is complete."""
+        """End a request whose response, of the plain kind, is complete."""
         self._missing = 0
         pending.last_ns = now
         pending.responses = 1

@@ -1,4 +1,4 @@
-"""A request as the bytes of HTTP/1.1. Pure."""
+"""Bytes of requests in HTTP/1.1. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class HttpRequests:
-    """Puts heads before bodies."""
+    """Maker of heads, which it puts before bodies."""
 
     def __init__(self, plan: Plan) -> None:
         self._compression = plan.compression
         self._heads = [_head(plan, workload) for workload in plan.workloads]
 
     def wire_bytes(self, request: Request) -> bytes:
-        """Head and body."""
+        """Return head and body."""
         body = request.message
         if self._compression != "none":
             body = compress(self._compression, (body,))

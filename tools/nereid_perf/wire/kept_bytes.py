@@ -1,4 +1,4 @@
-"""The bytes of requests that are sent again and again, made once."""
+"""Cache of the bytes of requests that are sent again and again."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ if TYPE_CHECKING:
     from nereid_perf.request import Request
 
 _MOST: Final = 256
-# Larger ones are made each time: together they would take too much.
+# Larger ones are made each time: together they would take too much memory.
 _LARGEST_BYTES: Final = 1 << 16
 
 
 class KeptBytes:
-    """By identity: a request is kept with its bytes, so that no other one gets its id."""
+    """Bytes by the request's identity.
+
+    The request is kept too, so that no other one gets its id.
+    """
 
     def __init__(self, make: Callable[[Request], bytes]) -> None:
         self._make = make
         self._kept: dict[int, tuple[Request, bytes]] = {}
 
     def bytes_of(self, request: Request) -> bytes:
-        kept = self._kept.get(id(request))
-        if kept is not None:
-            return kept[1]
+        """Return a request's bytes, made at the first call."""
+        entry = self._kept.get(id(request))
+        if entry is not None:
+            return entry[1]
         data = self._make(request)
         if len(data) <= _LARGEST_BYTES:
             if len(self._kept) >= _MOST:

@@ -1,4 +1,4 @@
-"""The heads of HTTP responses: nearly all of a run are equal, byte by byte, and are parsed once."""
+"""Heads of HTTP responses: nearly all of a run are equal, byte by byte, and are parsed once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ _MOST_HEADS: Final = 64
 
 
 class ResponseParser:
-    """One response of any kind, by httptools. complete: its last byte has come. json_bytes: of a
-    body with tensors behind the JSON. server_timing: the header of that name.
+    """Parser of one response of any kind, by httptools.
+
+    complete: its last byte has come. json_bytes: length of the JSON before tensors. server_timing:
+    value of that header.
     """
 
     def __init__(self) -> None:
@@ -29,32 +31,40 @@ class ResponseParser:
         self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> None:
-        """Raises httptools.HttpParserError."""
+        """Parse the next bytes.
+
+        Raises:
+            httptools.HttpParserError: they are no HTTP response.
+        """
         self._parser.feed_data(data)
 
     # --- httptools' side
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep the headers that matter; called by httptools."""
         key = name.lower()
         if key == b"content-length":
             self.content_length = int(value)
         elif key == b"inference-header-content-length":
             self.json_bytes = int(value)
         elif key == _SERVER_TIMING:
-            # Several are one, with commas between.
+            # Several headers of this name are one, with commas between.
             texts = filter(None, (self.server_timing, value.decode("latin-1")))
             self.server_timing = ", ".join(texts)
 
     def on_headers_complete(self) -> None:
+        """Note whether the connection stays open; called by httptools."""
         self.status = self._parser.get_status_code()
-        # Afterwards it speaks of the next message.
+        # Later the parser speaks of the next message.
         self.keeps_alive = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
+        """Keep a part of the body; called by httptools."""
         self.body.append(body)
 
     def on_message_complete(self) -> None:
-        # After 100 Continue there is another one.
+        """Note the end of the response; called by httptools."""
+        # After 100 Continue another response follows.
         if self.status >= _OK:
             self.complete = True
 
@@ -66,12 +76,15 @@ class PlainHeads:
         self._lengths: dict[bytes, int] = {}
 
     def content_length(self, head: bytes) -> int:
-        """head: up to and with the empty line. -1: it is of another kind."""
+        """Return the body's length, or -1 if the head is of another kind.
+
+        head: the bytes up to and including the empty line.
+        """
         length = self._lengths.get(head)
         if length is None:
             length = _content_length(head)
             if len(self._lengths) >= _MOST_HEADS:
-                # A date in it makes a new one each second.
+                # A date in the head makes a new one each second.
                 self._lengths.clear()
             self._lengths[head] = length
         return length

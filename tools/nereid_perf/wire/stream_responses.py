@@ -1,6 +1,7 @@
-"""What has to be known of a stream's response: whose it is, and whether more will come. Pure.
+"""Facts on a stream's response: the request that it is for, and whether more will come. Pure.
 
-Found in the message's bytes, as decoding it takes longer than all else that a response costs.
+They are found in the message's bytes, as decoding it takes longer than all else that a response
+costs.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from typing import Final, NamedTuple
 from nereid.pb import kserve_pb2 as pb
 from nereid_perf.server_stats.server_timing import STREAM_PARAMETER
 
-# ModelInferRequest.id and ModelInferResponse.id are both field 3; ours have eight digits.
+# ModelInferRequest.id and ModelInferResponse.id are both field 3; our ids have eight digits.
 _ID_TAG: Final = b"\x1a\x08"
 _ID_BYTES: Final = 8
-# A map's entry: its key, then InferParameter.bool_param.
+# Entry of a map: its key, then InferParameter.bool_param.
 _FINAL: Final = b"triton_final_response\x12\x02\x08\x01"
 _ERROR_TAG: Final = 0x0A
-# Before it are lengths and the names of model and version.
+# Lengths and the names of model and version come before it.
 _LAST_ID_PLACE: Final = 1 << 10
 _WANTS_FINAL: Final = pb.ModelInferRequest(
     parameters={"triton_enable_empty_final_response": pb.InferParameter(bool_param=True)}
@@ -24,7 +25,11 @@ _WANTS_FINAL: Final = pb.ModelInferRequest(
 
 
 class StreamResponse(NamedTuple):
-    """key: b"" if it has no id. is_last: its request gets no more. is_empty: it only says that."""
+    """Response on a stream.
+
+    key: b"" if it has no id. is_last: its request gets no more responses. is_empty: it only says
+    that.
+    """
 
     key: bytes
     error: str
@@ -33,15 +38,16 @@ class StreamResponse(NamedTuple):
 
 
 def request_suffix(number: int, *, decoupled: bool) -> tuple[bytes, bytes]:
-    """A key, and what gives it to a serialized request: of a field that comes twice, protobuf takes
-    the last.
+    """Return a key, and the bytes that give it to a serialized request.
+
+    The bytes may be appended: protobuf takes the last value of a field that comes twice.
     """
     key = b"%08x" % (number & 0xFFFFFFFF)
     return key, _ID_TAG + key + (_WANTS_FINAL if decoupled else b"")
 
 
 def read_response(message: bytes, *, decoupled: bool) -> StreamResponse:
-    """Of a response to a request with such a key."""
+    """Read a response to a request with such a key."""
     if not message or message[0] == _ERROR_TAG:
         response = pb.ModelStreamInferResponse.FromString(message)
         if response.error_message:
@@ -61,11 +67,11 @@ def read_response(message: bytes, *, decoupled: bool) -> StreamResponse:
 
 
 def infer_response(message: bytes) -> bytes:
-    """The ModelInferResponse in it."""
+    """Return the ModelInferResponse in the message."""
     return pb.ModelStreamInferResponse.FromString(message).infer_response.SerializeToString()
 
 
 def server_timing(message: bytes) -> str:
-    """Its Server-Timing; "": it has none."""
+    """Return the response's Server-Timing, or "" if it has none."""
     parameters = pb.ModelStreamInferResponse.FromString(message).infer_response.parameters
     return parameters[STREAM_PARAMETER].string_param if STREAM_PARAMETER in parameters else ""

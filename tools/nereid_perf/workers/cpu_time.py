@@ -1,4 +1,4 @@
-"""How much CPU time this process took, and how long it waited for a CPU."""
+"""CPU time that this process took, and that it waited for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ _SCHEDULER: Final = Path("/proc/self/schedstat")
 
 
 def cpu_times_s() -> tuple[float, float]:
-    """Taken by all threads; and waited for by the main one (0: the system does not say)."""
+    """Return the CPU seconds of all threads, and the seconds that the main one waited for a CPU.
+
+    The second figure is 0 if the system does not say.
+    """
     try:
         waited_ns = int(_SCHEDULER.read_text().split()[1])
     except (OSError, IndexError, ValueError):

@@ -1,7 +1,7 @@
-"""Sends one worker's requests: a closed loop as others end, an open loop by its schedule, a trace
-by its own times.
+"""Generators, which send one worker's requests.
 
-Acts by schedules that are pure; knows nothing of processes, windows or protocols.
+A closed loop sends as other requests end, an open loop by its schedule, a trace by its own times.
+Generators act by schedules that are pure; they know nothing of processes, windows or protocols.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ if TYPE_CHECKING:
 
 _DELAYED_NS: Final = 1_000_000
 _CANCEL_FIRST_S: Final = 0.001
-# What was never made.
+# Placeholder for a request that was never made.
 _NO_REQUEST: Final = Request(b"")
-# Failures that an overload makes.
+# Text of failures that an overload makes.
 UNFINISHED: Final = "no response before the end"
 OVERFLOW: Final = "not sent: too many requests waited"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorOptions:
-    """most_requests: as many are sent; None: any number. Of an open loop most_in_flight, and
-    most_waiting: requests that wait for one in flight, or for their sequence.
+    """Limits of a generator.
+
+    most_requests: how many requests are sent; `None` means no limit. most_in_flight, most_waiting:
+    limits of an open loop; the second one is for requests that wait for one in flight, or for their
+    sequence.
     """
 
     cancel_percent: float = 0.0
@@ -50,10 +53,11 @@ class GeneratorOptions:
 
 
 class Generator:
-    """One level of load; subclasses say when another request is due.
+    """Generator of one level of load; subclasses say when another request is due.
 
-    rows: of what has ended. delayed: requests sent late while neither server nor sequence was what
-    they waited for. idle: all is sent, the last requests of open sequences too, and has ended.
+    rows: those of requests that have ended. delayed: requests sent late while they waited neither
+    for the server nor for their sequence. idle: everything is sent, with the last requests of open
+    sequences, and has ended.
     """
 
     def __init__(
@@ -78,15 +82,15 @@ class Generator:
         self._cancel_share = options.cancel_percent / 100
         self._random = random.Random(options.seed)  # noqa: S311 (a schedule, no secret)
         self._pending: set[PendingRequest] = set()
-        # Mean service time, for cancellations in its middle.
+        # Mean service time; requests are cancelled in its middle.
         self._service_s = 0.0
 
     def start(self, start_ns: int) -> None:
-        """start_ns: when the schedule begins, on the monotonic clock."""
+        """Start at start_ns on the monotonic clock, when the schedule begins."""
         raise NotImplementedError
 
     def on_end(self, pending: PendingRequest, error: str) -> None:
-        """The client's."""
+        """Count a request that has ended; called by the client."""
         if not error and self._checks and pending.request.data >= 0:
             message, json_bytes = pending.message, pending.json_bytes
             mismatch = self._source.find_mismatch(pending.request, message, json_bytes)
@@ -94,7 +98,7 @@ class Generator:
         self._finish(pending, self.rows.outcome_of(error) if error else OK)
 
     def stop(self) -> None:
-        """Send nothing more but what ends open sequences."""
+        """Send nothing more except the last requests of open sequences."""
         if not self._draining:
             self._sending = False
             self._draining = True
@@ -103,7 +107,7 @@ class Generator:
             self._client.flush()
 
     def abandon(self) -> None:
-        """Count what is still in flight as failed; nothing is sent any more."""
+        """Count what is still in flight as failed, and send nothing any more."""
         self._sending = self._draining = False
         now = monotonic_ns()
         for pending in tuple(self._pending):
@@ -122,7 +126,7 @@ class Generator:
             self._cancel_later(pending)
 
     def _on_slot(self) -> None:
-        """A request ended."""
+        """React to the end of a request."""
         raise NotImplementedError
 
     # --- inside
@@ -141,7 +145,7 @@ class Generator:
         if pending not in self._pending:
             return
         if not pending.sent_ns:
-            # It waits for a connection.
+            # The request waits for a connection.
             self._cancel_later(pending)
         else:
             self._client.cancel(pending)
@@ -151,7 +155,7 @@ class Generator:
 
     def _finish(self, pending: PendingRequest, outcome: int) -> None:
         if pending not in self._pending:
-            # It was abandoned.
+            # The request was abandoned.
             return
         self._pending.remove(pending)
         self.in_flight -= 1
@@ -167,7 +171,7 @@ class Generator:
 
 
 class ClosedLoop(Generator):
-    """Another request as soon as one ends."""
+    """Closed loop: another request is sent as soon as one ends."""
 
     def __init__(
         self,
@@ -181,6 +185,7 @@ class ClosedLoop(Generator):
         self._concurrency = concurrency
 
     def start(self, start_ns: int) -> None:
+        """Send the first requests at start_ns."""
         delay_s = (start_ns - monotonic_ns()) / 1e9
         self._sending = True
         asyncio.get_running_loop().call_later(max(0.0, delay_s), self._begin)
@@ -207,18 +212,20 @@ class ClosedLoop(Generator):
 
 
 class TimedGenerator(Generator):
-    """Requests have times, from start_ns on. Not to be used by itself."""
+    """Generator of requests that have times, from start_ns on. A base class only."""
 
     _start_ns = 0
     _timer: PreciseTimer | None = None
 
     def start(self, start_ns: int) -> None:
+        """Start the timer for the first request."""
         self._start_ns = start_ns
         self._sending = True
         self._timer = PreciseTimer(self._on_time)
         self._timer.set_ns(start_ns)
 
     def stop(self) -> None:
+        """Send nothing more except the last requests of open sequences."""
         if self._timer is not None:
             self._timer.close()
             self._timer = None
@@ -230,8 +237,10 @@ class TimedGenerator(Generator):
 
 
 class OpenLoop(TimedGenerator):
-    """Each request at its time. What must wait for others, as most_in_flight or its sequence
-    demand, keeps the time that was intended.
+    """Open loop: each request is sent at its time.
+
+    A request that must wait, for most_in_flight or for its sequence, keeps the time that was
+    intended.
     """
 
     def __init__(
@@ -249,6 +258,7 @@ class OpenLoop(TimedGenerator):
         self._waiting: deque[int] = deque()
 
     def stop(self) -> None:
+        """Send nothing more except the last requests of open sequences."""
         # Requests that were due and never sent count as failures of the measurement.
         now_ns = monotonic_ns()
         while self._due and self._due[0] <= now_ns:
@@ -285,7 +295,7 @@ class OpenLoop(TimedGenerator):
         self._hold(intended_ns, now_ns)
 
     def _hold(self, intended_ns: int, now_ns: int) -> None:
-        """It has to wait, if so many may."""
+        """Make a request wait, if the limit on waiting ones allows it."""
         if len(self._waiting) < self._most_waiting:
             self._waiting.append(intended_ns)
         else:
@@ -302,7 +312,7 @@ class OpenLoop(TimedGenerator):
 
     def _end_if_all_sent(self) -> None:
         if self._left <= 0:
-            # They are beyond the number.
+            # The remaining times are beyond the number of requests.
             self._due.clear()
             self._waiting.clear()
             self.stop()
@@ -314,7 +324,7 @@ class OpenLoop(TimedGenerator):
 
 
 class TraceLoop(TimedGenerator):
-    """Each request at the time that it has itself. Ends with the source."""
+    """Replay of a trace: each request is sent at its own time. Ends with the source."""
 
     def __init__(
         self,
@@ -324,11 +334,11 @@ class TraceLoop(TimedGenerator):
         options: GeneratorOptions,
         speed: float,
     ) -> None:
-        """speed: 2 replays it in half the time."""
+        """Prepare a replay; with speed 2 it takes half the time."""
         super().__init__(client, source, rows, options)
         self._timed = source
         self._speed = speed
-        # The next one has waited for others.
+        # True if the next request has waited for others.
         self._held = False
 
     def _on_time(self) -> None:
@@ -339,7 +349,10 @@ class TraceLoop(TimedGenerator):
         self._send_due(is_slot=True)
 
     def _send_due(self, *, is_slot: bool = False) -> None:
-        """is_slot: as another has ended, which its sequence may have waited for."""
+        """Send what is due.
+
+        With is_slot, after the end of a request that its sequence may have awaited.
+        """
         while self._sending and self.in_flight < self._most_in_flight:
             now_ns = monotonic_ns()
             request = self._timed.due_request(round((now_ns - self._start_ns) * self._speed))
@@ -358,7 +371,7 @@ class TraceLoop(TimedGenerator):
         self._held = True
 
     def _wait(self) -> None:
-        """For the next one to arrive, or for the last ones to end."""
+        """Wait for the next request to arrive, or for the last ones to end."""
         next_ns = self._timed.next_due_ns()
         if next_ns is not None:
             assert self._timer is not None, "it sends"

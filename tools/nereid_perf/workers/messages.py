@@ -1,4 +1,4 @@
-"""What parent and worker say to each other, and its framing. Pure."""
+"""Messages of parent and worker, and their framing. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIZE: Final = Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The parent's first message. worker: its number."""
+    """First message of the parent; `worker` is the worker's number."""
 
     plan: Plan
     worker: int
@@ -26,14 +26,17 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Have connections for a level."""
+    """Command to have connections for a level."""
 
     level: LoadLevel
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Send. start_ns: when the schedule begins; most_requests: of this worker; None: any number."""
+    """Command to send requests.
+
+    start_ns: when the schedule begins. most_requests: limit of this worker; `None` means no limit.
+    """
 
     level: LoadLevel
     start_ns: int
@@ -42,23 +45,23 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Send nothing more, and wait so long for what is in flight."""
+    """Command to send nothing more, and to wait so long for what is in flight."""
 
     drain_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The worker has its connections."""
+    """Report of a worker that it has its connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All requests that have ended since the last report.
+    """Report of all requests that have ended since the last report.
 
-    until_ns: and none later than that are missing. cpu_s, waited_s: of the process so far, and how
-    long it waited for a CPU. delayed, in_flight: see Generator. ended: all is sent, and has
-    ended. final: the reply to Stop.
+    until_ns: no request that ended before this time is missing. cpu_s, waited_s: CPU time of the
+    process so far, and how long it waited for a CPU. delayed, in_flight: see Generator. ended:
+    everything is sent, and has ended. final: this is the reply to Stop.
     """
 
     until_ns: int
@@ -77,23 +80,25 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The worker cannot go on."""
+    """Report of a worker that cannot go on."""
 
     why: str
 
 
 def encoded(message: Any) -> bytes:
+    """Return the bytes of a message, with its length before it."""
     content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     return _SIZE.pack(len(content)) + content
 
 
 class Decoder:
-    """Cuts messages out of a pipe's bytes."""
+    """Decoder that cuts messages out of a pipe's bytes."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Any]:
+        """Yield the messages that the data completes."""
         rest = self._rest
         rest += data
         while len(rest) >= _SIZE.size:

@@ -1,4 +1,4 @@
-"""The parent's end: starts workers, hears what they report, and notices when one ends. Blocks."""
+"""Parent's end of the workers: it starts them, receives reports, and notices their ends. Blocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MODULE: Final = "nereid_perf.workers.worker"
 
 
 class WorkerError(Exception):
-    """A worker cannot go on, or its process ended; the text says why."""
+    """Error of a worker that cannot go on, or whose process ended; the text says why."""
 
 
 class _Worker:
@@ -41,11 +41,11 @@ class _Worker:
 
     def send(self, message: Any) -> None:
         with contextlib.suppress(OSError):
-            # Of one that has ended, its end says more.
+            # Where the worker has ended, its end says more than this error.
             self.socket.sendall(encoded(message))
 
     def ending(self) -> str:
-        """Why its process ended."""
+        """Return why the process ended."""
         try:
             code = self.process.wait(_EXIT_S)
         except subprocess.TimeoutExpired:
@@ -56,7 +56,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """A run's workers; close() ends them."""
+    """Workers of a run; close() ends them."""
 
     def __init__(self, plan: Plan) -> None:
         self._selector = selectors.DefaultSelector()
@@ -72,17 +72,19 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
+        """Process ids of the workers."""
         return [worker.process.pid for worker in self._workers]
 
     def send(self, *messages: Any) -> None:
-        """One to each worker, or the same to all."""
+        """Send one message to each worker, or the same message to all."""
         each = messages if len(messages) > 1 else messages * len(self._workers)
         for worker, message in zip(self._workers, each, strict=True):
             worker.send(message)
 
     def receive(self, timeout_s: float) -> list[tuple[int, Any]]:
-        """Messages with the numbers of their workers, as soon as there are any; empty: none came in
-        this time.
+        """Return messages with the numbers of their workers, as soon as there are any.
+
+        Returns an empty list if none came in this time.
 
         Raises:
             WorkerError: a worker has ended, or says that it cannot go on.
@@ -108,6 +110,7 @@ class WorkerPool:
             yield worker.number, message
 
     def close(self) -> None:
+        """End the workers, and wait for that."""
         self._selector.close()
         for worker in self._workers:
             worker.socket.close()

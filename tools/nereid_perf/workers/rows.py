@@ -1,4 +1,4 @@
-"""What a worker reports of its requests: one row of numbers for each. Pure."""
+"""Rows of numbers that a worker reports, one for each request. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAILED: Final = 2
 _MOST_TEXTS: Final = 100
 _OTHER: Final = "other errors"
 
-# Times in ns of the monotonic clock; 0: it did not come to that.
+# Times in ns of the monotonic clock; 0 means that the request did not come to that.
 ROW: Final = np.dtype(
     [
         ("intended", np.int64),
@@ -34,12 +34,12 @@ ROW: Final = np.dtype(
         ("outcome", np.int64),
     ]
 )
-# The time from one response of a request to the next, with the end of that time.
+# Time from one response of a request to the next, with the end of that time.
 GAP: Final = np.dtype([("last", np.int64), ("workload", np.int64), ("gap", np.int64)])
 
 
 class RowWriter:
-    """Gathers rows until they are taken."""
+    """Writer that gathers rows until they are taken."""
 
     def __init__(self) -> None:
         self.rows = array("q")
@@ -49,10 +49,11 @@ class RowWriter:
         self._new_texts: list[str] = []
 
     def add(self, pending: PendingRequest, outcome: int) -> None:
+        """Add the row of a request that has ended, and the gaps between its responses."""
         workload = pending.request.workload
         self.rows.extend(
             (
-                # A closed loop intends nothing else.
+                # A closed loop has no other intended time.
                 pending.intended_ns or pending.sent_ns,
                 pending.sent_ns,
                 pending.first_ns,
@@ -71,7 +72,7 @@ class RowWriter:
                 end -= gap
 
     def outcome_of(self, error: str) -> int:
-        """The number of a failure's text."""
+        """Return the number of a failure's text."""
         outcome = self._outcomes.get(error)
         if outcome is None:
             if len(self._outcomes) >= _MOST_TEXTS and error != _OTHER:
@@ -81,7 +82,7 @@ class RowWriter:
         return outcome
 
     def take(self) -> tuple[bytes, bytes, list[str]]:
-        """Rows, gaps, and texts of failures that are new, since the last time."""
+        """Return rows, gaps, and new texts of failures since the last call."""
         taken = self.rows.tobytes(), self.gaps.tobytes(), self._new_texts
         del self.rows[:]
         del self.gaps[:]
@@ -90,8 +91,10 @@ class RowWriter:
 
 
 def rows_of(content: bytes) -> NDArray[np.void]:
+    """Return the rows in a report's bytes."""
     return np.frombuffer(content, dtype=ROW)
 
 
 def gaps_of(content: bytes) -> NDArray[np.void]:
+    """Return the gaps in a report's bytes."""
     return np.frombuffer(content, dtype=GAP)

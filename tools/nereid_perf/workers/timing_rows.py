@@ -1,6 +1,4 @@
-"""What a worker reports of where servers say that time went: a row for each phase of each request.
-Pure.
-"""
+"""Rows that a worker reports of servers' own timings: one for each phase of each request. Pure."""
 
 from __future__ import annotations
 
@@ -16,40 +14,40 @@ if TYPE_CHECKING:
 
     from nereid_perf.wire.client import PendingRequest
 
-# What of the service time is not the server's. No name of a server's has a space.
+# Phase of the service time that is not the server's. No name of a server's phase has a space.
 CLIENT_AND_WIRE: Final = "client and wire"
 # Names beyond these are left out.
 _MOST_NAMES: Final = 32
 
-# phase: the number of its name. last: when the request ended.
+# phase: number of its name. last: when the request ended.
 TIMING: Final = np.dtype(
     [("last", np.int64), ("workload", np.int64), ("phase", np.int64), ("ns", np.int64)]
 )
 
 
 class TimingWriter:
-    """Gathers rows until they are taken."""
+    """Writer that gathers rows until they are taken."""
 
     def __init__(self) -> None:
         self._rows = array("q")
-        # This one always has its place, whatever servers say.
+        # This phase always has its place, whatever servers say.
         self._phases = {CLIENT_AND_WIRE: 0}
         self._new_names = [CLIENT_AND_WIRE]
 
     def add(self, pending: PendingRequest) -> None:
-        """Of a request that has ended, with its response's Server-Timing."""
-        found = parse_server_timing(pending.server_timing)
-        if not found:
+        """Add the phases of a request that has ended, by its response's Server-Timing."""
+        durations = parse_server_timing(pending.server_timing)
+        if not durations:
             return
-        total_ns = found[TOTAL] if TOTAL in found else sum(found.values())
-        found[CLIENT_AND_WIRE] = max(0, pending.last_ns - pending.sent_ns - total_ns)
-        for name, ns in found.items():
+        total_ns = durations[TOTAL] if TOTAL in durations else sum(durations.values())
+        durations[CLIENT_AND_WIRE] = max(0, pending.last_ns - pending.sent_ns - total_ns)
+        for name, ns in durations.items():
             phase = self._phase_of(name)
             if phase is not None:
                 self._rows.extend((pending.last_ns, pending.request.workload, phase, ns))
 
     def take(self) -> tuple[bytes, tuple[str, ...]]:
-        """Rows, and names that are new, since the last time."""
+        """Return rows and new names since the last call."""
         taken = self._rows.tobytes(), tuple(self._new_names)
         del self._rows[:]
         self._new_names = []
@@ -64,4 +62,5 @@ class TimingWriter:
 
 
 def timings_of(content: bytes) -> NDArray[np.void]:
+    """Return the timings in a report's bytes."""
     return np.frombuffer(content, dtype=TIMING)

@@ -1,6 +1,6 @@
-"""One worker process: obeys its parent, and reports what ended.
+"""Worker process, which obeys its parent and reports the requests that have ended.
 
-`python -c` with a descriptor of the parent's pipe; not for users.
+The parent starts it by `python -c` with a descriptor of its pipe; it is not for users.
 """
 
 # layout: not compiled, extends asyncio.Protocol
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from nereid_perf.wire.client import PendingRequest
 
 _REPORT_S: Final = 0.25
-# Of an open loop: those that are there from the beginning.
+# Number of connections that an open loop has from the beginning.
 _FIRST_CONNECTIONS: Final = 8
-# Collections are for what a run leaks, not for what its requests make.
+# The collector is for what a run leaks, not for the objects of its requests.
 _GC_THRESHOLD: Final = 100_000
 
 
 class Worker(asyncio.Protocol):
-    """The worker's end of the pipe. ended: the parent has closed its end."""
+    """Worker's end of the pipe; `ended` is set once the parent has closed its end."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
@@ -75,9 +75,11 @@ class Worker(asyncio.Protocol):
     # --- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport of the pipe."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
+        """Obey the messages that the data completes."""
         try:
             for message in self._decoder.feed(data):
                 self._obey(message)
@@ -85,6 +87,7 @@ class Worker(asyncio.Protocol):
             self._fail(error)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the parent is gone)
+        """Note that the parent has closed its end."""
         self.ended.set()
 
     # --- the parent's messages
@@ -115,7 +118,7 @@ class Worker(asyncio.Protocol):
         plan, worker = self._plan, self._worker
         level, workers = message.level, plan.workers
         source = plan.make_source(worker, workers)
-        # Its numbers of texts are told once: to each level's reader anew.
+        # The numbers of texts are sent once, so each level begins with a new writer.
         self._rows = RowWriter()
         options = GeneratorOptions(
             cancel_percent=plan.cancel_percent,
@@ -125,7 +128,7 @@ class Worker(asyncio.Protocol):
             most_in_flight=self._most_in_flight(),
         )
         arrivals = arrivals_of(level, plan.shape, seed=plan.seed, worker=worker, workers=workers)
-        # What was made until now stays until the end.
+        # Objects that were made until now stay until the end.
         gc.collect()
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD)
@@ -156,9 +159,9 @@ class Worker(asyncio.Protocol):
                 await generator.idle.wait()
         except TimeoutError:
             generator.abandon()
-        for each in (self._report_timer, self._end_report):
-            if each is not None:
-                each.cancel()
+        for timer in (self._report_timer, self._end_report):
+            if timer is not None:
+                timer.cancel()
         self._report(final=True)
         self._generator = None
 
@@ -221,12 +224,12 @@ class Worker(asyncio.Protocol):
             self._fail(error)
 
     def on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback raised: its request would be missing, and the load with it."""
+        """Fail for a callback that raised: its request would be missing, and the load with it."""
         error = context.get("exception")
         self._fail(error if error is not None else RuntimeError(context["message"]))
 
     def _fail(self, error: BaseException) -> None:
-        # What is expected has a text for users; of others its kind may be all that there is.
+        # An expected error has a text for users; of another one the class may be all that there is.
         known = isinstance(error, OSError) or type(error).__module__.startswith("nereid.")
         text = str(error) if known and str(error) else f"{type(error).__name__}: {error}"
         self._send(Failed(text))
@@ -242,7 +245,8 @@ async def _serve(descriptor: int) -> None:
 
 
 def main() -> None:
-    # The parent ends it; a terminal's Ctrl-C reaches both.
+    """Run the worker until its parent ends it."""
+    # The parent ends this process; a terminal's Ctrl-C reaches both.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     uvloop.run(_serve(int(sys.argv[1])))
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from nereid.pb.model_config_pb2 import ModelConfig
     from nereid_mesh.check.findings import CheckedModel
 
+SUMMARY: Final = "say what is wrong with a model repository"
 _PROGRAM = "nereid check"
 # The scheduler's flags that decide what a repository becomes.
 _SHARED: Final = frozenset(

@@ -1,4 +1,4 @@
-"""`nereid api-key NAME`: makes an API key, and its entry for --auth-config."""
+"""The command `nereid api-key NAME`, which makes an API key and its entry for --auth-config."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid_gateway.guards.auth.api_key import digest_of, make_key
 from nereid_gateway.guards.auth.config import AuthConfigError, parse_config
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+SUMMARY: Final = "make an API key for --auth-config"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -36,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
             parser.error("there is no key on standard input")
     else:
         key = make_key()
-    rights = [each.strip() for each in given.rights.split(",")]
+    rights = [right.strip() for right in given.rights.split(",")]
     entry = {"name": given.name, "sha256": digest_of(key), "rights": rights}
     try:
         parse_config({"keys": [entry]}, Path())
@@ -44,6 +46,6 @@ def main(argv: Sequence[str]) -> int:
         parser.error(str(error))
     if not given.of_stdin:
         sys.stderr.write(f"{key}\n")
-    # What JSON makes of these is TOML as well.
+    # The JSON form of these values is TOML as well.
     print("[[keys]]", *(f"{name} = {json.dumps(value)}" for name, value in entry.items()), sep="\n")
     return 0

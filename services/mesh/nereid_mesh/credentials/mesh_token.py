@@ -1,10 +1,10 @@
-"""`nereid mesh-token`: makes a mesh's token, or a role's token from it."""
+"""The command `nereid mesh-token`, which makes a mesh's token, or a role's token from it."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from nereid.config.flags import Topic, choice, flag
 from nereid.config.inherited_secrets import read_environ
@@ -16,6 +16,7 @@ from nereid.mesh_auth.tokens import new_token
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+SUMMARY: Final = "make the secret that the services of a mesh share"
 _PROGRAM = "nereid mesh-token"
 
 
@@ -32,7 +33,7 @@ class MeshTokenSettings(MeshAccessSettings):
     )
 
     def errors(self) -> list[str]:
-        """What is wrong with these settings, a line each."""
+        """Return what is wrong with these settings, a line each."""
         errors = self.mesh_errors()
         if self.role is not None and not errors and self.read_mesh_token() is None:
             errors.append("--role needs the mesh's token: --mesh-token-file or NEREID_MESH_TOKEN")
@@ -40,7 +41,7 @@ class MeshTokenSettings(MeshAccessSettings):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the token; the exit code."""
+    """Print the token, and return the exit code."""
     settings = read_settings(MeshTokenSettings, argv, read_environ(), _PROGRAM)
     token = settings.read_mesh_token()
     made = new_token()

@@ -1,5 +1,5 @@
-"""`nereid serve`: plans the mesh, starts its processes and keeps them running.
+"""The command `nereid serve`: it plans the mesh, starts its processes and keeps them running.
 
-The composition root. With nereid_mesh.check, whose rehearsal needs them, the only package that may
-import several services.
+This package is the composition root. Only this one and nereid_mesh.check, whose rehearsal needs
+them, may import several services.
 """

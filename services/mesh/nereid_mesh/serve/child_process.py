@@ -1,7 +1,7 @@
-"""The processes of a mesh, as its supervisor has them.
+"""Child processes of a mesh, as its supervisor sees them.
 
-Some are older than its event loop: this must not import asyncio, nor anything else that takes long.
-Knows nothing of what they serve.
+Some of them start before the supervisor's event loop: this module must not import asyncio, nor
+anything else that takes long. It does not know what the processes serve.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class ChildProcess:
-    """One process, in a session of its own; it ends with this one."""
+    """Process in a session of its own, which ends when this process ends."""
 
     def __init__(
         self, argv: Sequence[str], environ: Mapping[str, str], descriptors: Sequence[int]
     ) -> None:
-        """descriptors: those that it inherits, beside the standard ones."""
+        """Start the process, which inherits these descriptors beside the standard ones."""
         self._popen = subprocess.Popen(
             argv,
             env=environ,
@@ -38,31 +38,32 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
+        """Process id."""
         return self._popen.pid
 
     @property
     def returncode(self) -> int | None:
-        """The exit code, or the negative number of the signal that ended it; None: it runs."""
+        """Exit code, or the negative number of the signal that ended it; `None` while it runs."""
         return self._popen.poll()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal, unless the process has ended."""
         self._popen.send_signal(number)
 
     def kill(self) -> None:
-        """End it now, and wait for that."""
+        """Kill the process, and wait until it has ended."""
         self._popen.kill()
         self._popen.wait()
 
 
 def _die_with_parent() -> None:
-    """In the child, before it executes: have the kernel end it when the supervisor ends."""
+    """Make the kernel end this child when the supervisor ends; called before the child executes."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class StandbyProcess:
-    """A process that imports what it will need, and waits."""
+    """Process that has imported what it will need, and waits to be activated."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         self.argv = tuple(argv)
@@ -77,10 +78,15 @@ class StandbyProcess:
 
     @property
     def pid(self) -> int:
+        """Process id."""
         return self._process.pid
 
     def activate(self, activation: Activation) -> ChildProcess:
-        """Have it serve; the caller has the process then. Raises OSError: it has ended."""
+        """Make the process serve, and hand it over to the caller.
+
+        Raises:
+            OSError: the process has ended.
+        """
         try:
             self._socket.activate(activation)
         except OSError:
@@ -90,6 +96,6 @@ class StandbyProcess:
         return self._process
 
     def kill(self) -> None:
-        """It is not needed any more."""
+        """Kill the process, which is not needed any more."""
         self._socket.close()
         self._process.kill()

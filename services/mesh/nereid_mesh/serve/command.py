@@ -1,8 +1,8 @@
-"""`nereid serve`: the whole mesh on one machine, as child processes over unix sockets.
+"""The command `nereid serve`: a whole mesh on one machine, in child processes over unix sockets.
 
 nereid_mesh.serve.planning decides which children there are and which flags each gets. It runs in a
-process of its own, because it imports all services' settings, and checks everything before anything
-serves. Children import meanwhile (nereid_mesh.serve.early_start).
+process of its own, because it imports the settings of all services, and it checks everything before
+anything serves. Children import meanwhile (nereid_mesh.serve.early_start).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import resource
 import signal
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from nereid_mesh.serve.early_start import start_likely_programs
 
@@ -26,15 +26,16 @@ if TYPE_CHECKING:
     from nereid_mesh.serve.plan import Plan
 
 
-# One package that each service needs.
+SUMMARY: Final = "start a whole mesh on this machine"
+# A package for each service, which that service needs.
 _REQUIRED = ("blake3", "httptools", "numpy")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Of a mesh that serves a handful of clients: its own files, sockets and pipes.
+# Enough for a mesh that serves a handful of clients: its own files, sockets and pipes.
 _MIN_DESCRIPTORS = 256
 
 
 def main(argv: Sequence[str]) -> int:
-    """Start the mesh and keep it running until a signal; the exit code."""
+    """Start the mesh and keep it running until a signal; return the exit code."""
     missing = [name for name in _REQUIRED if importlib.util.find_spec(name) is None]
     if missing:
         names = ", ".join(missing)
@@ -55,15 +56,16 @@ def main(argv: Sequence[str]) -> int:
     try:
         return _serve(argv, early)
     finally:
-        for each in early:
-            each.kill()
+        for standby in early:
+            standby.kill()
 
 
 def _serve(argv: Sequence[str], early: list[StandbyProcess]) -> int:
-    # After the first processes have been started.
+    # Imported after the first processes have been started.
     from nereid.core.files import temporary_directories  # noqa: PLC0415
 
-    # A signal between the creation of the directory and the with block would leave it behind.
+    # Signals are blocked: one between the creation of the directory and the with block would leave
+    # the directory behind.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     with temporary_directories.TemporaryDirectory.make(temporary_directories.SERVE) as directory:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
@@ -73,7 +75,7 @@ def _serve(argv: Sequence[str], early: list[StandbyProcess]) -> int:
 def _plan_and_run(
     directory: TemporaryDirectory, argv: Sequence[str], early: list[StandbyProcess]
 ) -> int:
-    """The exit code. early: loses those that the mesh has."""
+    """Plan and run the mesh, and return the exit code; remove from `early` what the mesh uses."""
     # Imported this late because it takes longer than starting the first processes.
     from nereid_mesh.serve.planned_mesh import run_plan  # noqa: PLC0415
 
@@ -82,11 +84,12 @@ def _plan_and_run(
 
 
 def _plan(directory: str, argv: Sequence[str]) -> tuple[int, Plan | None]:
-    """The planning process's exit code, and the plan; None: there is nothing to run."""
+    """Return the planning process's exit code, and the plan, or `None` without one to run."""
     import pickle  # noqa: PLC0415 - not before the first processes have been started
 
     read_end, write_end = os.pipe()
-    # It has imported most of what it needs, and no thread is there yet.
+    # A fork is quick, as this process has imported most of what planning needs, and safe, as it has
+    # no thread yet.
     process = os.fork()
     if not process:
         os.close(read_end)
@@ -101,12 +104,12 @@ def _plan(directory: str, argv: Sequence[str]) -> tuple[int, Plan | None]:
     finally:
         _, status = os.waitpid(process, 0)
     code = os.waitstatus_to_exitcode(status)
-    # From our own process: it is what that has made.
+    # Unpickling is safe: our own process has made this.
     return code, pickle.loads(pickled) if pickled and not code else None  # noqa: S301
 
 
 def _write_plan(directory: str, argv: Sequence[str], write_end: int) -> NoReturn:
-    """In the planning process, of which nothing may unwind into its parent's code."""
+    """Plan in the forked process; nothing may unwind into the code of its parent."""
     code = 1
     try:
         import pickle  # noqa: PLC0415 - only here
@@ -127,7 +130,10 @@ def _write_plan(directory: str, argv: Sequence[str], write_end: int) -> NoReturn
 
 
 def _raise_descriptor_limit() -> float:
-    """Each client costs a descriptor: allow the children all that the system allows; how many."""
+    """Raise the limit on descriptors to all that the system allows, and return that limit.
+
+    Each client costs a descriptor.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -136,5 +142,8 @@ def _raise_descriptor_limit() -> float:
 
 
 def _exit_early(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Before the children start: unwind, so that the directory and the plan process go, too."""
+    """Exit early by unwinding.
+
+    Called before the children start, so that the directory and the planning process go, too.
+    """
     sys.exit(0)

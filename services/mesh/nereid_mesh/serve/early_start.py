@@ -1,8 +1,8 @@
-"""The processes that a mesh most likely has, started before its plan is made.
+"""Start of the processes that a mesh most likely has, before its plan is made.
 
 Their imports take longer than anything else until the first response, and hardly depend on flags;
-see nereid.process.standby. A wrong guess costs a process that ends without having served. This is imported
-before they start: it must be quick.
+see nereid.process.standby. A wrong guess costs a process that ends without having served. This module is
+imported before they start, so it must import quickly.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ _HELP: Final = frozenset({"-h", "--help", "--help-all"})
 
 
 def likely_programs(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Modules with their first arguments, by a look at the flags of `nereid serve`."""
+    """Return the likely modules, with their first arguments, from the flags of `nereid serve`."""
     if _HELP & set(argv):
         return ()
     if any(_value(argv, environ, name) not in ("", "1") for name in _COUNTS):
-        # Of several that run one module, `ps` shall show which is which: argv is of their start.
+        # A standby keeps the argv of its start; where several processes run one module, `ps` has to
+        # show which is which.
         return ()
     return _BY_JOIN.get(_value(argv, environ, "join") or "auto", ())
 
 
 def _value(argv: Sequence[str], environ: Mapping[str, str], name: str) -> str:
-    """The last value of a flag, wherever it is given; empty: nowhere."""
+    """Return the last value that is given for a flag, or "" if there is none."""
     value = environ.get(f"NEREID_{name.upper()}", "")
     for text, following in zip_longest(argv, argv[1:], fillvalue=""):
         flag, equals, given = text.partition("=")
@@ -54,6 +55,6 @@ def _value(argv: Sequence[str], environ: Mapping[str, str], name: str) -> str:
 
 
 def start_likely_programs(argv: Sequence[str], environ: Mapping[str, str]) -> list[StandbyProcess]:
-    """Processes for likely_programs, which import what they need and wait."""
+    """Start the likely processes, which import what they need and wait."""
     programs = likely_programs(argv, environ)
     return [StandbyProcess(module_argv(*program)) for program in programs]

@@ -1,4 +1,4 @@
-"""What `nereid serve` prints once the mesh is ready: models, URLs and a request to try."""
+"""Greeting of `nereid serve` once the mesh is ready: models, URLs and a request to try."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from nereid.rpc.net.dialing import connect
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Between two looks at the index, which lists the repositories: growing, since loads may take long.
+# Pauses between two requests of the index, which lists the repositories. They grow, since loads may
+# take long.
 _PAUSES = BackoffOptions(first_s=0.1, factor=1.5, largest_s=3.0)
 _TIMEOUT_S = 5.0
-# In characters; a longer first request helps nobody.
+# Limit in characters; a longer first request helps nobody.
 _LONGEST_EXAMPLE = 1024
-# What a variable dimension of a response counts for.
+# Number of elements that a variable dimension of a response counts for.
 _VARIABLE_DIM = 100
-# The example for models that take text.
+# Input of the example for models that take text.
 _TEXT = "A mesh of small services."
 
 
 async def greet(addresses: Mapping[str, str], https: str = "") -> None:
-    """Wait until the mesh serves and no model is loading any more, then print.
+    """Wait until the mesh serves and no model is loading any more, then print the greeting.
 
-    addresses: that it serves, by "http", "grpc" and "metrics". https: as Plan's.
+    addresses: those that the mesh serves, by "http", "grpc" and "metrics". https: as in Plan.
     """
     if "http" not in addresses:
         return
@@ -48,7 +49,7 @@ async def greet(addresses: Mapping[str, str], https: str = "") -> None:
         try:
             models = await asyncio.to_thread(http.request, "POST", "/v2/repository/index")
         except _RefusedError:
-            # It takes credentials, which the greeting does not have.
+            # The index needs credentials, which the greeting does not have.
             _print_addresses(addresses, https)
             return
         except (OSError, http_client.HTTPException, ValueError):
@@ -58,14 +59,18 @@ async def greet(addresses: Mapping[str, str], https: str = "") -> None:
         await asyncio.sleep(backoff.next_delay_s())
     print(_table(models), end="\n\n")
     _print_addresses(addresses, https)
-    # One with a reason is not in memory: describing it would load it.
-    loaded = [each for each in models if each.get("state") == "READY" and not each.get("reason")]
+    # A ready model with a reason is not in memory: describing it would load it.
+    loaded = [
+        model for model in models if model.get("state") == "READY" and not model.get("reason")
+    ]
     ready = sorted({model["name"] for model in loaded})
     try:
         requests = [await asyncio.to_thread(_example, http, name) for name in ready]
     except (_RefusedError, OSError, http_client.HTTPException, ValueError):
         requests = []  # Credentials are needed, or a model was unloaded meanwhile.
-    examples = [each for each in requests if each and len(each.command) < _LONGEST_EXAMPLE]
+    examples = [
+        request for request in requests if request and len(request.command) < _LONGEST_EXAMPLE
+    ]
     if examples:
         print(f"\nA first request to try:\n\n  {min(examples).command}", flush=True)
     else:
@@ -85,27 +90,28 @@ def _print_addresses(addresses: Mapping[str, str], https: str) -> None:
 
 
 def _reachable(address: str) -> str:
-    """The address to use on this machine if a server listens on all interfaces."""
+    """Return the address to use on this machine if a server listens on all interfaces."""
     host, _, port = address.rpartition(":")
     return f"localhost:{port}" if host in ("0.0.0.0", "::", "[::]") else address
 
 
 class _RefusedError(Exception):
-    """The API is not open to everybody."""
+    """Error of an API that is not open to everybody."""
 
 
 class _Http:
-    """A client of the mesh that was just started here."""
+    """HTTP client of the mesh that was just started here."""
 
     def __init__(self, address: str, *, tls: bool) -> None:
         self._address = address
         self._tls = tls
         path = unix_path(address)
         where = f"{'https' if tls else 'http'}://{authority_of(address)}"
-        # The beginning of the same request as a command.
+        # Beginning of the same request as a shell command.
         self.curl = f"curl {'' if path is None else f'--unix-socket {path} '}{where}"
 
     def request(self, method: str, path: str) -> Any:
+        """Return the response's JSON document, or raise _RefusedError, OSError or HTTPException."""
         connection = self._connection()
         try:
             connection.request(method, path)
@@ -123,7 +129,8 @@ class _Http:
         connection = http_client.HTTPConnection(authority_of(self._address))
         connection.sock = connect(self._address, _TIMEOUT_S)
         if self._tls:
-            # Our own child process, whose certificate is for other names than localhost.
+            # The server is our own child process, whose certificate is for other names than
+            # localhost.
             context = ssl.create_default_context()
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -135,11 +142,11 @@ def _table(models: list[dict[str, str]]) -> str:
     rows = [("MODEL", "VERSION", "STATE")]
     for model in models:
         state = model.get("state", "")
-        # Of a traceback the first line; the log has all of it.
+        # The first line of a traceback is enough; the log has all of it.
         reason = model.get("reason", "").partition("\n")[0]
         version = model.get("version", "-")
         row = (model["name"], version, f"{state}: {reason}" if reason else state)
-        # Names may be clients' texts, which must not pass for lines of the log.
+        # Names may come from clients, whose texts must not pass for lines of the log.
         rows.append((escape_controls(row[0]), escape_controls(row[1]), escape_controls(row[2])))
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     return "\n".join(
@@ -148,16 +155,16 @@ def _table(models: list[dict[str, str]]) -> str:
 
 
 class _Example(NamedTuple):
-    """A request to try; the first in order is the one that is read best."""
+    """Request to try; the first in order is the easiest to read."""
 
-    # Of its response, as far as the model says.
+    # Number of elements in its response, as far as the model says.
     elements: int
     length: int
     command: str
 
 
 def _example(http: _Http, model: str) -> _Example | None:
-    """A curl command that sends the model text or zeros; None: the model is decoupled."""
+    """Return a curl command that sends the model text or zeros, or `None` for a decoupled model."""
     path = f"/v2/models/{quote(model, safe='')}"
     config = http.request("GET", f"{path}/config")
     if config.get("model_transaction_policy", {}).get("decoupled"):

@@ -1,7 +1,7 @@
-"""Gateway, scheduler and cache in one process, linked in memory: its composition root.
+"""Composition root of a process with gateway, scheduler and cache, linked in memory.
 
-An executor may be there as well (nereid_mesh.serve.joined_executor). With that and
-nereid_mesh.serve.planning the only module that may know several services.
+An executor may be in the process as well (nereid_mesh.serve.joined_executor). Only that module, this
+one and nereid_mesh.serve.planning may know several services.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _log = logging.getLogger(__name__)
 
 
 class JoinedExecutor(Protocol):
-    """An executor in this process, as nereid_mesh.serve.joined_executor makes it."""
+    """Executor in this process, as nereid_mesh.serve.joined_executor makes it."""
 
     async def end(self, timeout_s: float) -> bool:
-        """Leave once nothing is pending; False: a batch still runs."""
+        """Leave once nothing is pending; return `False` if a batch still runs."""
 
 
-# Adds an executor to a scheduler that has started.
+# Function that adds an executor to a scheduler that has started.
 AddExecutor = Callable[[SchedulerService, "Shutdown"], JoinedExecutor]
 
 
@@ -61,7 +61,7 @@ async def serve(
     gateway_settings: GatewaySettings,
     shutdown: Shutdown,
 ) -> int:
-    """Serve until shutdown is requested or the start failed; the exit code."""
+    """Serve until shutdown is requested or the start has failed; return the exit code."""
     cache: CacheService | None = None
     open_cache_link: Callable[[], rpc.Link[CacheRequest]] | None = None
     store_config = cache_settings.store_config()
@@ -95,7 +95,7 @@ async def serve(
         executor = None if add_executor is None else add_executor(scheduler, shutdown)
         scheduler.attach(scheduler_end)
         await gateway.start()
-        # The gateway has missed the notices sent before it listened.
+        # The gateway has missed the notices that were sent before it listened.
         scheduler.announce()
     except OSError as error:
         raise StartError(f"cannot listen: {error}") from error
@@ -124,19 +124,19 @@ def _link_to(cache: CacheService) -> rpc.Link[CacheRequest]:
 
 
 def main() -> int:
-    """Run the process."""
+    """Run the process until it exits."""
     if WITH_EXECUTOR in sys.argv:
-        # Before the process stands by.
+        # The executor's modules are imported before the process stands by.
         importlib.import_module(_EXECUTOR_MODULE)
     stand_by(os.environ)
     argv = sys.argv[1:]
-    # The scheduler's come first: its --scheduler-address is the one that may be repeated.
+    # The scheduler's settings come first: its --scheduler-address is the one that may be repeated.
     classes: tuple[type[Any], ...] = (SchedulerSettings, GatewaySettings, CacheSettings)
     if WITH_EXECUTOR not in argv:
         scheduler, gateway, cache = read_shared_settings(classes, argv, read_environ(), _PROGRAM)
         serve_all = partial(serve, scheduler, cache, None)
         return run_service(gateway, serve_all, name="gateway+scheduler", program=_PROGRAM)
-    # Only where it is used: it brings NumPy and more.
+    # Imported only where it is used: it brings NumPy and more.
     from nereid_mesh.serve import joined_executor  # noqa: PLC0415
 
     argv.remove(WITH_EXECUTOR)
@@ -147,7 +147,8 @@ def main() -> int:
     code = run_service(gateway, serve_all, name=name, program=_PROGRAM)
     logging.shutdown()
     sys.stdout.flush()
-    # A thread stuck in a model's own code would crash the interpreter at its finalization.
+    # Exit without finalization: a thread stuck in a model's own code would crash the interpreter
+    # then.
     os._exit(code)
 
 

@@ -1,7 +1,8 @@
-"""An executor in the process of gateway and scheduler: with nereid_mesh.serve.joined its root.
+"""Composition root of an executor in the process of gateway and scheduler.
 
-Its streams with the scheduler are in memory. Python models have processes of their own as always,
-which connect to the scheduler's unix socket.
+Together with nereid_mesh.serve.joined it makes that process. The executor's streams with the
+scheduler are in memory. Python models have processes of their own as always, which connect to the
+scheduler's unix socket.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SETTINGS: Final = (ExecutorSettings, InlineSettings)
 _SWITCH_INTERVAL_S: Final = 0.0002
 
 
-# Models are closed when everything has its response, however long that took.
+# Models are closed once every request has its response, however long that took.
 _CLOSE_MODELS_S: Final = 1.5
 
 
@@ -46,9 +47,9 @@ class _Executor:
         self.run = asyncio.ensure_future(self._service.run())
 
     async def end(self, timeout_s: float) -> bool:
-        """Leave once nothing is pending; False: a batch still runs."""
+        """Leave once nothing is pending; return `False` if a batch still runs."""
         self._service.leave(max(timeout_s, _CLOSE_MODELS_S))
-        # As if the scheduler's process had ended: nobody is left to be notified.
+        # The streams end as if the scheduler's process had ended: nobody is left to be notified.
         self._local.thread_streams.close()
         await self._local.channel.close()
         return await self.run
@@ -60,14 +61,15 @@ def add_executor(
     scheduler: SchedulerService,
     shutdown: Shutdown,
 ) -> _Executor:
-    """Have an executor join the scheduler, which has started; the process ends with it."""
+    """Make an executor join the scheduler, which has started; its end ends the process."""
     prepare_environment()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     handlers = scheduler.handlers()
     local = LocalScheduler(
         rpc.LocalChannel(handlers), rpc.ThreadStreams(handlers), inline.inline_execution_us * 1000
     )
-    # The flag of this name is the scheduler's: its own unix socket is the first of its addresses.
+    # --scheduler-address is the scheduler's flag in this process: the first of its addresses is its
+    # own unix socket.
     address = scheduler.addresses[0]
     executor = _Executor(replace(settings, scheduler_address=address), local)
 

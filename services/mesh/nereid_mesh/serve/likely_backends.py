@@ -1,7 +1,7 @@
-"""The backends that the models of a repository most likely need, by a look at names of files.
+"""Guess of the backends that a repository's models need, by a look at the names of files.
 
-For executors to import meanwhile (--preload-backend): a wrong guess costs time or memory, nothing
-else. What is not a local directory has none.
+Executors import these backends meanwhile (--preload-backend); a wrong guess costs time or memory,
+nothing else. A repository that is not a local directory gives no guess.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _MOST_MODELS: Final = 32
 
 
 def likely_backends(repositories: Iterable[str]) -> tuple[str, ...]:
-    """Their names, each once, in the order of their models."""
-    found: dict[str, None] = {}
+    """Return the names of the likely backends, without repetition, in the order of their models."""
+    backends: dict[str, None] = {}
     for repository in repositories:
         for model in islice(_entries(Path(repository)), _MOST_MODELS):
             for version in _entries(model):
                 backend = model_file_backend({file.name for file in _entries(version)})
                 if version.name.isdecimal() and backend is not None:
-                    found[backend[0]] = None
-    return tuple(found)
+                    backends[backend[0]] = None
+    return tuple(backends)
 
 
 def _entries(path: Path) -> list[Path]:
-    """What is in a directory; in anything else: nothing."""
+    """Return what is in a directory, or nothing if the path is no directory."""
     try:
         return sorted(path.iterdir())
     except OSError:

@@ -1,4 +1,4 @@
-"""What `nereid serve` runs: `planning` beside this makes it, `planned_mesh` runs it."""
+"""Plan of what `nereid serve` runs; `planning` makes it, `planned_mesh` runs it."""
 
 from __future__ import annotations
 
@@ -15,67 +15,71 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """One process to keep running. Children of a lower stage are drained before higher ones."""
+    """Process to keep running.
+
+    Children of a lower stage are drained before those of a higher one.
+    """
 
     name: str
     argv: tuple[str, ...]
     stage: int
-    # Variables of its settings that nobody else may see.
+    # Variables of the child's settings that no other process may see.
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    # Its models may block its interpreter for long while they load.
+    # True if the child's models may block its interpreter for long while they load.
     may_block: bool = False
-    # What it inherits, and the variables by which it finds that.
+    # Descriptors that the child inherits, and the variables by which it finds them.
     descriptors: tuple[int, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
-    # How long it serves before there is a second process, to take over when the first one ends; see
-    # nereid.process.standby. None: there is none.
+    # Time that the child serves before a second process starts, to take over when the first one
+    # ends; see nereid.process.standby. `None` means no second process.
     standby_after_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisionRules:
-    """How children are kept running."""
+    """Rules by which children are kept running."""
 
-    # How long a drain may take.
+    # Limit of a drain.
     exit_timeout_s: float
-    # Those of our environment that no child inherits.
+    # Variables of our environment that no child inherits.
     secret_variables: frozenset[str] = frozenset()
-    # How long a child may show no heartbeat; 0: for ever.
+    # Limit of the time without a heartbeat; 0 means no limit.
     watchdog_timeout_s: float = 0
-    # Before a child is started again; one that has run for so long is started after the shortest.
+    # Longest pause before a child is started again. After a run of this length the next pause is
+    # the shortest.
     longest_pause_s: float = DEFAULT_TIMES.longest_restart_pause_s
 
 
 class Edge(NamedTuple):
-    """An address that clients use."""
+    """Address that clients use."""
 
     address: str
-    # Other servers may listen there as well.
+    # True if other servers may listen at the address as well.
     is_reused: bool
-    # It is bound here, for the gateways to inherit, and outlives them.
+    # True if the socket is bound here, outlives the gateways and is inherited by them.
     is_inherited: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A mesh on this machine."""
+    """Plan of a mesh on this machine."""
 
     children: tuple[ChildSpec, ...]
     supervision: SupervisionRules
     # Names of the children that serve the edges, by their numbers.
     gateways: tuple[str, ...]
-    # Theirs, if they are several.
+    # Directory that the gateways share, if there are several.
     group_directory: str
-    # By "http", "grpc", "metrics" and the managed ports' names, those that are served.
+    # Edges that are served, by "http", "grpc", "metrics" and the managed ports' names.
     edges: Mapping[str, Edge]
-    # How long clients wait for a gateway's next process. A restart takes a few seconds; the next of
-    # many, with a long pause, does not come soon enough for clients to wait.
+    # Time that clients wait for a gateway's next process. A restart takes a few seconds; after many
+    # restarts the pause is too long for clients to wait.
     unserved_s: float
-    # "yes", "mutual", or empty for HTTP without TLS.
+    # "yes", "mutual", or "" for HTTP without TLS.
     https: str
     log: LogSettings
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The edges' addresses."""
+        """Addresses of the edges."""
         return {name: edge.address for name, edge in self.edges.items()}

@@ -1,4 +1,4 @@
-"""Runs a planned mesh: its children under supervision, and the greeting once they are ready."""
+"""Run of a planned mesh: its children under supervision, and the greeting once they are ready."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ _GREETING_PAUSE_S = 0.3
 
 
 def run_plan(plan: Plan, early: list[StandbyProcess], directory: TemporaryDirectory) -> int:
-    """Run a mesh until a signal; the exit code. early: processes that may be standbys of its
-    children; those that are leave the list, the others end. directory: where its sockets are.
+    """Run a mesh until a signal, and return the exit code.
+
+    early: processes that may be standbys of the mesh's children; those that are used leave the
+    list, the others end. directory: the one of the mesh's sockets.
     """
     set_up_logging(plan.log, "nereid")
-    # Children drain for a while after this process was killed.
+    # Children may drain for a while after this process was killed.
     shared = directory.share()
     plan = replace(
         plan,
         children=tuple(
-            replace(each, descriptors=(*each.descriptors, shared)) for each in plan.children
+            replace(child, descriptors=(*child.descriptors, shared)) for child in plan.children
         ),
     )
     standbys = match_standbys(plan.children, early)
@@ -48,20 +50,20 @@ def run_plan(plan: Plan, early: list[StandbyProcess], directory: TemporaryDirect
     try:
         return asyncio.run(_serve(plan, standbys))
     finally:
-        for each in standbys.values():
-            each.kill()
+        for standby in standbys.values():
+            standby.kill()
 
 
 def match_standbys(
     children: Sequence[ChildSpec], early: list[StandbyProcess]
 ) -> dict[str, StandbyProcess]:
-    """Early processes by the names of the children that they are for."""
+    """Return early processes by the names of their children, and remove them from `early`."""
     standbys = {}
     for child in children:
-        for each in early:
-            if child.argv[: len(each.argv)] == each.argv:
-                standbys[child.name] = each
-                early.remove(each)
+        for standby in early:
+            if child.argv[: len(standby.argv)] == standby.argv:
+                standbys[child.name] = standby
+                early.remove(standby)
                 break
     return standbys
 
@@ -86,8 +88,8 @@ async def _serve(plan: Plan, standbys: Mapping[str, StandbyProcess]) -> int:
 
 
 def _with_ports(plan: Plan, addresses: dict[str, str], ports: SharedPorts) -> Plan:
-    """The plan with the ports for its gateways, at the addresses that were bound."""
-    environs = {name: ports_environ(ports, each) for each, name in enumerate(plan.gateways)}
+    """Return the plan with its gateways' ports, at the addresses that were bound."""
+    environs = {name: ports_environ(ports, number) for number, name in enumerate(plan.gateways)}
     size = len(plan.gateways)
     if size > 1:
         Path(plan.group_directory).mkdir(mode=0o700)
@@ -111,7 +113,7 @@ def _with_ports(plan: Plan, addresses: dict[str, str], ports: SharedPorts) -> Pl
 
 
 class _HeldPorts:
-    """Has clients wait while no gateway serves them, but not for ever."""
+    """Ports that keep clients waiting while no gateway serves them, for a limited time."""
 
     def __init__(self, gateways: tuple[str, ...], ports: SharedPorts, limit_s: float) -> None:
         self._gateways = gateways
@@ -120,7 +122,7 @@ class _HeldPorts:
         self._refusal: asyncio.TimerHandle | None = None
 
     def on_ended(self, child: ChildSpec) -> None:
-        """A child's process has ended; it may be a gateway."""
+        """Note that a child's process has ended; it may be a gateway."""
         if child.name in self._gateways:
             self._ports.on_member_ended(self._gateways.index(child.name))
             self._cancel_refusal()
@@ -128,7 +130,7 @@ class _HeldPorts:
             self._refusal = loop.call_later(self._limit_s, self._ports.refuse_unserved)
 
     def close(self) -> None:
-        """From when the last gateway stops to accept, connections are refused."""
+        """Refuse connections from when the last gateway stops accepting."""
         self._cancel_refusal()
         self._ports.close()
 
@@ -164,14 +166,15 @@ async def _greet(plan: Plan) -> None:
         await _until_listening(address)
         # The first models are loading.
         await asyncio.sleep(_GREETING_PAUSE_S)
-    # Its imports take as long as a third of all others here: not while services import.
+    # The greeting's imports take a third of the time of all others in this process, so they wait
+    # until the services have imported theirs.
     from nereid_mesh.serve.greeting import greet  # noqa: PLC0415
 
     await greet(addresses, plan.https)
 
 
 async def _until_listening(address: str) -> None:
-    """Until somebody listens at an address, which may be all interfaces of the machine."""
+    """Wait until a server listens at an address, which may be all interfaces of the machine."""
     while True:
         try:
             connected = await asyncio.to_thread(connect, address, _CONNECT_S)

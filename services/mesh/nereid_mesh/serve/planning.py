@@ -1,7 +1,7 @@
-"""Plans a mesh: one command line, checked as a whole and split among the services.
+"""Plan of a mesh: one command line, checked as a whole and split among the services.
 
-On errors, it prints them all and exits with 2. A composition root: with nereid_mesh.serve.joined the
-only module that may know several services.
+On errors, planning prints them all and exits with 2. This module is a composition root: only this
+one and nereid_mesh.serve.joined may know several services.
 """
 
 from __future__ import annotations
@@ -52,29 +52,29 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _PROGRAM: Final = "nereid serve"
-# Errors of a port that is taken, or is not for everybody.
+# Errors of a port that is taken, or may not be used by this user.
 _OTHER_PORT_HELPS: Final = frozenset((errno.EADDRINUSE, errno.EACCES))
 # A lower stage is drained before a higher one.
 _GATEWAY_STAGE: Final = 0
 _SCHEDULER_STAGE: Final = 1
 _LAST_STAGE: Final = 2
-# When a mesh has started, even on a busy machine: standbys are not to slow that down.
+# By this time a mesh has started, even on a busy machine: standbys must not slow its start down.
 _STANDBY_AFTER_S: Final = 5.0
-# Of executors that load and unload models all the time.
+# Number for executors that load and unload models all the time.
 _FEW_ARENAS: Final = 2
 _Member = TypeVar("_Member", bound=MeshAccessSettings)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Scheduler(SchedulerSettings):
-    """Of the mesh: its own socket is a unix socket, which comes to those that are asked for."""
+    """Settings of a scheduler of the mesh: a unix socket, and the addresses that are asked for."""
 
     scheduler_address: tuple[str, ...] = flag((), "", flags.address, repeated=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Cache(CacheSettings):
-    """Of the mesh: on a unix socket, whatever is asked for."""
+    """Settings of the mesh's cache: a unix socket, whatever is asked for."""
 
     cache_listen: str = flag("unix:cache.sock", "accepted and ignored: nereid serve chooses it")
 
@@ -83,7 +83,7 @@ _SETTINGS: Final = (ServeSettings, GatewaySettings, ExecutorSettings, _Scheduler
 
 
 def plan_mesh(directory: str, argv: Sequence[str]) -> Plan:
-    """The plan for a runtime directory and flags; prints help, or all errors, and exits."""
+    """Return the plan for a runtime directory and flags; print help or all errors, and exit."""
     prepare_environment()
     mesh = _Mesh(directory, *_read(argv))
     serve, gateway, edges = mesh.serve, mesh.gateway, mesh.edges()
@@ -109,7 +109,7 @@ def plan_mesh(directory: str, argv: Sequence[str]) -> Plan:
 
 @dataclass(frozen=True)
 class _Mesh:
-    """What was asked for. The unix sockets between the services are in directory."""
+    """Mesh that the flags ask for; `directory` has the unix sockets between the services."""
 
     directory: str
     serve: ServeSettings
@@ -119,9 +119,9 @@ class _Mesh:
     cache: CacheSettings
 
     def children(self) -> list[ChildSpec]:
-        """The processes to run."""
+        """Return the processes to run."""
         schedulers = self._schedulers()
-        address = ",".join(each.scheduler_address[0] for each in schedulers)
+        address = ",".join(scheduler.scheduler_address[0] for scheduler in schedulers)
         gateway = replace(self.gateway, scheduler_address=address)
         if self.serve.join == "all":
             return [self._joined(gateway, schedulers[0], self._executor(0, address))]
@@ -132,13 +132,13 @@ class _Mesh:
         return children + self._executors(address)
 
     def gateways(self) -> tuple[str, ...]:
-        """The children that serve the edges, together if there are several."""
+        """Return the names of the children that serve the edges together."""
         if self.serve.join != "none":
             return (_name(JOINED, 0),)
         return tuple(_name(GATEWAY, number) for number in range(self.serve.gateways))
 
     def edges(self) -> dict[str, Edge]:
-        """The addresses that clients use, by what is served there."""
+        """Return the addresses that clients use, by what is served there."""
         gateway = self.gateway
         edges = {}
         # grpcio binds its port itself.
@@ -159,12 +159,12 @@ class _Mesh:
         scheduler: SchedulerSettings,
         executor: ExecutorSettings | None = None,
     ) -> ChildSpec:
-        """Gateway, scheduler and cache in one process, and an executor if there is one."""
+        """Return the process of gateway, scheduler and cache, with an executor if one is given."""
         # Metrics of the whole mesh have one port; in a shared process it is the gateway's flag.
         scheduler = replace(
             scheduler, metrics_port=gateway.metrics_port, metrics_address=gateway.metrics_address
         )
-        # Of two flags of one name, the scheduler's counts: it comes last.
+        # The scheduler's settings come last, since the last of two flags of one name counts.
         argv = _merged(settings_argv(gateway), settings_argv(scheduler))
         argv = _merged(settings_argv(self.cache), argv)
         members: list[Any] = [gateway, scheduler]
@@ -181,7 +181,7 @@ class _Mesh:
     def _separate(
         self, gateway: GatewaySettings, schedulers: list[SchedulerSettings]
     ) -> list[ChildSpec]:
-        """Gateways, schedulers and cache, each in a process of its own."""
+        """Return gateways, schedulers and cache, each as a process of its own."""
         gateway = self._of_role(gateway, Role.GATEWAY)
         children = [self._gateway(gateway, number) for number in range(self.serve.gateways)]
         if self.cache.cache_config:
@@ -190,7 +190,9 @@ class _Mesh:
                 cache_listen=f"unix:{self.directory}/cache.sock",
                 metrics_port=-1,
             )
-            schedulers = [replace(each, cache_address=cache.cache_listen) for each in schedulers]
+            schedulers = [
+                replace(scheduler, cache_address=cache.cache_listen) for scheduler in schedulers
+            ]
             children.append(self._child(CACHE, settings_argv(cache), _LAST_STAGE, [cache]))
         for number, each in enumerate(schedulers):
             argv = settings_argv(each)
@@ -198,12 +200,12 @@ class _Mesh:
         return children
 
     def _executors(self, address: str) -> list[ChildSpec]:
-        """Executors in processes of their own, for the schedulers at address."""
+        """Return executors, each as a process of its own, for the schedulers at an address."""
         gpus = _gpu_ids(self.executor)
         count = self.serve.executors
         if count is None:
             count = max(1, len(gpus))
-        # Executors of one machine would each use all its cores.
+        # Without a limit, each of several executors on one machine would use all its cores.
         cores = self.executor.cpu_cores or (count > 1 and max(1, usable_cores() // count))
         children = []
         for number in range(count):
@@ -217,7 +219,7 @@ class _Mesh:
         return children
 
     def _schedulers(self) -> list[SchedulerSettings]:
-        """Each listens at a unix socket in the directory first."""
+        """Return the schedulers' settings; each listens at a unix socket in the directory first."""
         outside, count = self.serve.scheduler_address, self.serve.schedulers
         scheduler = replace(
             self.scheduler, state_directory=self._state_directory(), metrics_port=-1
@@ -237,8 +239,10 @@ class _Mesh:
         ]
 
     def _state_directory(self) -> str:
-        """Beside the sockets: the next process of this mesh finds it, the next mesh does not. Of
-        all schedulers together.
+        """Return the directory of the state of all schedulers.
+
+        By default it is beside the sockets: the next process of this mesh finds it there, another
+        mesh does not.
         """
         if self.scheduler.state_name:
             return ""
@@ -246,7 +250,7 @@ class _Mesh:
 
     def _executor(self, number: int, address: str) -> ExecutorSettings:
         executor = self.executor
-        # Few where models come and go.
+        # Where models come and go, few arenas return more memory to the system.
         arenas = _FEW_ARENAS if self.scheduler.model_memory_budget else 0
         return replace(
             executor,
@@ -265,7 +269,7 @@ class _Mesh:
         return likely_backends(scheduler.model_repository)
 
     def _gateway(self, settings: GatewaySettings, number: int) -> ChildSpec:
-        """One of the gateways."""
+        """Return the process of one of the gateways."""
         config = parse_trace_config(settings.trace_config)
         if number and config.to_file:
             # Two processes cannot write one file.
@@ -274,7 +278,7 @@ class _Mesh:
         return self._child(GATEWAY, settings_argv(settings), _GATEWAY_STAGE, [settings], number)
 
     def _of_role(self, settings: _Member, role: Role) -> _Member:
-        """A service's settings with the token of its role in place of the mesh's."""
+        """Return a service's settings with its role's token in place of the mesh's own token."""
         token = self.scheduler.read_mesh_token()
         if token is None:
             return settings
@@ -283,11 +287,14 @@ class _Mesh:
     def _child(
         self, module: str, argv: list[str], stage: int, members: Sequence[Any], number: int = 0
     ) -> ChildSpec:
-        """members: the settings of the services in it, whose secrets it gets."""
-        secrets = {name: text for each in members for name, text in secret_environ(each).items()}
-        if any(isinstance(each, CacheSettings) for each in members):
+        """Return a child that gets the secrets of `members`, the settings of its services."""
+        secrets = {
+            name: text for member in members for name, text in secret_environ(member).items()
+        }
+        if any(isinstance(member, CacheSettings) for member in members):
             secrets |= {name: os.environ[name] for name in CACHE_VARIABLES if name in os.environ}
-        # Executors are several, or have models to load, which takes longer than imports.
+        # Executors have no standby: there are several of them, or they have models to load, which
+        # takes longer than imports.
         has_standby = self.serve.standby and stage < _LAST_STAGE
         return ChildSpec(
             _name(module, number),
@@ -331,7 +338,7 @@ def _read(
 
 
 def _state_errors(scheduler: SchedulerSettings, cache: CacheSettings) -> list[str]:
-    """What state in Redis lacks."""
+    """Return what state in Redis lacks, a line each."""
     errors = []
     in_memory = bool(cache.cache_config) and isinstance(cache.store_config(), LocalConfig)
     if in_memory or not (cache.cache_config or scheduler.cache_address):
@@ -342,7 +349,7 @@ def _state_errors(scheduler: SchedulerSettings, cache: CacheSettings) -> list[st
 
 
 def _group_errors(serve: ServeSettings, gateway: GatewaySettings) -> list[str]:
-    """What several gateways cannot have."""
+    """Return the settings that exclude several gateways, a line each."""
     errors = []
     if serve.join not in ("auto", "none"):
         errors.append(
@@ -358,7 +365,7 @@ def _group_errors(serve: ServeSettings, gateway: GatewaySettings) -> list[str]:
 
 
 def _scheduler_errors(serve: ServeSettings, scheduler: SchedulerSettings) -> list[str]:
-    """What this command cannot start."""
+    """Return what this command cannot start, a line each."""
     errors = []
     if scheduler.scheduler_peers is not None or scheduler.scheduler_name:
         errors.append(
@@ -384,10 +391,10 @@ def _scheduler_errors(serve: ServeSettings, scheduler: SchedulerSettings) -> lis
 
 
 def _gpu_ids(settings: ExecutorSettings) -> list[int]:
-    """The GPUs that executors of this machine have to offer."""
+    """Return the ids of the GPUs that executors of this machine have to offer."""
     if importlib.util.find_spec("pynvml") is None:
         return []
-    # They load NumPy and more, which only a machine with GPUs needs here.
+    # These modules load NumPy and more, which only a machine with GPUs needs here.
     from nereid_executor.backends.registry import BackendRegistry  # noqa: PLC0415
     from nereid_executor.service import offered_gpus  # noqa: PLC0415
 
@@ -399,22 +406,28 @@ def _name(module: str, number: int) -> str:
 
 
 def _secret_variables() -> frozenset[str]:
-    """All variables that may hold a secret: each child gets its own in another way."""
-    secret = (each.variable for each in declared_flags(*_SETTINGS) if each.option.secret)
+    """Return all variables that may hold a secret: each child gets its own in another way."""
+    secret = (
+        declared.variable for declared in declared_flags(*_SETTINGS) if declared.option.secret
+    )
     return frozenset((*secret, *CACHE_VARIABLES))
 
 
 def _merged(first: list[str], last: list[str]) -> list[str]:
-    """Both, without the flags in first that last has as well."""
-    names = {each.partition("=")[0] for each in last}
-    return [each for each in first if each.partition("=")[0] not in names] + last
+    """Return both lists, without the flags of `first` that `last` has as well."""
+    names = {text.partition("=")[0] for text in last}
+    return [text for text in first if text.partition("=")[0] not in names] + last
 
 
 def _port_errors(edges: Mapping[str, Edge]) -> list[str]:
     addresses = [edge.address for edge in edges.values()]
-    twice = {each for each in addresses if addresses.count(each) > 1 and not each.endswith(":0")}
+    twice = {
+        address
+        for address in addresses
+        if addresses.count(address) > 1 and not address.endswith(":0")
+    }
     if twice:
-        return [f"cannot listen on {each} twice" for each in sorted(twice)]
+        return [f"cannot listen on {address} twice" for address in sorted(twice)]
     errors = []
     for name, edge in edges.items():
         try:

@@ -1,4 +1,4 @@
-"""The modules that the processes of a mesh run, and how."""
+"""Modules that the processes of a mesh run, and their command lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from typing import Final
 
 JOINED: Final = "nereid_mesh.serve.joined"
-# The first argument of one that has an executor beside the gateway.
+# First argument of a process that has an executor beside the gateway.
 WITH_EXECUTOR: Final = "--with-executor"
 GATEWAY: Final = "nereid_gateway"
 SCHEDULER: Final = "nereid_scheduler"
@@ -15,5 +15,5 @@ CACHE: Final = "nereid_cache"
 
 
 def module_argv(module: str, *arguments: str) -> tuple[str, ...]:
-    """The command line of one; -P: nothing is imported from the folder that it is started in."""
+    """Return the command line of a module; -P: the folder of the start is not an import path."""
     return (sys.executable, "-P", "-m", module, *arguments)

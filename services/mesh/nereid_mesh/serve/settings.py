@@ -1,4 +1,4 @@
-"""The flags of `nereid serve` itself; those of the services are beside them."""
+"""Flags of `nereid serve` itself, to which the services' flags are added."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nereid.config import flags
 from nereid.config.flags import flag
 from nereid_mesh.serve.inline_settings import InlineSettings
 
-# What --help shows; --help-all shows all flags.
+# Flags that --help shows; --help-all shows all flags.
 COMMON_FLAGS = frozenset(
     {
         "model_repository",

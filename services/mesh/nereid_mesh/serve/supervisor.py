@@ -1,8 +1,8 @@
-"""Keeps a set of child processes running: start, watch, restart with back-off, ordered drain.
+"""Supervision of a set of child processes: start, watch, restart with back-off, ordered drain.
 
-Knows processes and signals only, not what they serve. Each child has a session of its own, so that
-a terminal's Ctrl-C reaches only the supervisor, which drains it; it dies with the supervisor even
-when that is killed.
+This module knows processes and signals only, not what they serve. Each child has a session of its
+own, so that a terminal's Ctrl-C reaches only the supervisor, which drains the child. A child ends
+with the supervisor even when that is killed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.1
-# A child refused its settings (2), or a model that it must load failed (3): a restart would not
-# help.
+# A child has refused its settings (2), or failed to load a model that it must load (3): a restart
+# would not help.
 _FINAL_CODES = frozenset({2, 3})
-# Children have the same time to drain: what fails when it is over must still reach the clients.
+# Children have the same time to drain: errors of requests that are cut off then must still reach
+# the clients.
 _FINAL_RESPONSES_S = 2.0
 _POLL_INTERVAL_S = 0.05
-# Of argv: the interpreter, -P, -m and the module; what follows are its arguments.
+# Words of argv before the module's arguments: the interpreter, -P, -m and the module.
 _PROGRAM_WORDS = 4
 
 
@@ -44,14 +45,17 @@ _NO_STANDBYS: Mapping[str, StandbyProcess] = MappingProxyType({})
 
 @dataclass
 class _Started:
-    """A child's process."""
+    """Process of a child that has been started."""
 
     process: ChildProcess
     heartbeats: HeartbeatPipe
 
 
 class Supervisor:
-    """Runs its children until stop() or until one ends with a final exit code (2 or 3)."""
+    """Supervisor of child processes.
+
+    It runs them until stop(), or until one ends with a final exit code (2 or 3).
+    """
 
     def __init__(
         self,
@@ -60,8 +64,10 @@ class Supervisor:
         on_ended: Callable[[ChildSpec], None] = lambda _: None,
         standbys: Mapping[str, StandbyProcess] = _NO_STANDBYS,
     ) -> None:
-        """on_ended: called whenever a child's process has ended. standbys: by children's names,
-        processes that were started for them already.
+        """Prepare the supervision; run() starts it.
+
+        on_ended: called whenever a child's process has ended. standbys: processes that have been
+        started already, by the names of their children.
         """
         self._specs = specs
         self._environ = {
@@ -76,7 +82,7 @@ class Supervisor:
         self._exit_code = 0
 
     def stop(self) -> None:
-        """Drain and end; a second call ends at once."""
+        """Drain the children and end; a second call ends them at once."""
         if self._stopping.is_set():
             self._kill_now.set()
         else:
@@ -85,7 +91,7 @@ class Supervisor:
         self._stopping.set()
 
     async def run(self) -> int:
-        """Keep the children running until stop(); the exit code to leave with."""
+        """Keep the children running until stop(); return the exit code to leave with."""
         tasks = [asyncio.create_task(self._keep_running(spec)) for spec in self._specs]
         await self._stopping.wait()
         await self._drain()
@@ -111,12 +117,13 @@ class Supervisor:
                 self._stopping.set()
                 return
             if spec.name in self._standbys:
-                # Those cannot end one after the other: each has to wait for the next one.
+                # Restarts from standbys need no back-off: each has to wait until the next standby
+                # is ready.
                 backoff.succeeded()
                 _log.warning("%s ended (%s); its standby takes over", spec.name, _cause(code))
                 continue
             pause_s = backoff.next_delay_s(loop.time() - started)
-            # 0: it was asked to end, as executors are to drain.
+            # Exit code 0: the child was asked to end, as executors are to drain.
             level = logging.WARNING if code else logging.INFO
             _log.log(
                 level, "%s ended (%s); restarting it in %g s", spec.name, _cause(code), pause_s
@@ -124,7 +131,7 @@ class Supervisor:
             await _first_of(self._stopping.wait(), timeout_s=pause_s)
 
     async def _run_once(self, spec: ChildSpec) -> int:
-        """Start a child and wait for its end, which comes by force if it hangs; its exit code."""
+        """Start a child, wait for its end, and return its exit code; kill it if it hangs."""
         child = self._start(spec)
         try:
             process = self._processes[spec.name] = child.process
@@ -139,7 +146,7 @@ class Supervisor:
             child.heartbeats.close()
 
     def _start(self, spec: ChildSpec) -> _Started:
-        """A process that serves, from a standby if the child has one."""
+        """Start a process that serves, from a standby if the child has one."""
         heartbeats = HeartbeatPipe()
         try:
             with SecretsFile(spec.secrets) as secrets:
@@ -158,7 +165,7 @@ class Supervisor:
     def _activate_standby(
         self, spec: ChildSpec, environ: Mapping[str, str], descriptors: Sequence[int]
     ) -> ChildProcess | None:
-        """The standby of a child, which serves now; None: there is none that lives."""
+        """Activate a child's standby and return its process, or `None` if no standby lives."""
         standby = self._standbys.pop(spec.name, None)
         if standby is None:
             return None
@@ -168,7 +175,7 @@ class Supervisor:
             return None
 
     async def _prepare_standby(self, spec: ChildSpec, serving: ChildProcess) -> None:
-        """Start a child's standby once it has served for a while, if it is to have one."""
+        """Start a child's standby once the child has served for a while, if it is to have one."""
         if spec.standby_after_s is None:
             return
         await _first_of(self._stopping.wait(), _end_of(serving), timeout_s=spec.standby_after_s)
@@ -177,8 +184,8 @@ class Supervisor:
 
     def _end_standbys(self) -> None:
         standbys, self._standbys = self._standbys, {}
-        for each in standbys.values():
-            each.kill()
+        for standby in standbys.values():
+            standby.kill()
 
     async def _kill_if_hung(
         self, spec: ChildSpec, process: ChildProcess, pipe: HeartbeatPipe
@@ -190,7 +197,10 @@ class Supervisor:
             _signal(process, signal.SIGKILL)
 
     async def _drain(self) -> None:
-        """SIGTERM stage by stage, each once the one before has ended; SIGKILL at the time limit."""
+        """Send SIGTERM stage by stage, and SIGKILL at the time limit.
+
+        A stage is asked to end once the stage before has ended.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._rules.exit_timeout_s + _FINAL_RESPONSES_S
         self._end_standbys()
@@ -210,7 +220,7 @@ class Supervisor:
 
 
 async def _first_of(*coroutines: Coroutine[Any, Any, object], timeout_s: float) -> None:
-    tasks = [asyncio.create_task(each) for each in coroutines]
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
@@ -223,7 +233,7 @@ async def _all_ended(processes: Sequence[ChildProcess]) -> None:
 
 
 async def _end_of(process: ChildProcess) -> int:
-    """Its exit code, once it has ended."""
+    """Wait for a process's end and return its exit code."""
     while (code := process.returncode) is None:
         try:
             descriptor = os.pidfd_open(process.pid)
@@ -236,7 +246,7 @@ async def _end_of(process: ChildProcess) -> int:
 
 
 async def _until_readable(descriptor: int) -> None:
-    """Closes it, too."""
+    """Wait until a descriptor is readable, and close it."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(descriptor, readable.set)

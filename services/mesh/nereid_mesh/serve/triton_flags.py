@@ -1,4 +1,4 @@
-"""Triton's flags that have no equivalent here, so that Triton's start scripts keep working.
+"""Flags of Triton's that have no equivalent here, so that Triton's start scripts keep working.
 
 They tune something that Nereid does not have: they are accepted, and a line says that they change
 nothing. Only `nereid serve` accepts them.
@@ -15,13 +15,13 @@ _IGNORED: Final = "Triton's; changes nothing here"
 
 
 def _ignored() -> Any:
-    """A flag that is accepted with any value."""
+    """Declare a flag that is accepted with any value."""
     return flags.flag(None, _IGNORED)
 
 
 @dataclasses.dataclass(frozen=True)
 class TritonFlags:
-    """None for those that are not given."""
+    """Values of Triton's flags; `None` for those that are not given."""
 
     TOPIC: ClassVar = flags.Topic.TRITON
 
@@ -40,7 +40,7 @@ class TritonFlags:
     repoagent_directory: str | None = _ignored()
 
     def without_effect(self) -> list[str]:
-        """The names of the given flags that change nothing."""
+        """Return the names of the given flags that change nothing."""
         return [
             flags.flag_name(field)
             for field in dataclasses.fields(self)

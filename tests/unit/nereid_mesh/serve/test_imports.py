@@ -14,6 +14,7 @@ _OPTIONAL = {"grpc", "jwt", "onnxruntime", "opentelemetry", "redis", "re2"}
     ("module", "unwanted"),
     [
         # Before the first process is started.
+        ("nereid.cli", _OPTIONAL | {"ast", "dataclasses", "email", "importlib.metadata"}),
         ("nereid_mesh.serve.command", _OPTIONAL | {"numpy", "asyncio", "dataclasses", "tempfile"}),
         (
             "nereid_mesh.serve.planned_mesh",

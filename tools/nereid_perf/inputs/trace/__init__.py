@@ -1,4 +1,4 @@
 """Traces of requests: when each arrived, for which model, with inputs of which sizes.
 
-Read one request at a time, and within limits, whatever a file holds.
+They are read one request at a time, and within limits, whatever a file holds.
 """

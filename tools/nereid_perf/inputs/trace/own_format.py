@@ -1,8 +1,8 @@
-"""Nereid's own traces: JSON Lines, a request in each line.
+"""Trace format of Nereid's own: JSON Lines, a request in each line.
 
 {"at_s": 0.25, "model": "embed", "inputs": {"text": {"shape": [1, 1], "string_bytes": 40}}}
 
-at_s alone need be there with model: "version", "inputs", "sequence" ({"id", "start", "end"}) and
+Only at_s and model are required: "version", "inputs", "sequence" ({"id", "start", "end"}) and
 "parameters" are optional. An input has a "shape", and may have a "datatype", and "data" or "b64".
 """
 
@@ -31,10 +31,10 @@ _MAX_ID: Final = (1 << 63) - 1
 
 
 def read_lines(path: str, file: IO[str], limits: TraceLimits) -> Iterator[TraceRecord]:
-    """The file's requests.
+    """Yield the file's requests.
 
     Raises:
-        InputError: with the line, and what was expected.
+        InputError: it names the line, and says what was expected.
     """
     number = 0
     while line := file.readline(limits.object_chars + 1):
@@ -68,7 +68,7 @@ def _record(place: str, document: Any) -> TraceRecord:
         round(at_s * 1e9),
         model,
         version,
-        # As they are written: equal ones are mostly written alike.
+        # The key is the text as it is written: equal inputs are mostly written alike.
         json.dumps([inputs, parameters]) if inputs or parameters else "",
         None if inputs is None else _inputs(f"{place}: inputs", inputs),
         _parameters(f"{place}: parameters", {} if parameters is None else parameters),
@@ -78,7 +78,8 @@ def _record(place: str, document: Any) -> TraceRecord:
 
 def _inputs(place: str, inputs: Any) -> tuple[TraceInput, ...]:
     return tuple(
-        _input(f"{place}.{name}", name, each) for name, each in _object(place, inputs).items()
+        _input(f"{place}.{name}", name, document)
+        for name, document in _object(place, inputs).items()
     )
 
 
@@ -88,7 +89,7 @@ def _input(place: str, name: str, document: Any) -> TraceInput:
     if (
         not isinstance(shape, list)
         or len(shape) > MAX_RANK
-        or any(type(each) is not int or not 0 <= each <= _MAX_ID for each in shape)
+        or any(type(size) is not int or not 0 <= size <= _MAX_ID for size in shape)
     ):
         raise InputError(f"{place}.shape: expected whole numbers of at least 0, found {shape!r}")
     datatype = members.get("datatype", "")
@@ -132,7 +133,7 @@ def _sequence(place: str, document: Any) -> TraceSequence | None:
     if not is_number and not (isinstance(identity, str) and identity):
         raise InputError(f"{place}.id: expected a number from 1 or a string, found {identity!r}")
     flags = members.get("start", False), members.get("end", False)
-    if any(not isinstance(each, bool) for each in flags):
+    if any(not isinstance(flag, bool) for flag in flags):
         raise InputError(f"{place}: start and end: expected true or false")
     assert isinstance(identity, int | str), "checked above"
     return TraceSequence(identity, *flags)

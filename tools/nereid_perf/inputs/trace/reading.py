@@ -1,4 +1,4 @@
-"""Opens trace files, whichever of the formats they have."""
+"""Reading of trace files, whichever of the formats they have."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PROBED_CHARS: Final = 4096
 
 
 def read_traces(paths: Iterable[str], limits: TraceLimits = _LIMITS) -> Iterator[TraceRecord]:
-    """The requests of all files, in the files' order.
+    """Yield the requests of all files, in the files' order.
 
     Raises:
-        InputError: with the file and the place in it.
+        InputError: it names the file and the place in it.
     """
     count = 0
     for path in paths:
@@ -36,12 +36,12 @@ def read_traces(paths: Iterable[str], limits: TraceLimits = _LIMITS) -> Iterator
 
 
 def models_in_traces(paths: Iterable[str]) -> list[tuple[str, str]]:
-    """Names and versions of the models that are asked for, in the order of their first requests.
+    """Return names and versions of the requested models, in the order of their first requests.
 
     Raises:
-        InputError: as read_traces.
+        InputError: as in read_traces.
     """
-    return [*dict.fromkeys((each.model, each.version) for each in read_traces(paths))]
+    return [*dict.fromkeys((record.model, record.version) for record in read_traces(paths))]
 
 
 def _read(path: str, limits: TraceLimits) -> Iterator[TraceRecord]:

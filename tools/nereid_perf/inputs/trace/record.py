@@ -1,4 +1,4 @@
-"""One request of a trace, whatever file it comes from."""
+"""Record of one request of a trace, whatever file it comes from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class TraceLimits:
-    """What is read of traces; more is an error. distinct_bytes: of requests that differ."""
+    """Limits on what is read of traces; beyond them reading fails.
+
+    distinct_bytes: bytes of requests that differ from each other.
+    """
 
     requests: int = 5_000_000
     object_chars: int = 64 << 20
@@ -17,10 +20,11 @@ class TraceLimits:
 
 @dataclass(frozen=True, slots=True)
 class TraceInput:
-    """shape: as sent, with the batch dimension. datatype "": as the model's metadata says.
+    """Input of a recorded request.
 
-    values: of a JSON array; raw: the tensor's bytes; both None: made up, of texts with string_bytes
-    each (None: as the plan says).
+    shape: as sent, with the batch dimension. datatype: "" means that of the model's metadata.
+    values: elements of a JSON array. raw: the tensor's bytes. If both are `None` the tensor is made
+    up, with texts of string_bytes each (`None`: of the plan's size).
     """
 
     name: str
@@ -32,7 +36,7 @@ class TraceInput:
 
 
 class TraceSequence(NamedTuple):
-    """A request's place in a sequence."""
+    """Place of a request in a sequence."""
 
     id: int | str
     is_start: bool
@@ -41,8 +45,10 @@ class TraceSequence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TraceRecord:
-    """place: of the request in its file, for errors. key: equal in requests with equal inputs and
-    parameters. inputs None: the plan's own.
+    """Recorded request.
+
+    place: the request's place in its file, for errors. key: equal in requests with equal inputs and
+    parameters. inputs: `None` means the plan's own.
     """
 
     place: str

@@ -1,8 +1,8 @@
-"""Trace files as Triton and Nereid write them (--trace-config triton,file=): a JSON array of
-objects, where those of one request share an id.
+"""Trace format of Triton and Nereid (--trace-config triton,file=).
 
-A request of the trace is one without a parent: what it made an ensemble or a model ask for comes
-again by itself. Inputs are there with level=TENSORS only, and without the bytes of large ones.
+A file is a JSON array of objects, where those of one request share an id. Only a request without a
+parent counts: requests that an ensemble or a model made for it are made again by the replay itself.
+Inputs are there with level=TENSORS only, and without the bytes of large ones.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from nereid_perf.inputs.trace.record import TraceLimits
 
-# The time of arrival is the first of these that a request has. Not GRPC_WAITREAD_START: from there
-# on Triton waits for the request.
+# The time of arrival is the first of these that a request has. GRPC_WAITREAD_START is none of them:
+# from there on Triton waits for the request.
 _ARRIVALS: Final = ("HTTP_RECV_START", "GRPC_WAITREAD_END", "REQUEST_START")
 _INPUT: Final = "TENSOR_QUEUE_INPUT"
 _CHUNK_CHARS: Final = 1 << 16
@@ -37,19 +37,19 @@ class _Request:
         self.model = ""
         self.has_parent = False
         self.arrival = 0
-        # Its index in _ARRIVALS.
+        # Index of the moment in _ARRIVALS.
         self.moment = len(_ARRIVALS)
         self.inputs: list[TraceInput] = []
 
 
 def read_array(path: str, file: IO[str], limits: TraceLimits) -> Iterator[TraceRecord]:
-    """The file's requests, once all of it is read, with their times by the host's clock.
+    """Yield the file's requests, once all of it is read, with their times by the host's clock.
 
     Raises:
-        InputError: with the object's number, and what was expected.
+        InputError: it names the object's number, and says what was expected.
     """
     requests: dict[int, _Request] = {}
-    # Equal inputs are kept once: with their numbers.
+    # Equal inputs are kept once, with their numbers.
     known: dict[TraceInput, tuple[int, TraceInput]] = {}
     kept_bytes = 0
     for number, document in enumerate(_objects(path, file, limits), 1):
@@ -77,7 +77,7 @@ def read_array(path: str, file: IO[str], limits: TraceLimits) -> Iterator[TraceR
         place = f"{path}: request {identity}"
         if request.moment == len(_ARRIVALS):
             raise InputError(f"{place}: expected a time {' or '.join(_ARRIVALS)}: level=TIMESTAMPS")
-        key = ",".join(str(known[each][0]) for each in request.inputs)
+        key = ",".join(str(known[tensor][0]) for tensor in request.inputs)
         yield TraceRecord(
             place,
             request.arrival,
@@ -99,8 +99,10 @@ def _add_model(place: str, request: _Request, document: dict[str, Any]) -> None:
 def _add_moments(place: str, request: _Request, moments: Any) -> None:
     if not isinstance(moments, list | tuple):
         raise InputError(f"{place}: timestamps: expected an array")
-    for each in moments:
-        name, ns = (each.get("name"), each.get("ns")) if isinstance(each, dict) else (None, None)
+    for moment in moments:
+        name, ns = (
+            (moment.get("name"), moment.get("ns")) if isinstance(moment, dict) else (None, None)
+        )
         if not isinstance(name, str) or type(ns) is not int:
             raise InputError(f"{place}: timestamps: expected objects with name and ns")
         if name in _ARRIVALS and _ARRIVALS.index(name) < request.moment:
@@ -117,7 +119,7 @@ def _tensor(place: str, document: Any) -> TraceInput:
     if not isinstance(datatype, str) or datatype not in NAMES:
         raise InputError(f"{place} '{name}': dtype: expected one of {', '.join(sorted(NAMES))}")
     try:
-        sizes = tuple(int(each) for each in str(shape).split(",")) if shape else ()
+        sizes = tuple(int(size) for size in str(shape).split(",")) if shape else ()
     except ValueError:
         sizes = (-1,)
     if min(sizes, default=0) < 0 or len(sizes) > MAX_RANK:
@@ -126,8 +128,8 @@ def _tensor(place: str, document: Any) -> TraceInput:
 
 
 def _with_data(tensor: TraceInput, data: str, place: str) -> TraceInput:
-    """Without the data where the file does not show it, or not so that it could be read again."""
-    # Here, as NumPy takes a tenth of a second that other uses of traces need not.
+    """Return the input with its data, unless the file does not show the data readably."""
+    # Imported here, as NumPy takes a tenth of a second that other uses of traces do not need.
     from nereid_perf.inputs.tensors import raw_of  # noqa: PLC0415
 
     count = prod(tensor.shape)
@@ -143,7 +145,7 @@ def _with_data(tensor: TraceInput, data: str, place: str) -> TraceInput:
     else:
         parse = float if tensor.datatype in _FLOATS else int
         try:
-            values = [parse(each) for each in data.split(",")]
+            values = [parse(text) for text in data.split(",")]
         except ValueError:
             raise InputError(f"{place} '{tensor.name}': data: expected numbers") from None
         if len(values) != count:
@@ -158,7 +160,7 @@ def _with_data(tensor: TraceInput, data: str, place: str) -> TraceInput:
 
 
 def _objects(path: str, file: IO[str], limits: TraceLimits) -> Iterator[Any]:
-    """The elements of the array, of which one at a time is in memory."""
+    """Yield the elements of the array, of which one at a time is in memory."""
     text = _Text(file)
     if text.next_character() != "[":
         raise InputError(f"{path}: expected a JSON array of objects")
@@ -178,7 +180,7 @@ def _objects(path: str, file: IO[str], limits: TraceLimits) -> Iterator[Any]:
 
 
 class _Text:
-    """A file's text, of which little is in memory."""
+    """Text of a file, of which little is in memory."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -187,7 +189,7 @@ class _Text:
         self._position = 0
 
     def next_character(self) -> str:
-        """The next one that is no space; "" at the end."""
+        """Return the next character that is no space, or "" at the end."""
         while True:
             while self._position < len(self._buffer):
                 character = self._buffer[self._position]
@@ -198,10 +200,11 @@ class _Text:
                 return ""
 
     def skip(self) -> None:
-        """The next character has been used."""
+        """Skip the next character, which has been used."""
         self._position += 1
 
     def next_object(self, place: str, most_chars: int) -> Any:
+        """Return the next JSON value, and skip it."""
         if not self.next_character():
             raise InputError(f"{place}: expected JSON: the file ends before the array does")
         chunk_chars = _CHUNK_CHARS
@@ -212,12 +215,12 @@ class _Text:
             except RecursionError as error:
                 raise InputError(f"{place}: expected JSON: {error}") from None
             except ValueError as error:
-                # It may go on in what was not read yet.
+                # The object may go on in what was not read yet.
                 if len(self._buffer) - self._position > most_chars:
                     raise InputError(f"{place}: more than {most_chars} characters") from None
                 if not self._read(chunk_chars):
                     raise InputError(f"{place}: expected JSON: {error}") from None
-            # So that a long object is not parsed from its begin too many times.
+            # Chunks grow, so that a long object is not parsed from its begin too many times.
             chunk_chars *= 2
 
     def _read(self, chars: int) -> bool:
