@@ -38,7 +38,7 @@ class ObjectStore:
     ) -> None:
         """Make a repository that is not opened yet.
 
-        environ: the variables with the credentials, which nereid.object_store.plans.credentials reads.
+        environ: the variables with the credentials, which object_store.plans.credentials reads.
         """
         self.url = url
         self._environ = environ

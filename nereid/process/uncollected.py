@@ -2,7 +2,8 @@
 
 Such programs import this module first. Modules leave next to no garbage, and the collector walks
 all of them again and again, which takes a twentieth of their imports' time. run_service()
-(nereid.process.service_process) switches it on. In another program, such as a test, this does nothing.
+(nereid.process.service_process) switches it on. In another program, such as a test, this does
+nothing.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The backend `pytorch`, TorchScript files, on the public contract of backends (nereid.backends)."""
+"""The backend `pytorch`, TorchScript files, on the public contract (nereid.backends)."""

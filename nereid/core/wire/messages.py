@@ -1,8 +1,8 @@
 """Messages between gateway and scheduler.
 
-An in-memory link passes the objects themselves; nereid.core.wire.codecs has the frames of other links. A
-head is a serialised protobuf message without the parts that differ from request to request, so that
-a service can cache what it derives from a head by its bytes.
+An in-memory link passes the objects themselves; nereid.core.wire.codecs has the frames of other
+links. A head is a serialised protobuf message without the parts that differ from request to request,
+so that a service can cache what it derives from a head by its bytes.
 
 Classes whose objects are created for each request are not data classes: the __init__ of a data
 class is interpreted even where the class is compiled.
@@ -172,8 +172,8 @@ class InferRequest:
         # True if the request was sent before, to a scheduler or to an instance, and may have begun
         # to run.
         self.resent = resent
-        # Sender for whom it is pending: an account (nereid.rpc.net.limits.budget) or an authenticated
-        # principal. Gateway only: it is not sent.
+        # Sender for whom it is pending: an account (nereid.rpc.net.limits.budget) or an
+        # authenticated principal. Gateway only: it is not sent.
         self.sender = sender
         # Regions of clients' shared memory that the request names. Gateway only: it is not sent.
         self.region_use = region_use

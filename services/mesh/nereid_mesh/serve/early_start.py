@@ -1,8 +1,8 @@
 """Start of the processes that a mesh most likely has, before its plan is made.
 
 Their imports take longer than anything else until the first response, and hardly depend on flags;
-see nereid.process.standby. A wrong guess costs a process that ends without having served. This module is
-imported before they start, so it must import quickly.
+see nereid.process.standby. A wrong guess costs a process that ends without having served. This
+module is imported before they start, so it must import quickly.
 """
 
 from __future__ import annotations

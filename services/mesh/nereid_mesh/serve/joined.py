@@ -1,7 +1,6 @@
 """Composition root of a process with gateway, scheduler and cache, linked in memory.
 
-An executor may be in the process as well (nereid_mesh.serve.joined_executor). Only that module, this
-one and nereid_mesh.serve.planning may know several services.
+An executor may be in the process as well (nereid_mesh.serve.joined_executor).
 """
 
 from __future__ import annotations

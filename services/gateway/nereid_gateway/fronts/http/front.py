@@ -61,7 +61,8 @@ class HttpFront:
     ) -> None:
         """Make the handlers.
 
-        console: its handlers; without it its routes do not exist. restricted_apis: APIs that require a header.
+        Without a console, which is an object with handlers, its routes do not exist.
+        restricted_apis: APIs that require a header.
         """
         control = data_plane.control
         loads = LoadReports(control)

@@ -1,8 +1,8 @@
 """`python <this directory> <socket> <memory> <parent> <sources>`: a worker that can serve a stream.
 
 The arguments are those of nereid_worker.__main__, and sources: the directories that the executor
-imports `nereid` and `nereid_executor` from, joined as in PYTHONPATH. The worker runs in Nereid's own
-Python, and imports Nereid's own modules here, before the model. So a model that has a module or
+imports `nereid` and `nereid_executor` from, joined as in PYTHONPATH. The worker runs in Nereid's
+own Python, and imports Nereid's own modules here, before the model. So a model that has a module or
 package called `nereid` finds Nereid's instead; it needs an environment of its own
 (EXECUTION_ENV_PATH).
 """
