@@ -1,7 +1,8 @@
 """Build steps that pyproject.toml cannot express: mypyc compiles the modules of marked folders.
 
 A folder's marks stand in its `__init__.py`, in a line such as ``# layout: compiled, pure``. They
-hold for its modules, not for folders in it. A module opts out with ``# layout: not compiled, REASON``.
+hold for its modules, not for folders in it. A module opts out of one with a line such as
+``# layout: not compiled, REASON``.
 docs/decisions/layout.md says what each mark demands.
 
 With NEREID_COMPILE=1 the build fails where it cannot compile, with 0 all stays in pure Python. If

@@ -1,4 +1,4 @@
-"""Copy the tree, and compile in the copy the modules that pyproject.toml lists.
+"""Copy the tree, and compile in the copy the modules of folders that are marked as compiled.
 
 usage: compiled_tree.py DIRECTORY. Only the object files of an earlier copy are used again.
 """

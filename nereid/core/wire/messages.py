@@ -1,8 +1,8 @@
 """Messages between gateway and scheduler.
 
 An in-memory link passes the objects themselves; nereid.core.wire.codecs has the frames of other
-links. A head is a serialised protobuf message without the parts that differ from request to request,
-so that a service can cache what it derives from a head by its bytes.
+links. A head is a serialised protobuf message without the parts that differ from request to
+request, so that a service can cache what it derives from a head by its bytes.
 
 Classes whose objects are created for each request are not data classes: the __init__ of a data
 class is interpreted even where the class is compiled.

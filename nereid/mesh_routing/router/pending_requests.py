@@ -4,6 +4,8 @@ Numbers them, delivers responses, reads those that lie in shared memory, and wai
 when the client drains. nereid.mesh_routing decides which link they go over. Runs in one event loop.
 """
 
+# layout: not covered, links in integration tests reach the rest
+
 from __future__ import annotations
 
 import asyncio

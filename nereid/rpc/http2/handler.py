@@ -1,5 +1,7 @@
 """Interfaces that the owner of an HTTP/2 connection implements to get its events."""
 
+# layout: not covered, a protocol
+
 from __future__ import annotations
 
 from typing import Protocol, TypeVar

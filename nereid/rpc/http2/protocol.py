@@ -4,6 +4,7 @@ The protocol's writer has the output. Knows nothing of calls.
 """
 
 # layout: not compiled, extends asyncio.Protocol
+# layout: not covered, has a socket, integration tests reach it
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 All output of one turn of the event loop leaves in one write, unless it is written through.
 """
 
+# layout: not covered, has a transport, integration tests reach it
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final

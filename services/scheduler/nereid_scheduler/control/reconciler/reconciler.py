@@ -7,6 +7,7 @@ load that fails leaves the old versions in service. It does not decide what is d
 """
 
 # layout: not pure, uses asyncio
+# layout: not covered, acts, next_action decides
 
 from __future__ import annotations
 

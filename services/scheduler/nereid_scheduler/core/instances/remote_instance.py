@@ -5,6 +5,7 @@ becomes of a reply, and it knows no queue.
 """
 
 # layout: not pure, uses asyncio
+# layout: not covered, has a stream
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ the next check out. `ExecutorWait` has the clock and the timer. Neither knows a 
 """
 
 # layout: not pure, uses asyncio and time
+# layout: not covered, waits in an event loop
 
 from __future__ import annotations
 
