@@ -37,29 +37,29 @@ def rendered(root: Path, figures: Path) -> dict[Path, str]:
         raise ValueError(f"{readme} has no {_BEGIN} and {_END}")
     figure = page.readme_figure(measured, about)
     return {
-        root / "docs" / f"{page.FOLDER}.md": page.page(measured, about),
+        root / "docs" / page.PAGE: page.page(measured, about),
         readme: f"{before}{_BEGIN}\n{figure}\n{_END}{after}",
         **{folder / name: text for name, text in page.tables(measured, about).items()},
         **{folder / name: text for name, text in page.plots(measured, about).items()},
-        **_other_plots(root / "docs"),
+        **_other_plots(root / "docs" / page.FIGURES),
     }
 
 
-def _other_plots(docs: Path) -> dict[Path, str]:
-    """Return the plots of the other benchmarks, from what they have recorded."""
+def _other_plots(folder: Path) -> dict[Path, str]:
+    """Return the plots of the other benchmarks, drawn from their recorded figures."""
     plots = {}
     for name, draw in (
         ("latency-target", latency_target_plot.draw),
         ("overload", overload_plot.draw),
         ("simulation", simulation_plot.draw),
     ):
-        recorded = docs / f"{name}.json"
+        recorded = folder / f"{name}.json"
         if recorded.exists():
-            plots[docs / f"{name}.svg"] = draw(json.loads(recorded.read_text()))
-    recorded = docs / "autoscaling.json"
+            plots[folder / f"{name}.svg"] = draw(json.loads(recorded.read_text()))
+    recorded = folder / "autoscaling.json"
     if recorded.exists():
         for load, runs in json.loads(recorded.read_text()).items():
-            plots[docs / f"autoscaling-{load}.svg"] = autoscaling_plot.draw(runs)
+            plots[folder / f"autoscaling-{load}.svg"] = autoscaling_plot.draw(runs)
     return plots
 
 

@@ -1,6 +1,6 @@
-"""Entry point, python -m benchmarks.autoscaling: rehearse.
+"""python -m benchmarks.autoscaling: rehearse autoscaling under several loads.
 
-Writes docs/autoscaling.json and a plot of each load.
+It writes docs/figures/autoscaling.json and a plot of each load beside it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.autoscaling import load, plot
 from benchmarks.simulation.virtual_time import Clock
 
-_DOCS = Path(__file__).parents[2] / "docs"
+_FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 _LOADS: dict[str, load.Rate] = {
     "diurnal": load.diurnal,
     "bursty": load.bursty,
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--queue-time-us", type=float, default=100_000, help="target")
     parser.add_argument("--busy-ratio", type=float, default=0.7, help="target")
     parser.add_argument("--demand", type=float, default=4.0, help="target, for each replica")
-    parser.add_argument("--output", type=Path, default=_DOCS, help="a directory")
+    parser.add_argument("--output", type=Path, default=_FIGURES, help="a directory")
     given = parser.parse_args()
     clock = Clock()
     clock.install()

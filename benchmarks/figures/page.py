@@ -13,7 +13,10 @@ from benchmarks.figures.plot import Axis, Panel, draw
 from benchmarks.figures.ratios import OURS, Ratio, is_ours, over_bare, ratios
 from benchmarks.figures.samples import BARE, NO_PROTOCOL, Cell, Sample, Samples, middle
 
-FOLDER = "benchmarks"
+PAGE = "benchmarks.md"
+# Folder of the figures that pages show, and of this page's own, both below docs/.
+FIGURES = "figures"
+FOLDER = f"{FIGURES}/benchmarks"
 _PROTOCOLS = {
     "grpc": "gRPC",
     "http": "HTTP, binary tensors",
@@ -99,7 +102,7 @@ def readme_figure(samples: Samples, about: dict[str, Any]) -> str:
     lines = [
         "**Speed.** Requests per second relative to other servers, same model (256-512-512-10 MLP)",
         f"and {about['cores']} cores, same run, median of {about['rounds']} rounds;",
-        f"[models, latencies, CPU and how it is measured](docs/{FOLDER}.md).",
+        f"[models, latencies, CPU and how it is measured](docs/{PAGE}).",
         "",
         f"| in flight | | {' | '.join(map(str, sizes))} |",
         f"| --- | --- |{' --- |' * len(sizes)}",

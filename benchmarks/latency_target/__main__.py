@@ -1,7 +1,8 @@
-"""Entry point, python -m benchmarks.latency_target: rehearse.
+"""python -m benchmarks.latency_target: rehearse a latency target.
 
-Writes docs/latency-target.json and .svg. It rehearses a target and, by exhaustive search, the fixed
-setting with the best goodput of all phases together; then a target below what one request takes.
+It writes docs/figures/latency-target.json and .svg. Two rehearsals run: a target beside the
+fixed setting with the best goodput of all phases together, found by exhaustive search; and a target
+below what one request takes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from benchmarks.latency_target import load, plot
 from benchmarks.simulation.virtual_time import Clock
 
-_DOCS = Path(__file__).parents[2] / "docs"
+_FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 _SIZES = (4, 8, 12, 16, 20, 24, 32, 64)
 _DELAYS_US = (0, 2000, 5000, 10_000, 20_000)
 # Longer than any request takes there.
@@ -37,7 +38,7 @@ def main() -> None:
     add("--size", action="append", type=int, help=f"to search, by default {_SIZES}")
     add("--delay-us", action="append", type=int, help=f"likewise, {_DELAYS_US}")
     add("--max-queue-size", action="append", type=int, help=f"likewise, {_BOUNDS}; 0: none")
-    parser.add_argument("--output", type=Path, default=_DOCS, help="a directory")
+    parser.add_argument("--output", type=Path, default=_FIGURES, help="a directory")
     given = parser.parse_args()
     clock = Clock()
     clock.install()

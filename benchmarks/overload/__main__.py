@@ -1,4 +1,6 @@
-"""Entry point, python -m benchmarks.overload: offer a mesh many times its capacity.
+"""python -m benchmarks.overload: offer a mesh many times its capacity.
+
+It writes docs/figures/overload.json and .svg.
 
 Writes docs/overload.json and .svg. Phases: capacity is measured by offering a little more than
 that; then the mesh is warm at its capacity, offered --times as much, and half of it.
@@ -25,7 +27,7 @@ from benchmarks.overload.plot import draw
 from benchmarks.peers import nereid
 from benchmarks.soak.memory import memory_of
 
-_DOCS = Path(__file__).parents[2] / "docs"
+_FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 _START_S = 90.0
 
 
@@ -61,7 +63,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--execution-ms", type=float, default=40.0, help="of a batch of 8")
     parser.add_argument("--run", action="append", choices=_RUNS, help=f"by default {_DRAWN}")
     parser.add_argument("--nereid-flags", type=shlex.split, default=[], help="for nereid serve")
-    parser.add_argument("--output", type=Path, default=_DOCS, help="a directory")
+    parser.add_argument("--output", type=Path, default=_FIGURES, help="a directory")
     return parser.parse_args(argv)
 
 

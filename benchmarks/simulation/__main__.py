@@ -1,4 +1,4 @@
-"""Entry point, python -m benchmarks.simulation: writes docs/simulation.json and .svg."""
+"""python -m benchmarks.simulation: measure, and write docs/figures/simulation.json and .svg."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.simulation import plot
 from benchmarks.simulation.virtual_time import Clock
 
-_DOCS = Path(__file__).parents[2] / "docs"
+_FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 _EXECUTORS = (1, 4, 16, 64, 256)
 _MODELS = (1, 10, 100, 500, 2000)
 # Number of executors in the runs over models, and over schedulers.
@@ -24,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulation", description=__doc__)
     parser.add_argument("--requests", type=int, default=3000, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=9, help="the median of their ratios counts")
-    parser.add_argument("--output", type=Path, default=_DOCS, help="a directory")
+    parser.add_argument("--output", type=Path, default=_FIGURES, help="a directory")
     given = parser.parse_args()
     clock = Clock()
     clock.install()

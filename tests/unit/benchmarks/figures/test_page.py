@@ -69,7 +69,7 @@ def test_the_page_has_rate_and_p99_of_each_server() -> None:
     assert "| gRPC | 64 | 192,000 (57.6) | 224,000 (57.6) | 64,000 (57.6) | - |" in text
     assert "| HTTP, JSON | 1 | 250 (20.0) | - | - | 100 (50.0) |" in text
     assert "without a server: 400,000 at" in text
-    assert "[aims](benchmarks/aims.csv) 2 of\n6 were met" in text
+    assert "[aims](figures/benchmarks/aims.csv) 2 of\n6 were met" in text
     assert text.index("## A perceptron") < text.index("## A decoupled model")
 
 
@@ -135,14 +135,15 @@ def test_what_was_changed_by_hand_or_is_not_measured_any_more_is_found_and_mende
 ) -> None:
     assert main(["--check", "--root", str(checkout)]) == 0  # no figures yet
     docs = checkout / "docs"
-    docs.mkdir()
-    shutil.copy(ROOT / "docs" / "overload.json", docs)
+    (docs / "figures").mkdir(parents=True)
+    shutil.copy(ROOT / "docs" / "figures" / "overload.json", docs / "figures")
     main([str(figures), "--root", str(checkout)])
-    names = ("README.md", "docs/benchmarks.md", "docs/benchmarks/mlp.svg", "docs/overload.svg")
+    plots = ("docs/figures/benchmarks/mlp.svg", "docs/figures/overload.svg")
+    names = ("README.md", "docs/benchmarks.md", *plots)
     kept = {checkout / name: (checkout / name).read_text() for name in names}
     for path, text in kept.items():
         path.write_text(text.replace("3", "4"))
-    orphan = docs / "benchmarks" / "other.svg"
+    orphan = docs / "figures" / "benchmarks" / "other.svg"
     orphan.touch()
     capsys.readouterr()
     assert main(["--check", "--root", str(checkout)]) == 1
