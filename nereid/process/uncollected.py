@@ -12,5 +12,5 @@ import gc
 import sys
 
 _spec = sys.modules["__main__"].__spec__
-if _spec is not None and _spec.name.startswith("nereid."):
+if _spec is not None and _spec.name.startswith(("nereid.", "nereid_")):
     gc.disable()

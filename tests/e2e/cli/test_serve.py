@@ -138,7 +138,7 @@ def _linked(mesh: Mesh) -> bool:
 
 def _loggers(log: Path) -> set[str]:
     """Which packages have written lines there."""
-    return set(re.findall(r" nereid\.services\.\w+", log.read_text()))
+    return set(re.findall(r" nereid_\w+", log.read_text()))
 
 
 def test_the_children_may_open_all_the_files_that_the_system_allows(mesh: Mesh) -> None:

@@ -186,7 +186,7 @@ def _processes(root: int) -> dict[int, str]:
         with contextlib.suppress(OSError):
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
             words = (path.parent / "cmdline").read_text().split("\0")
-            modules = [word for word in words if word.startswith("nereid.")]
+            modules = [word for word in words if word.startswith(("nereid.", "nereid_"))]
             names[int(path.parent.name)] = modules[0] if modules else "nereid serve"
     found = {root}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
