@@ -230,7 +230,8 @@ class Worker(asyncio.Protocol):
 
     def _fail(self, error: BaseException) -> None:
         # An expected error has a text for users; of another one the class may be all that there is.
-        known = isinstance(error, OSError) or type(error).__module__.startswith(("nereid.", "nereid_"))
+        module = type(error).__module__
+        known = isinstance(error, OSError) or module.startswith(("nereid.", "nereid_"))
         text = str(error) if known and str(error) else f"{type(error).__name__}: {error}"
         self._send(Failed(text))
 
