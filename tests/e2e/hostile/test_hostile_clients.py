@@ -119,7 +119,7 @@ def _check(attack: Attack, report: Report) -> None:
     assert report.others.wrong == []
     assert not report.ended, report
     for process, peak_mib in report.peak_mib.items():
-        budget_mib = _DECODER_MIB if "decoding" in process else _BUDGET_MIB + attack.more_mib
+        budget_mib = _DECODER_MIB if "decoder" in process else _BUDGET_MIB + attack.more_mib
         if process.startswith("executor"):
             budget_mib = _BUDGET_MIB + _RUNTIMES_MIB
         assert peak_mib <= budget_mib + _BEYOND_BUDGET_MIB, (process, str(report))

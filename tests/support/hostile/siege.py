@@ -17,7 +17,7 @@ from tests.support.hostile.attack import Attack, Prepared, Target
 from tests.support.hostile.honest_process import Measurement
 from tests.support.mesh.mesh import Mesh
 
-_DECODER = "gateway.decoding"
+_DECODER = "gateway.decoder"
 _ROOT = Path(__file__).parents[3]
 
 
