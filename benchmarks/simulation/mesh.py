@@ -105,7 +105,7 @@ class SimulatedScheduler:
         self.load_queue = LoadQueue(30.0, 1)
         if limits is not None:
             self.load_queue = LoadQueue(limits.no_executor_timeout_s, limits.max_queue_size)
-        self.admission = Admission(self.catalogue, self.load_queue, first_runs=None)
+        self.admission = Admission(self.catalogue, self.load_queue)
         self.loader = Loader(rules, self.admission.models_changed, self.catalogue)
         self.gateway = GatewaySession(self.admission)
         self.gateway.link = mesh

@@ -76,6 +76,21 @@ class OwnFrames:
             self._turn.release()
 
 
+class _NoFrames(OwnFrames):
+    """The part of a service that records nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def collect(self, last_ns: int) -> AsyncGenerator[bytes]:  # noqa: ARG002 - of OwnFrames
+        """Raise Unavailable."""
+        raise Unavailable(OFF)
+        yield b""
+
+
+NO_FRAMES: Final = _NoFrames()
+
+
 class TimelineStreams:
     """The server's side of timelines: it serves each call with the frames of `collect`."""
 

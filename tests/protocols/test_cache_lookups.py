@@ -148,7 +148,7 @@ class CacheWorld(World):
 
     def _start(self, parts: Parts) -> None:
         self.client = parts.client(self.ours, SECRETS, 5.0, in_this_process=True)
-        context = VersionContext(QueueLimits(), None, self.client)
+        context = VersionContext(QueueLimits(), cache=self.client)
         self.model = ModelVersion(_MODEL, 1, context)
         self.cache = self.model.cache = parts.cache(self.model, self.client, 0)
         self.cache._flights = parts.flights()

@@ -41,6 +41,7 @@ from nereid_scheduler.admission.admission import Admission, stopping_response
 from nereid_scheduler.admission.gateway_links import GatewayLinks
 from nereid_scheduler.admission.gateway_session import GatewaySession
 from nereid_scheduler.admission.orphaned_requests import OrphanedRequests
+from nereid_scheduler.control.shards.model_moves import NO_MOVES
 from nereid_scheduler.core.models.lifecycle import LoadStatus
 from nereid_scheduler.core.requests.entry import EXECUTING, QUEUED, RESPONDED, Entry
 from nereid_scheduler.core.requests.load_queue import LoadQueue
@@ -448,8 +449,9 @@ class _Process:
         if self.world.mesh.shared:
             self.owners.add_owner(self)
         self.catalogue = Catalogue()
+        has_moved = self._has_moved if several else NO_MOVES.has_moved
         self.admission = self.world.parts.admission(
-            self.catalogue, LoadQueue(10.0, 0), has_moved=self._has_moved if several else None
+            self.catalogue, LoadQueue(10.0, 0), has_moved=has_moved
         )
         self.admission.orphans = self.world.parts.orphans(10.0)
         self.links = self.world.parts.links(self.admission, self.owners, self._notices)

@@ -19,7 +19,7 @@ from nereid.core.errors import Unavailable
 from nereid.core.retry_after import DEFAULT_MS
 from nereid.core.wire.messages import CachedModels, Ownership
 from nereid.mesh_routing.control_calls import UNREACHABLE, unreachable
-from nereid.mesh_routing.router.pending_requests import PendingRequests
+from nereid.mesh_routing.router.pending_requests import PendingRequests, ignore_end
 from nereid.mesh_routing.router.route import Route
 from nereid.mesh_routing.table.notice_merge import NoticeMerge
 from nereid.mesh_routing.table.routing_table import RoutingTable
@@ -57,7 +57,7 @@ class MeshRouter:
         reconnect_limit_s: float | None,
         on_notice: Callable[[Notice], None] | None = None,
         clock: Clock | None = None,
-        on_end: OnEnd | None = None,
+        on_end: OnEnd = ignore_end,
         on_link_lost: Callable[[str], None] | None = None,
     ) -> None:
         """Create a router without links; see open().

@@ -156,11 +156,15 @@ class RequestRouter(Protocol):
         """Handle the end of a frame; called only after request_frame_end()."""
 
 
+def ignore_end(pending: PendingRequest, status: int) -> None:
+    """Record nothing of a request that has ended. This function is an `OnEnd`."""
+
+
 class PendingRequests:
     """Table of pending requests, which delivers their responses."""
 
     def __init__(
-        self, tensors: TensorSharing, router: RequestRouter, on_end: OnEnd | None = None
+        self, tensors: TensorSharing, router: RequestRouter, on_end: OnEnd = ignore_end
     ) -> None:
         """Create an empty table; `on_end` records the end of each request, however it ends."""
         self._on_end = on_end
@@ -217,8 +221,7 @@ class PendingRequests:
             self._router.drop_held(pending)
         else:
             pending.route.send(Cancel(request_id))
-        if self._on_end is not None:
-            self._on_end(pending, Cancelled.code)
+        self._on_end(pending, Cancelled.code)
         self.check_drained()
 
     def set_flow(self, request_id: int, *, paused: bool) -> None:
@@ -247,8 +250,7 @@ class PendingRequests:
         request.id = self.last_id = self.last_id + 1
         pending = PendingRequest(self, request, on_response, 0)
         _deliver(pending, _failure(request.id, error))
-        if self._on_end is not None:
-            self._on_end(pending, error.code)
+        self._on_end(pending, error.code)
         return pending
 
     async def drain(self, timeout_s: float) -> bool:
@@ -300,8 +302,7 @@ class PendingRequests:
         if self.requests.pop(pending.request.id, None) is not None:
             self.pending_bytes -= pending.size_bytes
             _deliver(pending, _failure(pending.request.id, reason))
-            if self._on_end is not None:
-                self._on_end(pending, reason.code)
+            self._on_end(pending, reason.code)
 
     def fail_all(self, reason: NereidError) -> None:
         """Fail all requests with this error."""
@@ -344,7 +345,7 @@ class PendingRequests:
                         continue
                 else:
                     _deliver(pending, item)
-                if on_end is not None and not item.more:
+                if not item.more:
                     on_end(pending, 0 if item.error is None else item.error.code)
             elif not isinstance(item, InferResponse):
                 self._router.on_notice(item, link)

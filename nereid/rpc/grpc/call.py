@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nereid.rpc.grpc.metadata import first_value
 from nereid.rpc.grpc.status import RpcError, Status
+from nereid.rpc.net.limits.budget import NO_ACCOUNT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -189,9 +190,9 @@ class Call(Protocol):
                 self.run_callback(callback)
 
     @property
-    def account(self) -> Account | None:
-        """Account that is charged for bytes kept for the client; None if they are not counted."""
-        return None
+    def account(self) -> Account:
+        """Account that is charged for bytes kept for the client."""
+        return NO_ACCOUNT
 
     def hold(self, size_bytes: int) -> None:  # noqa: ARG002
         """Charge bytes that are kept for the client until release(), or until the call is done.

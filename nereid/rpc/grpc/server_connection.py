@@ -51,7 +51,7 @@ from nereid.rpc.http2.stream import (
     Stream,
 )
 from nereid.rpc.net.address import client_of
-from nereid.rpc.net.limits.budget import OverBudgetError
+from nereid.rpc.net.limits.budget import NO_ACCOUNT, OverBudgetError
 from nereid.rpc.net.limits.stall_detection import StallWatch
 
 if TYPE_CHECKING:
@@ -205,30 +205,25 @@ class ServerCall(MessageStream):
         return self.queued_bytes
 
     @property
-    def account(self) -> Account | None:
-        """Account of the client's bytes; None if they are not counted."""
+    def account(self) -> Account:
+        """Account of the client's bytes."""
         return self.connection.account
 
     def hold(self, size_bytes: int) -> None:
         """Charge bytes that are kept for the client; raises RpcError if they exceed a limit."""
-        account = self.connection.account
-        if account is None:
-            return
         if self.done:
             raise RpcError(Status.CANCELLED, "the call is over")
         try:
-            account.charge(size_bytes, self.held_bytes)
+            self.connection.account.charge(size_bytes, self.held_bytes)
         except OverBudgetError as error:
             raise RpcError(status_of_over_budget(error), error.message) from None
         self.held_bytes += size_bytes
 
     def release(self) -> None:
         """Release the charge of hold()."""
-        held_bytes = self.held_bytes
-        account = self.connection.account
-        if held_bytes and account is not None:
-            self.held_bytes = 0
-            account.release(held_bytes)
+        held_bytes, self.held_bytes = self.held_bytes, 0
+        if held_bytes:
+            self.connection.account.release(held_bytes)
 
     @property
     def peer_names(self) -> tuple[str, ...]:
@@ -575,7 +570,7 @@ class ServerConnection:
         self.client = client_of(peer)
         budget = context.budget
         # Account that is charged for bytes held for the client.
-        self.account = None if budget is None else budget.open_account(self.client)
+        self.account = NO_ACCOUNT if budget is None else budget.open_account(self.client)
         self._reader: MessageReader[ServerCall] = MessageReader(
             limits.max_message_bytes, self, limits.max_inflation_ratio
         )
@@ -588,7 +583,7 @@ class ServerConnection:
             self._reader,
             server=True,
             wake=wake,
-            on_queued=None if self.account is None else self.account.set_unread,
+            on_queued=None if budget is None else self.account.set_unread,
         )
         self.sender = self.http2.sender
         self.streams = self.http2.streams.open
@@ -613,8 +608,7 @@ class ServerConnection:
         """Cancel all calls and close the client's account."""
         for call in self.http2.connection_lost():
             call.cancel()
-        if self.account is not None:
-            self.account.close()
+        self.account.close()
 
     def on_inflated(self, call: ServerCall, result: bytes | MessageBuffer | RpcError) -> None:
         """Deliver a message that was inflated elsewhere, or fail its call with an error."""
@@ -713,8 +707,7 @@ class ServerConnection:
             if route.unary is not None:
                 route.unary(stream, message)
             elif route.coroutine is not None:
-                if self.account is not None:
-                    self._hold_whole(stream, message)
+                self._hold_whole(stream, message)
                 self.context.spawn(stream, route.coroutine, message)
         except Exception as error:
             stream.fail_with(error)
@@ -761,7 +754,7 @@ class ServerConnection:
                 stream.release()
         elif stream.message is None:
             stream.message = message
-            if not self._receiver.frame_ends and self.account is not None:
+            if not self._receiver.frame_ends:
                 self._hold_whole(stream, message)
         elif stream.route is None or stream.route.stream is None:
             stream.fail(Status.UNIMPLEMENTED, "more than one request message")

@@ -36,7 +36,7 @@ from nereid_gateway.plane.control.group_metrics import GroupMetrics
 from nereid_gateway.plane.control.model_counts import ModelCounts
 from nereid_gateway.plane.data_plane import DataPlane, InferChain
 from nereid_gateway.plane.decoding.pool import DecoderPool, PoolLimits
-from nereid_gateway.plane.timeline import GatewayTimeline
+from nereid_gateway.plane.timeline import NO_TIMELINE, GatewayTimeline
 from nereid_gateway.plane.tracing.request_traces import open_tracing
 from nereid_gateway.plane.upstream import Limits, Upstream
 from nereid_gateway.server.content_coding import ContentCoder
@@ -122,7 +122,7 @@ class GatewayService:
             settings.budget_limits, lambda: self._upstream.pending.pending_bytes
         )
         self._zlib_queue = ZlibQueue()
-        self._timeline: GatewayTimeline | None = None
+        self._timeline: GatewayTimeline = NO_TIMELINE
         if settings.timeline_seconds:
             self._timeline = GatewayTimeline(settings.timeline_seconds, mesh, group)
         self._upstream = Upstream(
@@ -282,8 +282,7 @@ class GatewayService:
         try:
             if self._group_metrics is not None:
                 await self._group_metrics.start()
-            if self._timeline is not None:
-                await self._timeline.start()
+            await self._timeline.start()
             await self._counts.start()
             if self._ports is not None:
                 await self._ports.await_members(_GROUP_START_S)
@@ -418,8 +417,7 @@ class GatewayService:
         await self._metrics.close()
         if self._group_metrics is not None:
             await self._group_metrics.close()
-        if self._timeline is not None:
-            await self._timeline.close()
+        await self._timeline.close()
         self._zlib_queue.close()
         if self._access_watch is not None:
             await self._access_watch.close()

@@ -19,7 +19,7 @@ from nereid_scheduler.control.state.file_store import FileStore
 from nereid_scheduler.control.state.files import StateFiles
 from nereid_scheduler.control.state.state import SchedulerState
 from nereid_scheduler.core.measurements.latencies import parse_metrics_config
-from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
+from nereid_scheduler.core.measurements.timeline import NO_TIMELINE, SchedulerTimeline
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 from nereid_scheduler.core.resources import Resources
 from nereid_scheduler.placement.loads.load_rules import LoadRules
@@ -45,17 +45,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Environment:
-    """Shared parts of a scheduler. traces: `None` if no request is traced into a file."""
+    """Shared parts of a scheduler."""
 
     settings: Settings
     ports: MeshPorts
     cache: MeshCache
     state: SchedulerState
     segment_owners: SegmentOwners
-    traces: Traces | None
+    traces: Traces
     metrics_config: MetricsConfig
-    # `None` if no timeline is recorded.
-    timeline: SchedulerTimeline | None
+    timeline: SchedulerTimeline
 
     def load_rules(
         self, membership: Membership | None, free_memory: Callable[[str], Mapping[str, int]]
@@ -142,9 +141,9 @@ def _open_state(settings: Settings, cache: Channel | None) -> SchedulerState:
     return SchedulerState(CacheStore(cache, name, limit_s), secret, start_s=limit_s)
 
 
-def _open_timeline(settings: Settings) -> SchedulerTimeline | None:
+def _open_timeline(settings: Settings) -> SchedulerTimeline:
     if not settings.timeline_seconds:
-        return None
+        return NO_TIMELINE
     name = socket.gethostname() if settings.scheduler_peers is None else settings.shard_name()
     return SchedulerTimeline(Recorder("scheduler", name, settings.timeline_seconds))
 

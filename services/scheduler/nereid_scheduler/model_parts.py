@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 from nereid.object_store.settings import store_environ
 from nereid.rpc.net.scheduler_addresses import parse_addresses
 from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
-from nereid_scheduler.control.repository.recorded_models import RecordedModels
+from nereid_scheduler.control.repository.recorded_models import NO_RECORDED_MODELS, RecordedModels
 from nereid_scheduler.control.repository.repositories import Repositories
 from nereid_scheduler.control.repository.stored_repository import open_stored_repositories
-from nereid_scheduler.control.residency.on_demand import OnDemand
+from nereid_scheduler.control.residency.on_demand import NO_ON_DEMAND, OnDemand
 from nereid_scheduler.control.residency.policies.policy import Residency
 from nereid_scheduler.control.residency.policies.popularity import Popularity
 from nereid_scheduler.control.rules import EXPLICIT, ModelControlRules
 from nereid_scheduler.control.shards.members.membership import Membership
 from nereid_scheduler.control.shards.members.ownership import OwnedModels
-from nereid_scheduler.control.shards.model_moves import ModelMoves
+from nereid_scheduler.control.shards.model_moves import NO_MOVES, ModelMoves
 from nereid_scheduler.control.shards.shard import Shard
 from nereid_scheduler.control.sources.model_control import ModelControl
 from nereid_scheduler.control.state.setting_records import SIZES
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 class ModelParts:
     """Parts of one scheduler that concern its models.
 
-    moves and shard are `None` if this is the mesh's only scheduler; on_demand, if no model is
-    loaded on demand.
+    shard is `None` if this is the mesh's only scheduler.
     """
 
     repositories: Repositories
@@ -57,9 +56,9 @@ class ModelParts:
     catalogue: Catalogue
     loader: Loader
     load_queue: LoadQueue
-    moves: ModelMoves | None
+    moves: ModelMoves
     shard: Shard | None
-    on_demand: OnDemand | None
+    on_demand: OnDemand
     reconciler: Reconciler
     control: ModelControl
 
@@ -84,8 +83,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
         asyncio.get_running_loop().call_soon(reconciler.reconcile)
 
     def on_executors() -> None:
-        if on_demand is not None:
-            on_demand.on_executors()
+        on_demand.on_executors()
 
     def on_regrouped() -> None:
         if shard is not None:
@@ -106,7 +104,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
     )
     load_queue = LoadQueue(settings.no_executor_limit_s, settings.max_queue_size)
     repositories = _open_repositories(settings)
-    moves: ModelMoves | None = None
+    moves: ModelMoves = NO_MOVES
     shard: Shard | None = None
     if membership is not None:
         owned = OwnedModels(membership.name)
@@ -131,7 +129,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
             count_links=count_links,
             times=settings.recovery,
         )
-    on_demand: OnDemand | None = None
+    on_demand: OnDemand = NO_ON_DEMAND
     if settings.lazy_loading:
         on_demand = OnDemand(
             desired,
@@ -144,7 +142,8 @@ def open_models(  # noqa: PLR0913 (one by keyword)
             record_sizes=partial(state.settings.record, SIZES),
             timeline=environment.timeline,
         )
-    rules, recorded = _control_rules(settings), None
+    rules = _control_rules(settings)
+    recorded: RecordedModels = NO_RECORDED_MODELS
     if state.models is not None and rules.mode == EXPLICIT:
         recorded = RecordedModels(repositories, state.models, files_allowed=rules.allow_model_files)
     sources = Sources(on_demand, recorded, moves)

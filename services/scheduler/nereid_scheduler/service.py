@@ -117,8 +117,8 @@ class SchedulerService:
             environment.traces,
             models.loader.nested_calls,
             first_runs=models.loader.first_runs,
-            has_moved=None if moves is None else moves.has_moved,
-            loads=None if on_demand is None else on_demand.request,
+            has_moved=moves.has_moved,
+            loads=on_demand.request if settings.lazy_loading else None,
             orphan_limit_s=settings.recovery.orphan_s,
             timeline=environment.timeline,
         )
@@ -147,7 +147,7 @@ class SchedulerService:
             repositories=models.repositories,
             cache_usage=environment.cache.usage,
             state_failures=lambda: environment.state.failures,
-            on_demand=None if on_demand is None else on_demand.counts,
+            on_demand=on_demand.counts if settings.lazy_loading else None,
         )
         self._counts = CountsReport(models.catalogue, self.metrics)
         self._control = Control(
@@ -159,8 +159,8 @@ class SchedulerService:
             counts=self._counts,
             drain=self._drains.drain,
             strict=settings.strict_readiness,
-            is_elsewhere=None if moves is None else moves.is_elsewhere,
-            ensure=None if on_demand is None else on_demand.ensure,
+            is_elsewhere=moves.is_elsewhere,
+            ensure=on_demand.ensure if settings.lazy_loading else None,
             memory_of=self._memory_of if settings.lazy_loading else None,
         )
         self._own_handlers = Handlers(
@@ -168,7 +168,7 @@ class SchedulerService:
             async_unary={**repository_handlers(models.control), **self._control.async_handlers()},
         )
         self._remote_control: RemoteControl | None = None
-        if models.shard is not None and moves is not None:
+        if models.shard is not None:
             self._remote_control = RemoteControl(
                 models.shard, moves, self._own_handlers, settings.recovery.forwarded_call_s
             )
@@ -227,12 +227,11 @@ class SchedulerService:
         if documents is None and explicit:
             self._models.control.await_records()
         self._mesh_settings.restore(documents or {})
-        if self._models.on_demand is not None:
-            self._environment.state.settings.apply(
-                documents or {}, SIZES, self._models.on_demand.restore_sizes
-            )
+        self._environment.state.settings.apply(
+            documents or {}, SIZES, self._models.on_demand.restore_sizes
+        )
         records = self._model_records(documents or {})
-        if self._models.shard is None or self._models.moves is None:
+        if self._models.shard is None:
             await self._models.control.start(records)
             await self._listen()
         else:
@@ -305,8 +304,7 @@ class SchedulerService:
         if handed_over:
             await self._models.reconciler.finish_hand_overs(timeout_s)
         await self._models.reconciler.close()
-        if self._models.on_demand is not None:
-            await self._models.on_demand.close()
+        await self._models.on_demand.close()
         await self._environment.state.close()
         models = [
             served.runtime for served in self._models.loader.versions if served.runtime is not None
@@ -346,8 +344,7 @@ class SchedulerService:
             await self._models.shard.close()
         await self._environment.ports.close()
         await self._environment.cache.close()
-        if self._environment.traces is not None:
-            await asyncio.to_thread(self._environment.traces.close)
+        await asyncio.to_thread(self._environment.traces.close)
 
     def _notices(self, shares: bool) -> Iterator[Notice]:
         yield self._cached_models(shares)

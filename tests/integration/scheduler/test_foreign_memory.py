@@ -10,7 +10,10 @@ from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Call
 from nereid.shm.segments import SegmentPool
+from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
+from nereid_scheduler.placement.executors.drains import Drains
 from nereid_scheduler.placement.executors.sessions import Session
+from nereid_scheduler.placement.executors.timelines import Timelines
 from nereid_scheduler.placement.loads.executor_streams import ExecutorStreams
 from tests.support.scheduler.scheduler_world import (
     CONFIG,
@@ -106,10 +109,16 @@ class JoinedSessions:
         return True
 
 
+async def no_facts() -> pb.FactsResponse:
+    return pb.FactsResponse()
+
+
 def test_an_executor_of_another_host_shares_no_memory_whatever_it_says() -> None:
     loader = JoinedSessions()
+    timelines, drains = Timelines(NO_TIMELINE, list), Drains(list, no_facts, for_all=False)
     call = FarCall("/Join", "10.0.0.9:1234", ())  # type: ignore[abstract]
-    ExecutorStreams(loader).accept_join(call)  # type: ignore[arg-type]
+    streams = ExecutorStreams(loader, timelines, drains)  # type: ignore[arg-type]
+    streams.accept_join(call)
     assert call.on_message is not None
     hello = pb.Hello(name="far", shm_namespace="the scheduler's own")
     call.on_message(pb.ExecutorEvent(hello=hello).SerializeToString())

@@ -5,6 +5,7 @@ from typing import Any
 from nereid.core.wire.messages import InferRequest, InferResponse
 from nereid_scheduler.core.instances.remote_instance import RemoteInstance
 from nereid_scheduler.core.requests.entry import Entry
+from nereid_scheduler.core.requests.entry_trace import NO_TRACES, Traces
 from nereid_scheduler.versions.model_version import ModelVersion
 from nereid_scheduler.versions.queue_limits import QueueLimits
 from nereid_scheduler.versions.version_context import VersionContext
@@ -26,7 +27,7 @@ class VersionWorld:
         *,
         backend: str = "python",
         context: VersionContext | None = None,
-        traces: Any = None,
+        traces: Traces = NO_TRACES,
         **limits: Any,
     ) -> None:
         """text: of its configuration; limits: of its queue."""

@@ -224,6 +224,49 @@ class Account:
                 self._budget.forget(self._client)
 
 
+class NoAccount(Account):
+    """The account of a client whose bytes are not counted."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.held_bytes = self.unread_bytes = 0
+
+    @property
+    def client(self) -> str:
+        """The empty name."""
+        return ""
+
+    @property
+    def owner(self) -> Hashable:
+        """The account: all such clients are one."""
+        return self
+
+    def charge(self, size_bytes: int, request_bytes: int = 0) -> None:
+        """Count nothing."""
+
+    def release(self, size_bytes: int) -> None:
+        """Release nothing."""
+
+    def charge_pending(self, size_bytes: int) -> None:
+        """Count nothing."""
+
+    def release_pending(self, size_bytes: int) -> None:
+        """Release nothing."""
+
+    def set_unread(self, size_bytes: int) -> None:
+        """Count nothing."""
+
+    def check_unread(self) -> None:
+        """Refuse nothing."""
+
+    def close(self) -> None:
+        """Forget nothing."""
+
+
+NO_ACCOUNT: Final = NoAccount()
+
+
 class Owner(NamedTuple):
     """Owner of a request, if that is not its connection's client.
 
@@ -231,12 +274,12 @@ class Owner(NamedTuple):
     """
 
     owner: Hashable
-    account: Account | None
+    account: Account
 
 
-def account_of(sender: Account | Owner | None) -> Account | None:
-    """Return the account for the bytes of a sender's request; None if no client sent it."""
-    return None if sender is None else sender.account
+def account_of(sender: Account | Owner | None) -> Account:
+    """Return the account for the bytes of a sender's request, which may be no client's."""
+    return NO_ACCOUNT if sender is None else sender.account
 
 
 def _over(whom: str, held: int, limit: int, *, shared: bool = False) -> OverBudgetError:

@@ -33,6 +33,7 @@ from nereid_executor.batch.batch_reader import (
     parse_batch,
     read_batch,
 )
+from nereid_executor.batch.lifecycle.executions import NO_EXECUTIONS
 from nereid_executor.batch.lifecycle.received_batches import ReceivedBatches
 from nereid_executor.batch.lone_runs import LoneRuns
 from nereid_executor.batch.mixed_shapes import MixedShapes, mixes_shapes
@@ -78,7 +79,7 @@ class BatchRunner:
         *,
         recent_runs: RecentRuns | None = None,
         on_freed: Callable[[int], None] | None = None,
-        executions: Executions | None = None,
+        executions: Executions = NO_EXECUTIONS,
         ranges: NvtxRanges | None = None,
     ) -> None:
         """Create the runner of a loaded model.
@@ -262,11 +263,10 @@ class BatchRunner:
             ended_ns - ran_ns,
         )
         pieces.append(encode_executed(number, input_ns, infer_ns, output_ns))
-        if self._executions is not None:
-            self._last_number, self._last_size = number, len(oldest.ids)
-            self._last_started_ns, self._last_frame_bytes = started_ns, message.frame_bytes
-            self._last_input_ns, self._last_infer_ns = input_ns, infer_ns
-            self._last_output_ns = output_ns
+        self._last_number, self._last_size = number, len(oldest.ids)
+        self._last_started_ns, self._last_frame_bytes = started_ns, message.frame_bytes
+        self._last_input_ns, self._last_infer_ns = input_ns, infer_ns
+        self._last_output_ns = output_ns
         if self._states is not None:
             # Concatenated messages are parsed as one merged message.
             pieces.append(self._states.written_states(message).SerializeToString())
@@ -296,18 +296,17 @@ class BatchRunner:
 
     def record_execution(self, reply_bytes: int) -> None:
         """Record for timelines that the reply to the last batch, of this size, was written."""
-        if self._executions is not None:
-            self._executions.record(
-                perf_counter_ns(),
-                self._last_started_ns,
-                self._last_number,
-                self._last_size,
-                self._last_input_ns,
-                self._last_infer_ns,
-                self._last_output_ns,
-                self._last_frame_bytes,
-                reply_bytes,
-            )
+        self._executions.record(
+            perf_counter_ns(),
+            self._last_started_ns,
+            self._last_number,
+            self._last_size,
+            self._last_input_ns,
+            self._last_infer_ns,
+            self._last_output_ns,
+            self._last_frame_bytes,
+            reply_bytes,
+        )
 
     def record_spans(self) -> None:
         """Record the spans of the last batch, if it was traced."""

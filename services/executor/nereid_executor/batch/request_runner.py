@@ -18,6 +18,7 @@ from nereid.backends import ModelLostError
 from nereid.core.errors import Internal, NereidError
 from nereid.core.wire.messages import ErrorStatus, error_status_of
 from nereid.pb import nereid_pb2 as pb
+from nereid_executor.batch.lifecycle.executions import NO_EXECUTIONS
 from nereid_executor.batch.lifecycle.received_batches import COMPLETE
 from nereid_executor.batch.open_batches import OpenBatches
 from nereid_executor.batch.tracing import Run, record
@@ -46,7 +47,7 @@ class RequestRunner:
         tracer: Tracer | None = None,
         recent_runs: RecentRuns | None = None,
         *,
-        executions: Executions | None = None,
+        executions: Executions = NO_EXECUTIONS,
     ) -> None:
         """recent_runs: is notified of the requests that run.
 
@@ -233,13 +234,12 @@ class RequestRunner:
 
     def _record_execution(self, batch: OpenBatch, responded_ns: int, reply_bytes: int = 0) -> None:
         """Record for timelines that the last responses of a batch are written."""
-        executions = self._executions
-        if executions is not None and batch.id:
+        if batch.id:
             begun_ns, now_ns = batch.begun_ns or responded_ns, perf_counter_ns()
             started_ns = batch.started_ns
             times = begun_ns - started_ns, responded_ns - begun_ns, now_ns - responded_ns
             size = len(batch.ids)
-            executions.record(now_ns, started_ns, batch.id, size, *times, 0, reply_bytes)
+            self._executions.record(now_ns, started_ns, batch.id, size, *times, 0, reply_bytes)
 
     def _record_trace(self, batch: OpenBatch, responded_ns: int, failed: str | None = None) -> None:
         if self._tracer is not None and batch.trace_contexts:

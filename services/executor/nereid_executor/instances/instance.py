@@ -49,6 +49,7 @@ from nereid_executor.batch.batch_runner import BatchRunner
 from nereid_executor.batch.batch_serving import serve_batches
 from nereid_executor.batch.inline_execution import InlineExecution, InlineRule
 from nereid_executor.batch.request_runner import RequestRunner
+from nereid_executor.batch.timeline import NO_TIMELINE
 from nereid_executor.batch.warmup import WarmupTurns, warm_up
 from nereid_executor.core.files.model_files import read_model_files
 from nereid_executor.core.heap import HeapTrim
@@ -110,7 +111,7 @@ class InstanceContext:
     load_meter: LoadMeter = field(default_factory=LoadMeter)
     heap_trim: HeapTrim = field(default_factory=HeapTrim)
     warmup_turns: WarmupTurns = field(default_factory=WarmupTurns)
-    timeline: ExecutorTimeline | None = None
+    timeline: ExecutorTimeline = NO_TIMELINE
     # NVTX ranges around the phases of batches.
     ranges: NvtxRanges | None = None
 
@@ -156,8 +157,7 @@ class Instance:
         self.has_states = False
         # Completed batches of earlier tenures.
         self._earlier_batches = 0
-        timeline = context.timeline
-        self._executions = None if timeline is None else timeline.executions(self.spec)
+        self._executions = context.timeline.executions(self.spec)
         # Time (monotonic) when the load began.
         self._loading_since_ns = 0
         self._thread = threading.Thread(target=self._run, name=f"instance-{spec.name}", daemon=True)
@@ -256,8 +256,7 @@ class Instance:
         else:
             what = "instance lost" if self.loaded else "load failed"
             self._record_event(what, error_status.message)
-        if self._executions is not None:
-            self._executions.close()
+        self._executions.close()
         # Nothing refers to the model by now. Its memory is freed before the end is reported,
         # because receivers of the report count on it.
         self._context.heap_trim.on_freed(self.memory.get("cpu", 0))
@@ -292,9 +291,7 @@ class Instance:
             model.close()
 
     def _record_event(self, what: str, detail: str = "", *, from_ns: int = 0) -> None:
-        timeline = self._context.timeline
-        if timeline is not None:
-            timeline.recorder.record_event(what, self.spec.name, detail, from_ns=from_ns)
+        self._context.timeline.record_event(what, self.spec.name, detail, from_ns=from_ns)
 
     def _load_key(self) -> Hashable:
         """Return a key that equal loads share: same files, same configuration, same device."""

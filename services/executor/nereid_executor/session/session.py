@@ -98,12 +98,10 @@ class SchedulerSession:
             on_open=self._on_accepted,
             on_writable=self._on_writable,
         )
-        self._timeline_replies: TimelineReplies | None = None
         timeline = context.instances.context.timeline
-        if timeline is not None:
-            self._timeline_replies = TimelineReplies(
-                timeline.own, self._send_event, lambda: self._stream.buffered_bytes
-            )
+        self._timeline_replies = TimelineReplies(
+            timeline.own, self._send_event, lambda: self._stream.buffered_bytes
+        )
         freezes = PacedCall(
             self._loop, context.freeze, delay_s=_FREEZE_PAUSE_S, interval_s=_FREEZE_INTERVAL_S
         )
@@ -202,14 +200,12 @@ class SchedulerSession:
         if self._own_mesh is not None:
             self._own_mesh.close()
         METRICS.on_change.pop(self, None)
-        if self._timeline_replies is not None:
-            self._timeline_replies.close()
+        self._timeline_replies.close()
         self._shared.begun.session_disconnected(self.instances)
         self.ended.set()
 
     def _on_writable(self) -> None:
-        if self._timeline_replies is not None:
-            self._timeline_replies.writable.set()
+        self._timeline_replies.writable.set()
 
     def _on_accepted(self) -> None:
         self.accepted = True
@@ -247,7 +243,7 @@ class SchedulerSession:
                 self._on_withdraw(command.withdraw)
             case "recall":
                 self._on_recall(command.recall.request)
-            case "report_timeline" if self._timeline_replies is not None:
+            case "report_timeline":
                 self._timeline_replies.begin(command.report_timeline)
             case "report_begun":
                 self._on_report_begun(command.report_begun)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nereid.rpc.net.limits.budget import NO_ACCOUNT
+
 if TYPE_CHECKING:
     from nereid.core.wire.messages import InferResponse
     from nereid.rpc.net.limits.budget import Account
@@ -17,14 +19,13 @@ class ChargedRequest:
 
     handle: RequestHandle
 
-    def __init__(self, account: Account | None, size_bytes: int, on_response: OnResponse) -> None:
-        """Charge a request to an account, if there is one.
+    def __init__(self, account: Account, size_bytes: int, on_response: OnResponse) -> None:
+        """Charge a request to an account.
 
         Raises:
             OverBudgetError: the client has too many bytes here.
         """
-        if account is not None:
-            account.charge_pending(size_bytes)
+        account.charge_pending(size_bytes)
         self._account = account
         self.size_bytes = size_bytes
         self._on_response = on_response
@@ -46,6 +47,5 @@ class ChargedRequest:
 
     def release(self) -> None:
         """Release the charge, because the request is no longer pending."""
-        account, self._account = self._account, None
-        if account is not None:
-            account.release_pending(self.size_bytes)
+        account, self._account = self._account, NO_ACCOUNT
+        account.release_pending(self.size_bytes)

@@ -17,6 +17,7 @@ from nereid_gateway.core.response_timings import TimedRequests
 from nereid_gateway.plane.client_shm.regions import NO_REGIONS, Regions
 from nereid_gateway.plane.control.control_queue import ControlQueue
 from nereid_gateway.plane.decoding.turns import LoopTurns
+from nereid_gateway.plane.timeline import NO_TIMELINE
 
 if TYPE_CHECKING:
     from nereid.core.wire.messages import InferResponse
@@ -76,9 +77,9 @@ class DataPlane:
         server_name: str,
         decoders: DecoderPool,
         *,
-        timeline: GatewayTimeline | None = None,
+        timeline: GatewayTimeline = NO_TIMELINE,
     ) -> None:
-        """Join the parts; timeline is `None` if none is recorded."""
+        """Join the parts."""
         self.timeline = timeline
         # The method is bound once here, because both fronts call it for each request.
         self.infer = chain.infer
@@ -87,7 +88,7 @@ class DataPlane:
         # True if requests depend on headers that their protocol does not need.
         self.reads_headers = self.times_all or chain.tracing is not None
         # True if fronts have to set InferRequest.arrival.
-        self.records_arrivals = self.reads_headers or timeline is not None
+        self.records_arrivals = self.reads_headers or timeline.records
         # Clients' shared memory.
         self.regions = chain.regions
         # Makes buffers for large messages.

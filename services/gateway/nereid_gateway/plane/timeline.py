@@ -12,12 +12,13 @@ from __future__ import annotations
 import socket
 from contextlib import aclosing
 from time import monotonic_ns, time_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from nereid import rpc
 from nereid.core.errors import Unavailable
 from nereid.core.methods import TIMELINE_PATH
 from nereid.core.retry_after import DEFAULT_MS
+from nereid.mesh_routing.router.pending_requests import ignore_end
 from nereid.pb import nereid_pb2 as pb
 from nereid.timeline import wire
 from nereid.timeline.collection import OwnFrames, RemoteFrames, TimelineStreams, read_all
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
+    from nereid.mesh_routing.router.pending_requests import OnEnd
     from nereid.mesh_routing.router.route import MeshAccess
     from nereid.process.gateway_group import GatewayGroup
 
@@ -38,6 +40,9 @@ _GATHERING: Final = "the timeline is being gathered for another client; try agai
 
 class GatewayTimeline:
     """Timeline of one gateway. Call start() once and close() once."""
+
+    # False if nothing is recorded, so that nothing can be gathered.
+    records: ClassVar[bool] = True
 
     def __init__(self, seconds: float, mesh: MeshAccess, group: GatewayGroup | None) -> None:
         """Record the last seconds, as in --timeline-seconds, which is above 0."""
@@ -52,7 +57,7 @@ class GatewayTimeline:
         self._server: rpc.Server | None = None
         self._gathering = False
         # Records a request that has ended.
-        self.record_request = RequestRecords(self.recorder).record
+        self.record_request: OnEnd = RequestRecords(self.recorder).record
 
     def record_lost_link(self, scheduler: str) -> None:
         """Record that the link to a scheduler broke."""
@@ -116,6 +121,27 @@ class GatewayTimeline:
     def _ask(self, channel: rpc.Channel, request: pb.TimelineRequest) -> RemoteFrames:
         clock = self.recorder.clock
         return RemoteFrames(channel, request, clock, silence_limit_s=_SILENCE_LIMIT_S)
+
+
+class NoTimeline(GatewayTimeline):
+    """The timeline of a gateway that records nothing."""
+
+    records: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self.record_request = ignore_end
+
+    def record_lost_link(self, scheduler: str) -> None:
+        """Record nothing."""
+
+    async def start(self) -> None:
+        """Serve nothing."""
+
+    async def close(self) -> None:
+        """Close nothing."""
+
+
+NO_TIMELINE: Final = NoTimeline()
 
 
 def _socket(group: GatewayGroup, number: int) -> Path:

@@ -24,6 +24,7 @@ from nereid_gateway.core.pending_shares import PendingShares
 from nereid_gateway.core.request_head import HeadReader
 from nereid_gateway.core.retry_hints import over_budget
 from nereid_gateway.core.tensors.request_digest import Digester
+from nereid_gateway.plane.timeline import NO_TIMELINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,13 +71,13 @@ class Upstream:
         budget: ByteBudget,
         on_notice: Callable[[Notice], None] | None = None,
         *,
-        timeline: GatewayTimeline | None = None,
+        timeline: GatewayTimeline = NO_TIMELINE,
         limits_addresses: bool = False,
     ) -> None:
         """Prepare the links, which start() opens.
 
-        budget: a request that exceeds it is accepted while no other is pending. timeline: `None` if
-        none is recorded. limits_addresses: see sequence_owner().
+        budget: a request that exceeds it is accepted while no other is pending. limits_addresses:
+        see sequence_owner().
         """
         # No client and no model has all of the limit while others want a part.
         self._heads = HeadReader()
@@ -97,8 +98,8 @@ class Upstream:
             tensors,
             on_notice=self._on_notice,
             reconnect_limit_s=limits.reconnect_limit_s,
-            on_end=None if timeline is None else timeline.record_request,
-            on_link_lost=None if timeline is None else timeline.record_lost_link,
+            on_end=timeline.record_request,
+            on_link_lost=timeline.record_lost_link,
         )
         self.pending = self.router.pending
 
@@ -184,10 +185,8 @@ class Upstream:
         table = self.pending
         if table.requests and not self._budget.may_add_pending(size_bytes):
             return self._queue_full(f"{table.pending_bytes} bytes")
-        account = account_of(request.sender)
         try:
-            if account is not None:
-                account.check_unread()
+            account_of(request.sender).check_unread()
         except OverBudgetError as error:
             return over_budget(error)
         return None

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import orjson
 
+from nereid.rpc.net.limits.budget import NO_ACCOUNT
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -81,7 +83,7 @@ class HttpCall:
     )
 
     def __init__(
-        self, on_progress: Callable[[], None], peer: str = "", account: Account | None = None
+        self, on_progress: Callable[[], None], peer: str = "", account: Account = NO_ACCOUNT
     ) -> None:
         """Make an empty call, which the reader fills in.
 
@@ -133,7 +135,7 @@ class HttpCall:
         Raises:
             OverBudgetError: the client has too many bytes here.
         """
-        if self.account is not None and not self.done:
+        if not self.done:
             self.account.charge(size_bytes, self.held_bytes)
             self.held_bytes += size_bytes
 
@@ -149,8 +151,7 @@ class HttpCall:
 
     def _release(self) -> None:
         held_bytes, self.held_bytes = self.held_bytes, 0
-        if self.account is not None:
-            self.account.release(held_bytes)
+        self.account.release(held_bytes)
 
     def respond(
         self,

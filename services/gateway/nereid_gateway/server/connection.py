@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import httptools
 
 from nereid.rpc.net.address import client_of, text_of
+from nereid.rpc.net.limits.budget import NO_ACCOUNT
 from nereid.rpc.writes.direct_writes import descriptor_of
 from nereid_gateway.server.body_receiver import DIRECT_BYTES, BodyReceiver
 from nereid_gateway.server.limits import RequestRejected
@@ -75,7 +76,7 @@ class HttpConnection:
         self._reader = reader(
             self._responses, self._liveness, limits, self._on_call_progress, allocate_body
         )
-        self._account: Account | None = None
+        self._account: Account = NO_ACCOUNT
         # The client that the connection belongs to (nereid.rpc.net.address.client_of).
         self.client = ""
         # True for a connection over TLS.
@@ -112,8 +113,7 @@ class HttpConnection:
         self._responses.cancel_all()
         self._reader.close()
         self._body_receiver = None
-        if self._account is not None:
-            self._account.close()
+        self._account.close()
 
     def data_received(self, data: bytes) -> None:
         """Read requests out of data."""
@@ -180,8 +180,7 @@ class HttpConnection:
 
     def _count_unread(self) -> None:
         """Charge bytes of responses that the client's socket has not taken yet."""
-        if self._account is not None:
-            self._account.set_unread(self.unsent_bytes + self._responses.waiting_bytes)
+        self._account.set_unread(self.unsent_bytes + self._responses.waiting_bytes)
 
     def _update_transport(self) -> None:
         """Do what the state asks for: close, ask for a body, pause or resume reading."""
@@ -279,7 +278,7 @@ class HttpConnection:
 
     def close_if_silent(self, now: float) -> None:
         """Close the connection if its client has sent nothing for too long."""
-        if self._account is not None and self._account.unread_bytes:
+        if self._account.unread_bytes:
             self._count_unread()
         liveness, reader = self._liveness, self._reader
         silent_s = liveness.silent_s(now)

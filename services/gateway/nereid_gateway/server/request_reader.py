@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import httptools
 
 from nereid.core.errors import INTERNAL_MESSAGE
-from nereid.rpc.net.limits.budget import OverBudgetError
+from nereid.rpc.net.limits.budget import NO_ACCOUNT, OverBudgetError
 from nereid_gateway.server.body import RequestBody
 from nereid_gateway.server.call import HttpCall
 from nereid_gateway.server.framing import read_headers, without_upgrade
@@ -64,7 +64,7 @@ class RequestReader:
         # True if no more than one request may be in flight.
         self._one_is_all = limits.max_pipelined == 1
         self._peer = ""
-        self._account: Account | None = None
+        self._account: Account = NO_ACCOUNT
         self._parser = httptools.HttpRequestParser(self)
         # Request that is being parsed.
         self.call: HttpCall | None = None
@@ -84,8 +84,8 @@ class RequestReader:
         # True if a request was rejected of which the client may still send the rest.
         self.rejected = False
 
-    def open(self, peer: str, account: Account | None) -> None:
-        """Begin to read a client's requests; account, if any, is where its bytes are charged."""
+    def open(self, peer: str, account: Account) -> None:
+        """Begin to read a client's requests; account is where its bytes are charged."""
         self._peer = peer
         self._account = account
 
@@ -315,9 +315,7 @@ class RequestReader:
             raise RequestRejected(400, "malformed HTTP request")
         return self.call
 
-    def make_call(
-        self, on_progress: Callable[[], None], peer: str, account: Account | None
-    ) -> HttpCall:
+    def make_call(self, on_progress: Callable[[], None], peer: str, account: Account) -> HttpCall:
         """Return the call of a request that begins to arrive."""
         return HttpCall(on_progress, peer, account)
 
@@ -333,7 +331,7 @@ class RequestReader:
         if self.call is not None:
             arrived += self._header_bytes if self._in_headers else self.body.size_bytes
         growth = arrived - self._held_bytes
-        if self._account is None or not growth:
+        if not growth:
             return
         if growth < 0:
             self._account.release(-growth)
@@ -345,7 +343,7 @@ class RequestReader:
         self._held_bytes = arrived
 
     def _release_arriving(self) -> None:
-        if self._held_bytes and self._account is not None:
+        if self._held_bytes:
             self._account.release(self._held_bytes)
             self._held_bytes = 0
 

@@ -31,11 +31,15 @@ from nereid.pb import kserve_pb2
 from nereid.timeline.records import LOADING, Wait
 from nereid_scheduler.admission.orphaned_requests import OrphanedRequests
 from nereid_scheduler.admission.refusals import client_error, refusal_response
+from nereid_scheduler.control.shards.model_moves import NO_MOVES
+from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
 from nereid_scheduler.core.requests.entry import identify_response
-from nereid_scheduler.core.requests.entry_trace import RefusedRequest
+from nereid_scheduler.core.requests.entry_trace import NO_TRACES, RefusedRequest
 from nereid_scheduler.core.requests.load_queue import HeldRequest, LoadQueue
 from nereid_scheduler.placement.models.catalogue import parse_version
+from nereid_scheduler.versions.reruns.first_runs import NO_FIRST_RUNS
 from nereid_scheduler.versions.reruns.resent_requests import ResentRequest, may_have_run
+from nereid_scheduler.versions.waits.nested_calls import NO_NESTED_CALLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,23 +77,22 @@ class Admission:
         self,
         catalogue: Catalogue,
         load_queue: LoadQueue,
-        traces: Traces | None = None,
-        nested_calls: NestedCalls | None = None,
+        traces: Traces = NO_TRACES,
+        nested_calls: NestedCalls = NO_NESTED_CALLS,
         *,
-        first_runs: FirstRuns | None = None,
-        has_moved: Callable[[str], bool] | None = None,
+        first_runs: FirstRuns = NO_FIRST_RUNS,
+        has_moved: Callable[[str], bool] = NO_MOVES.has_moved,
         loads: Callable[[str, int], bool] | None = None,
         max_heads: int = _MAX_HEADS,
         orphan_limit_s: float = DEFAULT_TIMES.orphan_s,
-        timeline: SchedulerTimeline | None = None,
+        timeline: SchedulerTimeline = NO_TIMELINE,
     ) -> None:
-        """traces: without it nothing is traced. nested_calls: without it models make no requests.
+        """first_runs: with `NO_FIRST_RUNS` resent requests run again at once.
 
-        first_runs: without it resent requests run again at once. has_moved: returns whether another
-        scheduler has a model that is not here; `None` if there is no other. loads: returns whether
-        a request for a model and a version (or -1) begins a load that it can wait for; `None` if no
-        request does. orphan_limit_s: how long requests go on whose gateway is disconnected.
-        timeline: without it no waits are recorded.
+        has_moved: returns whether another scheduler has a model that is not here. loads: returns
+        whether a request for a model and a version (or -1) begins a load that it can wait for;
+        `None` if no request does. orphan_limit_s: how long requests go on whose gateway is
+        disconnected.
         """
         self._timeline = timeline
         self._loads = loads
@@ -127,14 +130,14 @@ class Admission:
                 if pending is not None:
                     return pending
             return self._submit_slowly(request, on_response, on_queued)
-        if request.caller and self._nested_calls is not None:
+        if request.caller:
             self._nested_calls.set_depth(request)
             return self._submit_to(model, request, on_response)
         return model.submit(request, on_response, at_once=at_once)
 
     def trace_refusal(self, request: InferRequest, error: NereidError, since_ns: int = 0) -> None:
         """Trace a request that no model accepted. since_ns: when it came; 0 means now."""
-        if self._traces is None or not is_sampled(request.trace_context):
+        if not is_sampled(request.trace_context):
             return
         if isinstance(error, MovedError):
             return  # the request has no outcome yet
@@ -165,8 +168,7 @@ class Admission:
                 self._load_queue.remove_request(held)
                 held.on_response(stopping_response(held.request))
         self._by_head.clear()
-        if self._first_runs is not None:
-            self._first_runs.end_waits()
+        self._first_runs.end_waits()
 
     def models_changed(self) -> None:
         """Forget found models and retry held requests, as some version's state has changed."""
@@ -178,7 +180,7 @@ class Admission:
     def _submit_slowly(
         self, request: InferRequest, on_response: OnResponse, on_queued: OnQueued
     ) -> PendingRequest:
-        if request.caller and self._nested_calls is not None:
+        if request.caller:
             self._nested_calls.set_depth(request)
         name, version = _model_and_version(request.head)
         if self._stopping and not request.caller:
@@ -231,10 +233,9 @@ class Admission:
             else:
                 self._refuse_later(request, refusal, on_response)
 
-        if self._first_runs is not None:
-            resent = ResentRequest(request, self._first_runs, on_response, on_unknown)
-            if resent.wait(self._catalogue.run_ids(name, version, request.id)):
-                return resent
+        resent = ResentRequest(request, self._first_runs, on_response, on_unknown)
+        if resent.wait(self._catalogue.run_ids(name, version, request.id)):
+            return resent
         if refusal is not None:
             raise refusal
         return None
@@ -261,7 +262,7 @@ class Admission:
         self, model: QueuedRequests, request: InferRequest, on_response: OnResponse
     ) -> Entry:
         entry = model.submit(request, on_response)
-        if request.caller and self._nested_calls is not None:
+        if request.caller:
             try:
                 self._nested_calls.add_call(request, entry)
             except NereidError:
@@ -273,7 +274,7 @@ class Admission:
         return self._loads is not None and self._loads(name, parse_version(version))
 
     def _check_moved(self, name: str) -> None:
-        if self._has_moved is not None and self._has_moved(name):
+        if self._has_moved(name):
             raise MovedError(MOVED.message)
 
     def _find_model(self, request: InferRequest, name: str, version: str) -> QueuedRequests:
@@ -305,9 +306,8 @@ class Admission:
 
     def _record_hold(self, named: tuple[str, str], waited: list[HeldRequest], now_ns: int) -> None:
         """Record the wait of requests for a version's load; the first one waited the longest."""
-        if self._timeline is not None:
-            wait = Wait(*named, LOADING, waited[0].since_ns, now_ns, len(waited))
-            self._timeline.record_wait(wait)
+        wait = Wait(*named, LOADING, waited[0].since_ns, now_ns, len(waited))
+        self._timeline.record_wait(wait)
 
     def _submit_held(self, held: HeldRequest) -> tuple[str, str]:
         """Submit a held request again.

@@ -48,13 +48,13 @@ class Control:
         counts: CountsReport,
         drain: Callable[[nereid_pb.DrainExecutorRequest], Awaitable[Message]],
         strict: bool,
-        is_elsewhere: Callable[[str], bool] | None = None,
+        is_elsewhere: Callable[[str], bool],
         ensure: Callable[[str, int], Awaitable[None]] | None = None,
         memory_of: Callable[[ServedVersion], Mapping[str, int]] | None = None,
     ) -> None:
         """drain: drains an executor. strict: whether readiness follows Triton's strict rule.
 
-        is_elsewhere: returns whether another scheduler has a model; `None` if there is no other.
+        is_elsewhere: returns whether another scheduler has a model.
         ensure: waits for a model that is loaded on demand; `None` if none is. memory_of: returns
         the bytes that a version takes, by device, for its statistics.
         """
@@ -155,7 +155,7 @@ class Control:
     def _is_ready_somewhere(self, model: str) -> bool:
         if self._catalogue.ready_versions(model) or self._catalogue.is_out(model, ""):
             return True
-        return self._is_elsewhere is not None and self._is_elsewhere(model)
+        return self._is_elsewhere(model)
 
     async def _trace_setting(self, request: kserve_pb2.TraceSettingRequest) -> Message:
         model = request.model_name

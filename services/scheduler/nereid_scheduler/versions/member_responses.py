@@ -168,8 +168,7 @@ class MemberResponses:
             member.entry.execution = execution
             if member.ended_ns:
                 self._record_end(member, execution)
-        if version.timeline is not None:
-            version.timeline.record_batch(version.named, instance, sent, execution)
+        version.timeline.record_batch(version.named, instance, sent, execution)
 
     def _on_response(
         self, sent: SentBatch, member: Member, response: InferResponse, now_ns: int

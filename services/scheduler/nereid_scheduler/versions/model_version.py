@@ -34,9 +34,13 @@ from nereid_scheduler.versions.member_responses import MemberResponses
 from nereid_scheduler.versions.queued_requests import QueuedRequests
 from nereid_scheduler.versions.reruns.resent_requests import may_have_run
 from nereid_scheduler.versions.single_responses import SingleResponses
-from nereid_scheduler.versions.state_transfers import StateTransfers
+from nereid_scheduler.versions.state_transfers import NO_TRANSFERS, StateTransfers
 from nereid_scheduler.versions.tracing.request_traces import end_attempts
-from nereid_scheduler.versions.waiting_batches import WaitingBatches, lets_batches_wait
+from nereid_scheduler.versions.waiting_batches import (
+    NO_WAITING_BATCHES,
+    WaitingBatches,
+    lets_batches_wait,
+)
 from nereid_scheduler.versions.waits.executor_wait import ExecutorWait
 
 if TYPE_CHECKING:
@@ -88,7 +92,7 @@ class ModelVersion(QueuedRequests):
         iterations = batcher if isinstance(batcher, IterativeBatcher) else None
         # Set for sequences with implicit state and one response to each request. With several
         # responses, each of them may change the state, also after the instance has executed.
-        self._transfers: StateTransfers | None = None
+        self._transfers: StateTransfers = NO_TRANSFERS
         self._responses: SingleResponses | MemberResponses
         if config.decoupled or iterations is not None:
             self._responses = MemberResponses(self, iterations)
@@ -101,7 +105,7 @@ class ModelVersion(QueuedRequests):
             self._responses = SingleResponses(self, self._transfers)
         if self._sequences is not None:
             self._on_end.append(self._end_in_sequence)
-        self._waiting: WaitingBatches | None = None
+        self._waiting: WaitingBatches = NO_WAITING_BATCHES
         # With a rate limiter no batch waits: an instance executes when it has its resources.
         if limits.waiting_batches > 0 and limiter is None and lets_batches_wait(config):
             self._waiting = WaitingBatches(config, batcher, self._router, self._send_batch)
@@ -117,8 +121,7 @@ class ModelVersion(QueuedRequests):
     @property
     def pending(self) -> int:
         """Number of requests that wait in the queue or at an instance."""
-        waiting = 0 if self._waiting is None else self._waiting.requests
-        return self._batcher.pending + waiting
+        return self._batcher.pending + self._waiting.requests
 
     @property
     def instances(self) -> tuple[int, int]:
@@ -195,8 +198,7 @@ class ModelVersion(QueuedRequests):
     def retire_instance(self, instance: RemoteInstance) -> None:
         """Send an instance no more batches; it may finish the one that it has."""
         self._remove_instance(instance, f"instance '{instance.name}' is gone", lost=False)
-        if self._transfers is not None:
-            self._transfers.begin_export(instance)
+        self._transfers.begin_export(instance)
 
     def retire_after_sequences(self, instance: RemoteInstance) -> None:
         """Send an instance no new sequences.
@@ -204,8 +206,7 @@ class ModelVersion(QueuedRequests):
         Its sequences go on at another instance if their states move; otherwise they go on here, and
         the instance is at work until the last one is over.
         """
-        moves = self._transfers is not None and instance.has_states
-        if self._sequences is not None and not moves:
+        if self._sequences is not None and not self._transfers.moves_states_of(instance):
             self._sequences.retire_instance(instance)
             if self._sequences.has_sequences(instance):
                 instance.keeps_sequences = True
@@ -225,12 +226,11 @@ class ModelVersion(QueuedRequests):
         if instance.keeps_sequences:
             instance.keeps_sequences = False
             self._retiring.discard(instance)
-        if self._waiting is not None:
-            self._waiting.remove_instance(instance)
+        self._waiting.remove_instance(instance)
         removed = self._router.remove_instance(instance)
         # A draining instance may be lost before its sequences' states are elsewhere.
         if self._sequences is not None and (removed or lost):
-            gives_states = self._transfers is not None and instance.has_states
+            gives_states = self._transfers.moves_states_of(instance)
             self._sequences.remove_instance(instance, cause, lost=lost, gives_states=gives_states)
             self.wake()
         if removed and not self._router.count:
@@ -269,8 +269,7 @@ class ModelVersion(QueuedRequests):
             self.return_queued()
         if waiting is not None and not self._router.count:
             self._await_instance()
-        if self._transfers is not None:
-            self._transfers.fetch_snapshots()
+        self._transfers.fetch_snapshots()
         self.wake()
 
     def fail_begun(self, instance: RemoteInstance, begun: int, error: NereidError) -> None:
@@ -281,7 +280,7 @@ class ModelVersion(QueuedRequests):
         now_ns = _now_ns()
         waiting = instance.batches.waiting
         for sent in instance.batches.lose_begun(begun):
-            if sent is waiting and self._waiting is not None:
+            if sent is waiting:
                 self._waiting.on_given_back(instance, sent)
             if sent.execution is None and sent.batch.traced:
                 end_attempts(instance, sent, now_ns, error.message)
@@ -292,7 +291,7 @@ class ModelVersion(QueuedRequests):
     def _record_lost(
         self, instance: RemoteInstance, sent: SentBatch, now_ns: int, cause: str
     ) -> None:
-        if self.timeline is not None and sent.execution is None:
+        if sent.execution is None:
             self.timeline.record_lost(self.named, instance, sent, now_ns, cause)
 
     def batch_withdrawn(self, instance: RemoteInstance, number: int) -> None:
@@ -316,7 +315,6 @@ class ModelVersion(QueuedRequests):
     def _requeue_given_back(self, instance: RemoteInstance, sent: SentBatch) -> None:
         """Put a batch that no instance has begun back to the front of the queue."""
         self._forget_batch(sent.batch)
-        assert self._waiting is not None, "a batch that waited"
         self._waiting.on_given_back(instance, sent)
         entries = [entry for entry in sent.batch.entries if entry.state is not RESPONDED]
         if sent.batch.traced:
@@ -409,8 +407,7 @@ class ModelVersion(QueuedRequests):
 
     def record_pace(self, instance: RemoteInstance, sent: SentBatch, execution: Execution) -> None:
         """Record how long a batch took: it decides whether another one may wait at the instance."""
-        if self._waiting is not None:
-            self._waiting.on_executed(instance, sent, execution)
+        self._waiting.on_executed(instance, sent, execution)
 
     def end_first(self, instance: RemoteInstance, now_ns: int) -> None:
         """Remove an instance's first batch, whose execution has ended, and give it the next one."""
@@ -421,8 +418,7 @@ class ModelVersion(QueuedRequests):
             return
         if ended is not None:
             self._end_batch(instance, ended, now_ns)
-        if self._waiting is not None:
-            self._waiting.remove_instance(instance)
+        self._waiting.remove_instance(instance)
         self._release_instance(instance, now_ns)
 
     def _end_batch(self, instance: RemoteInstance, ended: SentBatch, now_ns: int) -> None:
@@ -447,7 +443,6 @@ class ModelVersion(QueuedRequests):
 
     def _begin_waiting(self, instance: RemoteInstance, now_ns: int) -> None:
         """Record that an instance executes the batch that has waited there."""
-        assert self._waiting is not None, "a batch that waited"
         self._waiting.on_begun(instance)
         # Dispatch before the responses are sent: the instance has work, but not for long.
         self._dispatch(now_ns)
@@ -463,12 +458,10 @@ class ModelVersion(QueuedRequests):
         """Cancel the timers; call when no entry is open."""
         super().close()
         self._executor_wait.stop_timer()
-        if self._waiting is not None:
-            self._waiting.close()
+        self._waiting.close()
 
     def _turn(self) -> None:
-        if self._transfers is not None:
-            self._transfers.resume_exports()
+        self._transfers.resume_exports()
         super()._turn()
         if self._retiring and self._sequences is not None:
             self._end_retirements(self._sequences)
@@ -476,9 +469,8 @@ class ModelVersion(QueuedRequests):
     def _dispatch(self, now_ns: int) -> None:
         """Send each free instance the batch to run now, and arm the timer for the next look."""
         batcher, router = self._batcher, self._router
-        waited = batcher.pending if self.timeline is not None else 0
-        if self._waiting is not None:
-            self._waiting.share_queue(len(self._open))
+        waited = batcher.pending
+        self._waiting.share_queue(len(self._open))
         if self._timer.at_ns <= now_ns:
             # The loop is behind its timers: entries that have expired must not run.
             self._expire_entries(now_ns)
@@ -493,14 +485,12 @@ class ModelVersion(QueuedRequests):
                 if count:
                     batcher.form_batches(now_ns, count)
         self._timer.arm(batcher.wake_at_ns(now_ns), now_ns)
-        if self._waiting is not None:
-            self._waiting.send_batches(now_ns)
+        self._waiting.send_batches(now_ns)
         if waited or self._wait_reason:
             self._update_wait(waited, now_ns)
 
     def _update_wait(self, requests: int, now_ns: int) -> None:
         """Record why requests have waited though an instance was idle, once they no longer do."""
-        assert self.timeline is not None, "without a timeline nothing has waited"
         reason = self._find_wait_reason(now_ns) if self._batcher.pending else ""
         if reason == self._wait_reason:
             return
@@ -532,7 +522,7 @@ class ModelVersion(QueuedRequests):
         self._last_batch_small = len(batch.entries) <= _FEW
         if self._send_batch(instance, batch, now_ns) is None:
             self._router.release_instance(instance)
-        elif self._waiting is not None:
+        else:
             self._waiting.on_sent(instance)
 
     def _send_batch(self, instance: RemoteInstance, batch: Batch, now_ns: int) -> SentBatch | None:

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from nereid.core.wire.messages import InferRequest, RequestTimings
     from nereid.model_config import ModelConfig
     from nereid_scheduler.batching.batcher import Batcher, LatencyTarget
-    from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
     from nereid_scheduler.versions.version_context import VersionContext
 
     OnResponse = Callable[[InferResponse], None]
@@ -64,7 +63,6 @@ class QueuedRequests(ABC):
         self.limits = context.limits
         self._batcher = batcher
         self._traces = context.traces
-        # `None` if no timeline is recorded.
         self.timeline = context.timeline
         # Name and version as timelines show them.
         self.named = config.name, number
@@ -151,7 +149,7 @@ class QueuedRequests(ABC):
             self.check_client(request)
         now_ns = _now_ns()
         entry = self._validator.make_entry(request, on_response, self, now_ns)
-        if self._traces is not None and request.trace_context:
+        if request.trace_context:
             entry.trace = self._traces.begin(request, now_ns)
         if entry.deadline_ns is not None and entry.deadline_ns <= now_ns:
             raise DeadlineExceeded("the deadline passed before the request arrived", accepted=True)
@@ -164,8 +162,7 @@ class QueuedRequests(ABC):
                 self.cache.submit_entry(entry, now_ns)
         except Unavailable as error:
             error.retry_after_ms = self.statistics.record_refusal(len(self._open), now_ns)
-            if self.timeline is not None:
-                self.timeline.record_ended(self.named, entry, now_ns, error.message, error.code)
+            self.timeline.record_ended(self.named, entry, now_ns, error.message, error.code)
             raise
         self._open[entry] = None
         if self._order is not None:
@@ -247,8 +244,8 @@ class QueuedRequests(ABC):
             response.timings = self._timings_of(entry, response)
         entry.state = RESPONDED
         del self._open[entry]
-        if self.timeline is not None and entry.execution is None:
-            self._record_ended(self.timeline, entry, response)
+        if entry.execution is None:
+            self._record_ended(entry, response)
         for on_end in self._on_end:
             on_end(entry)
         if entry.trace is not None:
@@ -265,15 +262,13 @@ class QueuedRequests(ABC):
             self._idle.set_result(None)
             self._idle = None
 
-    def _record_ended(
-        self, timeline: SchedulerTimeline, entry: Entry, response: InferResponse | None
-    ) -> None:
+    def _record_ended(self, entry: Entry, response: InferResponse | None) -> None:
         outcome, status = "ensemble" if self.asks_others else "cache hit", 0
         if response is None:
             outcome, status = "cancelled", Cancelled.code
         elif response.error is not None:
             outcome, status = response.error.message, response.error.code
-        timeline.record_ended(self.named, entry, _now_ns(), outcome, status)
+        self.timeline.record_ended(self.named, entry, _now_ns(), outcome, status)
 
     def _timings_of(self, entry: Entry, response: InferResponse) -> RequestTimings:
         """Return the timings of an entry that is about to end with this response."""

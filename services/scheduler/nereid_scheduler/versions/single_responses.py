@@ -32,7 +32,7 @@ _now_ns = time.monotonic_ns
 class SingleResponses:
     """Responses of one version. transfers: moves its sequences' states, if they move."""
 
-    def __init__(self, version: ModelVersion, transfers: StateTransfers | None) -> None:
+    def __init__(self, version: ModelVersion, transfers: StateTransfers) -> None:
         self._version = version
         self._transfers = transfers
 
@@ -43,7 +43,7 @@ class SingleResponses:
         """Handle an executed batch, deferred responses, or states that an instance gives away."""
         reply, responses = instance.read_responses(message)
         batches = instance.batches
-        if self._transfers is not None and reply.id == batches.exporting:
+        if batches.exporting and reply.id == batches.exporting:
             if responses:
                 raise ProtocolError("responses beside the states that it was asked for")
             if batches.end_export(reply.id, [state.slot for state in reply.states]):
@@ -59,7 +59,7 @@ class SingleResponses:
         else:
             sent.check_whole(len(responses))
             self._end_whole(instance, sent, reply, responses, finished_ns)
-        if instance.handing_over and self._transfers is not None:
+        if instance.handing_over:
             self._transfers.export(instance)
         elif not instance.at_work:
             instance.on_idle()
@@ -73,14 +73,13 @@ class SingleResponses:
         finished_ns: int,
     ) -> None:
         version, batch = self._version, sent.batch
-        if self._transfers is not None and reply.states:
-            _check_states(batch.entries, reply)
+        if reply.states:
+            self._transfers.check_states(batch.entries, reply)
         execution = version.end_execution(instance, sent, reply, finished_ns)
         if batch.traced:
             end_attempts(instance, sent, finished_ns, target=version.target)
         entries = batch.entries
-        if self._transfers is not None:
-            self._transfers.end_batch(entries, responses, reply)
+        self._transfers.end_batch(entries, responses, reply)
         failed: list[Entry] = []
         # check_whole() has checked that there are as many responses as entries.
         for index, entry in enumerate(entries):
@@ -93,10 +92,8 @@ class SingleResponses:
         # Counted after the responses, so that clients need not wait for it.
         version.statistics.record_batch(batch, execution, failed)
         version.record_pace(instance, sent, execution)
-        timeline = version.timeline
-        if timeline is not None:
-            error = _error_of(failed[0], entries, responses) if failed else ""
-            timeline.record_batch(version.named, instance, sent, execution, error)
+        error = _error_of(failed[0], entries, responses) if failed else ""
+        version.timeline.record_batch(version.named, instance, sent, execution, error)
 
     # ---- deferred responses
 
@@ -111,14 +108,12 @@ class SingleResponses:
         if sent.batch.traced:
             end_attempts(instance, sent, finished_ns, target=self._version.target)
         self._version.record_pace(instance, sent, execution)
-        if self._transfers is not None:
-            self._transfers.defer_batch(sent.batch.entries)
+        self._transfers.defer_batch(sent.batch.entries)
         self._version.statistics.record_execution(sent.batch, execution)
         for entry in sent.batch.entries:
             entry.execution = execution
         self._respond(instance, sent, responses, finished_ns)
-        if self._version.timeline is not None:
-            self._version.timeline.record_batch(self._version.named, instance, sent, execution)
+        self._version.timeline.record_batch(self._version.named, instance, sent, execution)
 
     def _on_deferred(
         self, instance: RemoteInstance, sent: SentBatch, reply: Executed, now_ns: int
@@ -160,17 +155,6 @@ def _error_of(failed: Entry, entries: Sequence[Entry], responses: Sequence[Infer
     """Return the error message of an entry that failed."""
     error = responses[entries.index(failed)].error
     return "" if error is None else error.message
-
-
-def _check_states(entries: Sequence[Entry], reply: Executed) -> None:
-    """Raise ProtocolError if a state was not asked for, or comes twice."""
-    awaited_slots = [
-        entry.member.slot_number for entry in entries if entry.member and entry.member.returns_state
-    ]
-    for state in reply.states:
-        if state.slot not in awaited_slots:
-            raise ProtocolError(f"the state of slot {state.slot}, which was not asked for")
-        awaited_slots.remove(state.slot)
 
 
 def _read_deferred(sent: SentBatch, reply: Executed) -> list[tuple[Member, InferResponse]]:

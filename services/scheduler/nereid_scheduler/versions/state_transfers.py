@@ -13,6 +13,7 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.errors import ProtocolError
 from nereid.core.tensors.digest import digest_of_parts
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ class StateTransfers:
 
     # ---- from draining instances
 
+    def moves_states_of(self, instance: RemoteInstance) -> bool:
+        """Return whether an instance's sequences go on at other instances, with their states."""
+        return instance.has_states
+
     def begin_export(self, instance: RemoteInstance) -> None:
         """Begin to export the states of an instance that gets no more batches."""
         if self._moves.slots_to_export(instance):
@@ -100,6 +105,18 @@ class StateTransfers:
                 self.export(instance)
 
     # ---- snapshots
+
+    def check_states(self, entries: Sequence[Entry], reply: Executed) -> None:
+        """Raise ProtocolError if a reply has a state that was not asked for, or one twice."""
+        awaited_slots = [
+            entry.member.slot_number
+            for entry in entries
+            if entry.member and entry.member.returns_state
+        ]
+        for state in reply.states:
+            if state.slot not in awaited_slots:
+                raise ProtocolError(f"the state of slot {state.slot}, which was not asked for")
+            awaited_slots.remove(state.slot)
 
     def end_batch(
         self, entries: Sequence[Entry], responses: Sequence[InferResponse], reply: Executed
@@ -149,3 +166,37 @@ class StateTransfers:
         assert self._snapshots is not None, "a key where there is no cache"
         number = _BASE.pack(recovery.number)
         return digest_of_parts(self._snapshots.secrets.name_key, b"sequence", self._scope, number)
+
+
+class NoTransfers(StateTransfers):
+    """The state transfers of a version whose sequences' states do not move, if there are any."""
+
+    def __init__(self) -> None:
+        pass
+
+    def moves_states_of(self, instance: RemoteInstance) -> bool:  # noqa: ARG002 - of StateTransfers
+        """Return False."""
+        return False
+
+    def begin_export(self, instance: RemoteInstance) -> None:
+        """Export nothing."""
+
+    def resume_exports(self) -> None:
+        """Export nothing."""
+
+    def check_states(self, entries: Sequence[Entry], reply: Executed) -> None:
+        """Check nothing: such states are ignored."""
+
+    def end_batch(
+        self, entries: Sequence[Entry], responses: Sequence[InferResponse], reply: Executed
+    ) -> None:
+        """Record nothing."""
+
+    def defer_batch(self, entries: Sequence[Entry]) -> None:
+        """Record nothing."""
+
+    def fetch_snapshots(self) -> None:
+        """Fetch nothing."""
+
+
+NO_TRANSFERS: Final = NoTransfers()

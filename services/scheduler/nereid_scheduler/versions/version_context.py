@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
+from nereid_scheduler.core.requests.entry_trace import NO_TRACES
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 from nereid_scheduler.versions.queue_limits import QueueLimits
 
@@ -22,8 +24,7 @@ class VersionContext:
     """Limits, clients and recorders of a version; an optional part that is `None` is not in use."""
 
     limits: QueueLimits = field(default_factory=QueueLimits)
-    # `None` if no request is traced.
-    traces: Traces | None = None
+    traces: Traces = NO_TRACES
     # Client of the response cache, used if the configuration enables it.
     cache: CacheClient | None = None
     segment_owners: SegmentOwners = field(default_factory=SegmentOwners)
@@ -33,5 +34,4 @@ class VersionContext:
     snapshots: CacheClient | None = None
     # Without it an instance executes as soon as it is free.
     rate_limiter: RateLimiter[RemoteInstance] | None = None
-    # `None` if no timeline is recorded.
-    timeline: SchedulerTimeline | None = None
+    timeline: SchedulerTimeline = NO_TIMELINE

@@ -12,7 +12,7 @@ so a wrong guess costs a few milliseconds.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from nereid_scheduler.batching.batch_shares import BatchShares
 from nereid_scheduler.batching.batch_sizes import BatchSizes
@@ -187,6 +187,40 @@ class WaitingBatches:
         at_ns = max(_overdue_ns(instance), now_ns)
         if at_ns < self._timer.at_ns:
             self._timer.arm(at_ns, now_ns)
+
+
+class NoWaitingBatches(WaitingBatches):
+    """The waiting batches of a version whose instances have one batch at a time."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+    def close(self) -> None:
+        """Cancel nothing."""
+
+    def share_queue(self, open_requests: int) -> None:
+        """Set nothing."""
+
+    def send_batches(self, now_ns: int) -> None:
+        """Send nothing."""
+
+    def on_sent(self, instance: RemoteInstance) -> None:
+        """Record nothing."""
+
+    def on_executed(self, instance: RemoteInstance, sent: SentBatch, execution: Execution) -> None:
+        """Record nothing."""
+
+    def on_begun(self, instance: RemoteInstance) -> None:
+        """Record nothing: no batch has waited."""
+
+    def on_given_back(self, instance: RemoteInstance, sent: SentBatch) -> None:
+        """Record nothing: no batch has waited."""
+
+    def remove_instance(self, instance: RemoteInstance) -> None:
+        """Remove nothing."""
+
+
+NO_WAITING_BATCHES: Final = NoWaitingBatches()
 
 
 def _overdue_ns(instance: RemoteInstance) -> int:

@@ -14,6 +14,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Handlers, LocalChannel
 from nereid.timeline import wire
 from nereid.timeline.collection import (
+    NO_FRAMES,
     Alignment,
     OwnFrames,
     RemoteFrames,
@@ -50,6 +51,11 @@ async def test_another_service_is_asked() -> None:
     assert timeline.missing == []
     assert len(timeline.services[0].records) == 3000
     assert (timeline.services[0].offset_ns, timeline.services[0].error_ns) == (0, 0)
+
+
+async def test_a_service_that_records_nothing_says_so() -> None:
+    with pytest.raises(Unavailable, match="--timeline-seconds=0"):
+        await anext(NO_FRAMES.collect(SECOND))
 
 
 async def test_another_clock_is_measured() -> None:

@@ -150,9 +150,7 @@ async def test_a_reply_without_states_loses_the_sequences(
 
 async def test_states_wait_until_there_is_memory_for_them() -> None:
     world, instance, stream = await began(2)
-    transfers = world.model._transfers
-    assert transfers is not None
-    moves = transfers._moves
+    moves = world.model._transfers._moves
     moves.max_kept_bytes = 3
     world.retire(instance)
     world.model.on_reply(instance, states(stream.sent[0], 1))

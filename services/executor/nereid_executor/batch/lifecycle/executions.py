@@ -84,3 +84,30 @@ class Executions:
                 written_ns,
                 ExecutionRecord(model, version, instance, number, size, *times, *bytes_moved),
             )
+
+
+class NoExecutions(Executions):
+    """The recorder of an instance's batches where no timeline is recorded."""
+
+    def __init__(self) -> None:
+        pass
+
+    def close(self) -> None:
+        """Keep nothing."""
+
+    def record(  # noqa: PLR0913, PLR0917 (a record)
+        self,
+        written_ns: int,
+        received_ns: int,
+        number: int,
+        size: int,
+        input_ns: int,
+        infer_ns: int,
+        output_ns: int,
+        bytes_in: int,
+        bytes_out: int,
+    ) -> None:
+        """Record nothing."""
+
+
+NO_EXECUTIONS: Final = NoExecutions()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nereid.core.sequence_owners import address_owner
-from nereid.rpc.net.limits.budget import account_of
+from nereid.rpc.net.limits.budget import NO_ACCOUNT, account_of
 from nereid_gateway.core.access.principal import principal_of
 
 if TYPE_CHECKING:
@@ -21,6 +21,6 @@ def sequence_owner(sender: Account | Owner | None, *, limits_addresses: bool) ->
     if principal is not None and principal.sequence_owner:
         return principal.sequence_owner
     account = account_of(sender)
-    if account is None:
+    if account is NO_ACCOUNT:
         return ""
     return address_owner(account.client, limited=limits_addresses and principal is None)

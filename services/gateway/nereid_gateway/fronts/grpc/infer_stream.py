@@ -328,21 +328,18 @@ class _InferStream:
     def _keep_unread(self, message: bytes) -> None:
         if self.end_status is not None or self.ended:
             return
-        account = self._call.account
-        if account is not None:
-            try:
-                account.charge(len(message))
-            except OverBudgetError as error:
-                self.end((status_of_over_budget(error), error.message))
-                return
-            self._unread_bytes += len(message)
+        try:
+            self._call.account.charge(len(message))
+        except OverBudgetError as error:
+            self.end((status_of_over_budget(error), error.message))
+            return
+        self._unread_bytes += len(message)
         self._unread.append(message)
 
     def _release_unread(self, size_bytes: int) -> None:
-        account = self._call.account
-        if account is not None and size_bytes:
+        if size_bytes:
             self._unread_bytes -= size_bytes
-            account.release(size_bytes)
+            self._call.account.release(size_bytes)
 
     def _drop_unread(self) -> None:
         self._unread.clear()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from nereid.core.errors import Unavailable
 from nereid.core.retry_after import DEFAULT_MS
 from nereid.rpc.net.address import client_of
-from nereid.rpc.net.limits.budget import OverBudgetError
+from nereid.rpc.net.limits.budget import NO_ACCOUNT, OverBudgetError
 from nereid.rpc.net.limits.fair_queue import FairQueue, QueueFullError
 from nereid_gateway.core.retry_hints import over_budget
 
@@ -57,7 +57,7 @@ class ControlQueue:
         work: Callable[[], Coroutine[Any, Any, Result]],
         principal: Hashable = None,
         *,
-        account: Account | None = None,
+        account: Account = NO_ACCOUNT,
         goes_on: bool = False,
     ) -> Result:
         """Run work() when it is this client's turn, and return its result.
@@ -73,8 +73,7 @@ class ControlQueue:
         client = client_of(peer) if principal is None else principal
         await self._wait(peer, client)
         try:
-            if account is not None:
-                account.check_unread()
+            account.check_unread()
         except OverBudgetError as error:
             self._end(client)
             raise over_budget(error) from None

@@ -26,7 +26,10 @@ from nereid_scheduler.control.reconciler.next_action import (
     next_action,
 )
 from nereid_scheduler.control.repository.load_writes import LoadWrites
+from nereid_scheduler.control.repository.recorded_models import NO_RECORDED_MODELS
+from nereid_scheduler.control.residency.on_demand import NO_ON_DEMAND
 from nereid_scheduler.control.rules import POLL
+from nereid_scheduler.control.shards.model_moves import NO_MOVES
 from nereid_scheduler.core.models.desired_models import CONTINUING, PATIENT, Why
 from nereid_scheduler.core.models.found_model import NotUnique, NoVersion
 from nereid_scheduler.core.models.lifecycle import reason_of
@@ -36,7 +39,7 @@ from nereid_scheduler.placement.models.catalogue import ServedModel, ServedVersi
 from nereid_scheduler.placement.models.reload_plan import plan_reload
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping
+    from collections.abc import Coroutine, Iterable
 
     from nereid_scheduler.control.reconciler.next_action import Action
     from nereid_scheduler.control.repository.recorded_models import RecordedModels
@@ -46,7 +49,6 @@ if TYPE_CHECKING:
     from nereid_scheduler.control.shards.model_moves import ModelMoves
     from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels
     from nereid_scheduler.core.models.found_model import FoundModel
-    from nereid_scheduler.core.models.model_record import ModelRecord
     from nereid_scheduler.placement.loads.loader import Loader
     from nereid_scheduler.placement.models.catalogue import Catalogue
 
@@ -65,9 +67,9 @@ class Sources(NamedTuple):
     schedulers of the mesh.
     """
 
-    on_demand: OnDemand | None = None
-    recorded: RecordedModels | None = None
-    moves: ModelMoves | None = None
+    on_demand: OnDemand = NO_ON_DEMAND
+    recorded: RecordedModels = NO_RECORDED_MODELS
+    moves: ModelMoves = NO_MOVES
 
 
 class Reconciler:
@@ -196,7 +198,7 @@ class Reconciler:
         self._desired.end(model, Internal(INTERNAL_MESSAGE))
 
     def _owns(self, name: str) -> bool:
-        return self._moves is None or self._moves.owns(name)
+        return self._moves.owns(name)
 
     def _notify_if_awaited_changed(self) -> None:
         if self._desired.take_awaited_changed():
@@ -212,23 +214,16 @@ class Reconciler:
         self._desired.on_found(model, await asyncio.to_thread(find))
 
     async def _read_files(self, model: DesiredModel, _: Action) -> None:
-        assert self._recorded is not None, "a record of a scheduler that keeps none"
         assert model.record is not None, "files that no record names"
         self._desired.on_found(model, [await self._recorded.find(model.record)])
 
     async def _find_recorded(self, models: list[DesiredModel]) -> None:
         """Find models as records of other schedulers describe them, or else in the repository."""
-        assert self._moves is not None, "taken over from no other scheduler"
         names = [model.name for model in models]
         try:
-            records: Mapping[str, ModelRecord] = {}
-            found: dict[str, FoundModel] = {}
-            if self._recorded is not None:
-                records = await self._recorded.records.read_again()
-                known = [records[name] for name in names if name in records]
-                found = await self._recorded.find_outlines(
-                    record for record in known if record.loaded
-                )
+            records = await self._recorded.records.read_again()
+            known = [records[name] for name in names if name in records]
+            found = await self._recorded.find_outlines(record for record in known if record.loaded)
             # A client's unload may have been the last thing that the lost scheduler did.
             others = [name for name in names if name not in records]
             found |= await asyncio.to_thread(
@@ -268,12 +263,12 @@ class Reconciler:
 
     def _end_deferring(self, model: DesiredModel) -> None:
         """Stop loading a model on demand that a client loads or unloads."""
-        if self._on_demand is not None and model.why in _FOR_GOOD:
+        if model.why in _FOR_GOOD:
             self._on_demand.forget(model.name)
 
     async def _keep(self, model: DesiredModel, _: Action) -> None:
         self._end_deferring(model)
-        if model.why is Why.BY_NAME and self._recorded is not None:
+        if model.why is Why.BY_NAME:
             await self._recorded.records.record_request(model.name)
 
     async def _load(self, model: DesiredModel, _: Action) -> None:
@@ -281,7 +276,7 @@ class Reconciler:
         assert found is not None, "loaded before it was found"
         # The load begins at once, so requests that wait for the model go on waiting.
         self._end_deferring(model)
-        if self._on_demand is not None and model.why is Why.POLLED:
+        if model.why is Why.POLLED:
             found = replace(found, hosts=self._on_demand.hosts_of(name))
         was_served = self._catalogue.is_served(name)
         try:
@@ -292,7 +287,7 @@ class Reconciler:
                 await self._record_load(model, found)
             raise
         finally:
-            if self._on_demand is not None and model.why is Why.POLLED:
+            if model.why is Why.POLLED:
                 self._on_demand.on_reloaded(name)
         if model.why is Why.BY_NAME or self._catalogue.is_served(name):
             await self._record_load(model, found)
@@ -343,7 +338,7 @@ class Reconciler:
                 version.file_digest = after.file_digests[number]
 
     async def _record_load(self, model: DesiredModel, found: FoundModel) -> None:
-        if self._recorded is None or model.why not in _FOR_GOOD:
+        if model.why not in _FOR_GOOD:
             return
         override = model.override
         if override is not None and found.override_directory is not None:
@@ -364,7 +359,7 @@ class Reconciler:
             self._desired,
             self._catalogue,
             self._rules.initial_models,
-            brought=self._recorded is not None and self._recorded.records.last_files(name),
+            brought=self._recorded.records.last_files(name),
         )
         self._desired.on_unload(model)
         self._load_writes.forget(name)
@@ -380,7 +375,7 @@ class Reconciler:
     ) -> None:
         if model.why is Why.RELEASED:
             await asyncio.gather(*ends)
-        elif self._recorded is not None:
+        else:
             await self._recorded.records.record_unload(model.name, kept=remembered)
 
     def _hand_over(self, model: DesiredModel) -> None:

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument, NereidError
+from nereid_scheduler.control.state.model_records import NO_MODEL_RECORDS
 from nereid_scheduler.core.models.found_model import FoundModel
 from nereid_scheduler.core.models.overrides import Override
 
@@ -39,7 +40,7 @@ class RecordedModels:
         self, repositories: Repositories, records: ModelRecords, *, files_allowed: bool
     ) -> None:
         self._repositories = repositories
-        self.records = records
+        self.records: ModelRecords = records
         self._files_allowed = files_allowed
 
     async def find_outlines(self, records: Iterable[ModelRecord]) -> dict[str, FoundModel]:
@@ -74,3 +75,17 @@ class RecordedModels:
             return FoundModel(record.name, error=record.loss())
         override = None if record.config is None else Override(record.config)
         return self._repositories.require(record.name, override)
+
+
+class NoRecordedModels(RecordedModels):
+    """The recorded models of a scheduler that keeps no records."""
+
+    def __init__(self) -> None:
+        self.records = NO_MODEL_RECORDS
+
+    async def find_outlines(self, records: Iterable[ModelRecord]) -> dict[str, FoundModel]:  # noqa: ARG002 - of RecordedModels
+        """Return no models."""
+        return {}
+
+
+NO_RECORDED_MODELS: Final = NoRecordedModels()

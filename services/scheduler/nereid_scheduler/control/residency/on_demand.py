@@ -23,6 +23,7 @@ from nereid_scheduler.control.residency.ensemble_loads import AwaitedModels, Ens
 from nereid_scheduler.control.residency.policies.policy import Status
 from nereid_scheduler.control.residency.use import ModelUse
 from nereid_scheduler.core.instances.instance_places import gpu_ids
+from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
 from nereid_scheduler.core.memory.sizes import ModelSizes
 from nereid_scheduler.core.models.dependencies import is_ensemble
 from nereid_scheduler.core.models.desired_models import Why
@@ -75,7 +76,7 @@ class OnDemand:
         timeout_s: float,
         held_models: Callable[[], Iterable[str]],
         record_sizes: Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]],
-        timeline: SchedulerTimeline | None = None,
+        timeline: SchedulerTimeline = NO_TIMELINE,
     ) -> None:
         """Load and unload models on demand.
 
@@ -88,7 +89,7 @@ class OnDemand:
             timeout_s: Time that an ensemble waits for the models of its steps.
             held_models: Returns the models of requests that wait for a load, once for each request.
             record_sizes: Keeps measured sizes for the next scheduler.
-            timeline: Records waits for memory; `None` if nothing is recorded.
+            timeline: Records waits for memory.
         """
         self._desired = desired
         self._models = desired.on_demand
@@ -332,8 +333,6 @@ class OnDemand:
 
     def _record_waits(self) -> None:
         """Record waits for memory that have ended, and note those that have begun."""
-        if self._timeline is None:
-            return
         now_ns = time.monotonic_ns()
         waiting = dict.fromkeys(self._residency.waiting)
         for name in [waited for waited in self._waiting_since_ns if waited not in waiting]:
@@ -429,6 +428,49 @@ class OnDemand:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _log.error("unexpected error in a load on demand", exc_info=task.exception())
+
+
+class NoOnDemand(OnDemand):
+    """The models of a scheduler that loads none on demand."""
+
+    def __init__(self) -> None:
+        pass
+
+    def restore_sizes(self, saved: Mapping[str, Any]) -> None:
+        """Restore nothing."""
+
+    async def close(self) -> None:
+        """Cancel nothing."""
+
+    def defer(self, found: FoundModel) -> bool:  # noqa: ARG002 - of OnDemand
+        """Return False."""
+        return False
+
+    def hosts_of(self, name: str) -> frozenset[str] | None:  # noqa: ARG002 - of OnDemand
+        """Return `None`: all executors."""
+        return None
+
+    def forget(self, name: str) -> None:
+        """Forget nothing."""
+
+    def on_reloaded(self, name: str) -> None:
+        """Measure nothing."""
+
+    def retain(self, names: Container[str]) -> None:
+        """Forget nothing."""
+
+    def request(self, name: str, number: int) -> bool:  # noqa: ARG002 - of OnDemand
+        """Return False."""
+        return False
+
+    async def ensure(self, name: str, number: int) -> None:
+        """Wait for nothing."""
+
+    def on_executors(self) -> None:
+        """Place nothing."""
+
+
+NO_ON_DEMAND: Final = NoOnDemand()
 
 
 def _is_lazy(draft: model_config_pb2.ModelConfig) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid_scheduler.control.rules import EXPLICIT
 from nereid_scheduler.control.shards.members.membership import Peer
@@ -304,6 +304,32 @@ class ModelMoves:
     def _awaited(self) -> dict[str, str]:
         awaited = self._desired.awaited
         return {name: plain for name, plain in awaited.items() if self._owned.owns(name)}
+
+
+class NoMoves(ModelMoves):
+    """The models of the mesh's only scheduler, which owns them all."""
+
+    def __init__(self) -> None:
+        pass
+
+    def has_moved(self, plain_name: str) -> bool:  # noqa: ARG002 - of ModelMoves
+        """Return False."""
+        return False
+
+    def is_elsewhere(self, plain_name: str) -> bool:  # noqa: ARG002 - of ModelMoves
+        """Return False."""
+        return False
+
+    def select(self, found: list[FoundModel]) -> list[FoundModel]:
+        """Return all models."""
+        return found
+
+    def owns(self, name: str) -> bool:  # noqa: ARG002 - of ModelMoves
+        """Return True."""
+        return True
+
+
+NO_MOVES: Final = NoMoves()
 
 
 def _compositions_of(found: Iterable[FoundModel]) -> list[tuple[str, tuple[str, ...]]]:

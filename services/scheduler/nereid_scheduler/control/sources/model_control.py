@@ -16,6 +16,7 @@ from nereid.core.errors import Internal, InvalidArgument, Unavailable
 from nereid.core.retry_after import DEFAULT_MS
 from nereid_scheduler.control.outcomes import ask_for
 from nereid_scheduler.control.repository.recorded_models import require_allowed_files
+from nereid_scheduler.control.residency.on_demand import NO_ON_DEMAND
 from nereid_scheduler.control.rules import ALL_MODELS, EXPLICIT, POLL
 from nereid_scheduler.control.sources.step_rights import StepRights
 from nereid_scheduler.core.models.dependencies import step_models
@@ -94,7 +95,7 @@ class ModelControl:
             load = self._ask_for_first_load(found, records)
             if found.name not in recorded or found.name in flags:
                 self._first_loads.append(load)
-        if self._rules.mode == EXPLICIT and self._on_demand is not None:
+        if self._rules.mode == EXPLICIT and self._on_demand is not NO_ON_DEMAND:
             known = {*unloaded, *(model.name for model in initial)}
             for found in refuse_cycles(await asyncio.to_thread(self._repositories.scan)):
                 if found.name not in known:
@@ -112,7 +113,7 @@ class ModelControl:
         for found in self._select(recorded.values()):
             self._ask_for_first_load(found, records)
         for name, record in records.items():
-            if not record.loaded and (self._moves is None or self._moves.owns(name)):
+            if not record.loaded and self._moves.owns(name):
                 self._desired.add(name, Why.UNLOADED)
         await self._begin_loads()
         self._desired.await_records(awaited=False)
@@ -125,12 +126,11 @@ class ModelControl:
         return not any(await asyncio.gather(*self._first_loads))
 
     def _defers(self, found: FoundModel) -> bool:
-        return self._on_demand is not None and self._on_demand.defer(found)
+        return self._on_demand.defer(found)
 
     def _select(self, found: Iterable[FoundModel]) -> list[FoundModel]:
         """Return the models that this scheduler owns, ensembles after the models of their steps."""
-        checked = refuse_cycles(in_load_order(found))
-        return checked if self._moves is None else self._moves.select(checked)
+        return self._moves.select(refuse_cycles(in_load_order(found)))
 
     async def _begin_loads(self) -> None:
         """Reconcile at once, so that the first request finds the models' states."""
@@ -142,7 +142,6 @@ class ModelControl:
         loaded = [record for record in records.values() if record.loaded]
         if not loaded:
             return {}
-        assert self._recorded is not None, "records of a scheduler that keeps none"
         return await self._recorded.find_outlines(loaded)
 
     def _ask_for_first_load(self, found: FoundModel, records: Mapping[str, ModelRecord]) -> Outcome:
@@ -305,8 +304,7 @@ class ModelControl:
             if not self._defers(model):
                 self._desired.add(model.name, Why.POLLED, model)
         present = {model.name for model in found}
-        if self._on_demand is not None:
-            self._on_demand.retain(present)
+        self._on_demand.retain(present)
         for served in self._catalogue.models():
             name = served.name
             if name not in present and not desired.is_busy(name) and served.in_service:

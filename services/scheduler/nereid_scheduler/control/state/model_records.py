@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from nereid.core.errors import Internal
 from nereid_scheduler.control.state.format.records import DamagedRecord, file_digest
@@ -196,3 +196,30 @@ class ModelRecords:
             {digests[path]: content for path, content in override.files.items()},
             unwritten.document(),
         )
+
+
+class NoModelRecords(ModelRecords):
+    """The records of a scheduler that keeps none."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def read_again(self) -> dict[str, ModelRecord]:
+        """Return no records."""
+        return {}
+
+    def last_files(self, name: str) -> bool:  # noqa: ARG002 - of ModelRecords
+        """Return False."""
+        return False
+
+    async def record_load(self, name: str, override: Override | None, *, by_name: bool) -> None:
+        """Record nothing."""
+
+    async def record_request(self, name: str) -> None:
+        """Record nothing."""
+
+    async def record_unload(self, name: str, *, kept: bool) -> None:
+        """Record nothing."""
+
+
+NO_MODEL_RECORDS: Final = NoModelRecords()

@@ -19,7 +19,7 @@ from nereid_scheduler.core.requests.execution import Execution
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nereid.timeline.recorder import Recorder
+    from nereid.timeline.recorder import Recorder, RecordEvent
     from nereid.timeline.ring import PackedRing
     from nereid_scheduler.core.instances.instance_batches import SentBatch
     from nereid_scheduler.core.instances.remote_instance import RemoteInstance
@@ -41,7 +41,9 @@ class SchedulerTimeline:
     """Hold the rings of one scheduler."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+        # `None` if nothing is recorded.
+        self.recorder: Recorder | None = recorder
+        self._record_event: RecordEvent = recorder.record_event
         self._batches: PackedRing = recorder.add_packed_ring(BatchRecord, _read_batches)
         self._ended = recorder.add_ring(EndedRequest, _read_ended)
         self._waits = recorder.add_ring(Wait, itemgetter(1))
@@ -113,6 +115,51 @@ class SchedulerTimeline:
     def record_wait(self, wait: Wait) -> None:
         """Record a wait that is over."""
         self._waits.append((wait.to_ns, wait))
+
+    def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
+        """Record an event. This method is a `RecordEvent`."""
+        self._record_event(what, subject, detail, from_ns=from_ns)
+
+
+class NoTimeline(SchedulerTimeline):
+    """The timeline of a scheduler that records nothing."""
+
+    def __init__(self) -> None:
+        self.recorder = None
+
+    def record_batch(
+        self,
+        model: tuple[str, int],
+        instance: RemoteInstance,
+        sent: SentBatch,
+        execution: Execution,
+        error: str = "",
+    ) -> None:
+        """Record nothing."""
+
+    def record_lost(
+        self,
+        model: tuple[str, int],
+        instance: RemoteInstance,
+        sent: SentBatch,
+        now_ns: int,
+        cause: str,
+    ) -> None:
+        """Record nothing."""
+
+    def record_ended(
+        self, model: tuple[str, int], entry: Entry, now_ns: int, outcome: str, status: int
+    ) -> None:
+        """Record nothing."""
+
+    def record_wait(self, wait: Wait) -> None:
+        """Record nothing."""
+
+    def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
+        """Record nothing."""
+
+
+NO_TIMELINE: Final = NoTimeline()
 
 
 def executing(model: tuple[str, int], executor: str, sent: SentBatch) -> BatchRecord:

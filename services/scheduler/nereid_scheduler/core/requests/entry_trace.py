@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from nereid.core.wire.messages import InferRequest, InferResponse
@@ -76,3 +76,19 @@ class Traces(Protocol):
 
     def close(self) -> None:
         """Export what is left, within a bounded time; blocks, so call it in a thread."""
+
+
+class NoTraces:
+    """Traces of a scheduler that traces no request."""
+
+    def begin(self, request: InferRequest, now_ns: int) -> None:
+        """Return `None`, as for a request that is not sampled."""
+
+    def refused(self, refusal: RefusedRequest) -> None:
+        """Record nothing."""
+
+    def close(self) -> None:
+        """Export nothing."""
+
+
+NO_TRACES: Final = NoTraces()

@@ -58,7 +58,7 @@ class Timelines:
 
     def __init__(
         self,
-        timeline: SchedulerTimeline | None,
+        timeline: SchedulerTimeline,
         sessions: Callable[[], Iterable[Session]],
         *,
         silence_limit_s: float = _SILENCE_LIMIT_S,
@@ -67,12 +67,12 @@ class Timelines:
         """Collect from `timeline` and from the executors of `sessions`.
 
         Args:
-            timeline: The scheduler's own records; `None` if it records nothing.
+            timeline: The scheduler's own records.
             sessions: Returns the sessions of all executors.
             silence_limit_s: Time for which an executor may send nothing.
             max_held_bytes: Limit for executors' frames that wait to be read.
         """
-        self._recorder = None if timeline is None else timeline.recorder
+        self._recorder = timeline.recorder
         self._own: OwnFrames | None = None
         if self._recorder is not None:
             self._own = OwnFrames(self._recorder)

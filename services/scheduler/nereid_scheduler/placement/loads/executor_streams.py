@@ -51,15 +51,13 @@ _MOST_DIGITS: Final = 20
 class ExecutorStreams:
     """Accept the executors' streams for one loader."""
 
-    def __init__(
-        self, loader: Loader, timelines: Timelines | None = None, drains: Drains | None = None
-    ) -> None:
+    def __init__(self, loader: Loader, timelines: Timelines, drains: Drains) -> None:
         """Pass the streams' events to `loader`.
 
         Args:
             loader: Receives the events of executors and instances.
-            timelines: Receives executors' records; `None` if no timelines are collected.
-            drains: Is notified of executors that leave; `None` if executors cannot be drained.
+            timelines: Receives executors' records.
+            drains: Is notified of executors that leave.
         """
         self._loader = loader
         self._timelines = timelines
@@ -134,8 +132,8 @@ class _JoinStream:
         loader: Loader,
         call: Call,
         refusals: RefusalLog,
-        timelines: Timelines | None,
-        drains: Drains | None,
+        timelines: Timelines,
+        drains: Drains,
     ) -> None:
         self._loader = loader
         self._timelines = timelines
@@ -188,7 +186,7 @@ class _JoinStream:
             self._loader.first_runs.executor_reported(session, event.begun_requests)
         elif kind == "leaving":
             self._loader.executor_leaving(session)
-            self._notify_drains(session)
+            self._drains.on_left(session)
         elif kind == "hello":
             self._refuse("an executor says hello once")
         elif (
@@ -206,7 +204,7 @@ class _JoinStream:
             session.usage = event.usage
         elif kind == "custom_metrics":
             session.custom_metrics = event.custom_metrics
-        elif kind == "timeline" and self._timelines is not None:
+        elif kind == "timeline":
             self._timelines.on_frames(session, event.timeline)
         else:
             return False
@@ -245,12 +243,7 @@ class _JoinStream:
         self._call.on_message = None
         if self._session is not None:
             self._loader.executor_left(self._session)
-            if self._timelines is not None:
-                self._timelines.executor_left(self._session)
-            self._notify_drains(self._session)
+            self._timelines.executor_left(self._session)
+            self._drains.on_left(self._session)
             self._session = None
         self._call.finish()
-
-    def _notify_drains(self, session: Session) -> None:
-        if self._drains is not None:
-            self._drains.on_left(session)

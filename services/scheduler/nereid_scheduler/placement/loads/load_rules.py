@@ -19,8 +19,10 @@ from nereid.model_config.validation.file_names import validate_file_names
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.core.measurements.latencies import MetricsConfig
+from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
 from nereid_scheduler.core.models.allowed_backends import ALL_BACKENDS, AllowedBackends
 from nereid_scheduler.core.models.dependencies import is_ensemble
+from nereid_scheduler.core.requests.entry_trace import NO_TRACES
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 from nereid_scheduler.placement.models.config_completion import complete
 from nereid_scheduler.versions.ensembles.ensemble_version import EnsembleVersion
@@ -70,7 +72,7 @@ class LoadRules:
     backend_settings: Callable[[str], dict[str, str]]
     limits: QueueLimits
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
-    traces: Traces | None = None
+    traces: Traces = NO_TRACES
     cache: CacheClient | None = None
     segment_owners: SegmentOwners = field(default_factory=SegmentOwners)
     backends: AllowedBackends = ALL_BACKENDS
@@ -82,13 +84,11 @@ class LoadRules:
     # Memory by device that instances which an executor keeps for other schedulers may take,
     # beside those that it is commanded to load; a device that is missing has no limit.
     kept_bytes: Callable[[str], Mapping[str, int]] = _any_bytes
-    # `None` if no timeline is recorded.
-    timeline: SchedulerTimeline | None = None
+    timeline: SchedulerTimeline = NO_TIMELINE
 
     def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
-        """Record an event in the timeline, if there is one. A RecordEvent."""
-        if self.timeline is not None:
-            self.timeline.recorder.record_event(what, subject, detail, from_ns=from_ns)
+        """Record an event in the timeline. A RecordEvent."""
+        self.timeline.record_event(what, subject, detail, from_ns=from_ns)
 
     def check_draft(self, draft: model_config_pb2.ModelConfig) -> None:
         """Check a configuration before any of the model's files is read.

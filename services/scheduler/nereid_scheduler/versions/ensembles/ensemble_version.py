@@ -58,6 +58,7 @@ from nereid_scheduler.versions.ensembles.step_tensors import (
 )
 from nereid_scheduler.versions.queued_requests import QueuedRequests
 from nereid_scheduler.versions.reruns.resent_requests import may_have_run
+from nereid_scheduler.versions.waits.nested_calls import NO_NESTED_CALLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -100,7 +101,7 @@ class EnsembleVersion(QueuedRequests):
         context: VersionContext,
         *,
         find_model: FindModel,
-        nested_calls: NestedCalls | None = None,
+        nested_calls: NestedCalls = NO_NESTED_CALLS,
         labels: Mapping[str, tuple[str, ...]] | None = None,
         max_steps: int = _MAX_STEPS,
         max_heads: int = MAX_HEADS,
@@ -112,7 +113,7 @@ class EnsembleVersion(QueuedRequests):
             number: Number of the version.
             context: Collaborators of every version.
             find_model: Returns the version that runs a step.
-            nested_calls: Finds deadlocks of requests that models make; `None` if models make none.
+            nested_calls: Finds deadlocks of requests that models make.
             labels: Labels of classes, by output.
             max_steps: Limit for remembered steps.
             max_heads: Limit for remembered heads of each kind.
@@ -221,7 +222,7 @@ class EnsembleVersion(QueuedRequests):
         on_response = partial(self._on_step_response, run, call)
         entry = heads.model.submit(request, on_response, at_once=at_once)
         run.calls[call] = heads, entry
-        if request.caller and self._nested_calls is not None:
+        if request.caller:
             # A model that called the ensemble waits for the ensemble's steps.
             self._nested_calls.add_call(request, entry)
 

@@ -136,3 +136,20 @@ class FirstRuns:
 
     def _on_timer(self) -> None:
         self._carry_out(self.recalls.on_time(self._loop.time()))
+
+
+class NoFirstRuns(FirstRuns):
+    """First runs of which executors have named none, and will name none."""
+
+    def __init__(self) -> None:
+        pass
+
+    def find(self, waiter: FirstRunWaiter, request_id: int, run_ids: Collection[int]) -> bool:  # noqa: ARG002 - of FirstRuns
+        """Return False."""
+        return False
+
+    def end_waits(self) -> None:
+        """End nothing."""
+
+
+NO_FIRST_RUNS: Final = NoFirstRuns()

@@ -22,6 +22,7 @@ from nereid.observability.tracing import (
     is_sampled,
     monotonic_to_unix_ns,
 )
+from nereid_scheduler.core.requests.entry_trace import NO_TRACES
 from nereid_scheduler.versions.tracing.trace_timestamps import TimestampTraces
 
 if TYPE_CHECKING:
@@ -78,12 +79,12 @@ class SpanTraces:
         self._tracer.record(span)
 
 
-def open_traces(settings: TraceSettings) -> Traces | None:
-    """Return the traces that the settings ask for, or `None` if no request is traced."""
+def open_traces(settings: TraceSettings) -> Traces:
+    """Return the traces that the settings ask for."""
     if parse_trace_config(settings.trace_config).to_file:
         return TimestampTraces()
     tracer = open_tracer(settings, "scheduler")
-    return None if tracer is None else SpanTraces(tracer)
+    return NO_TRACES if tracer is None else SpanTraces(tracer)
 
 
 class SpanTrace:

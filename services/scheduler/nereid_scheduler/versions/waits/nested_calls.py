@@ -179,3 +179,7 @@ class NestedCalls:
 def _awaited_entry(entry: Entry) -> Entry:
     """Return the entry whose execution this one waits for: itself, or its flight's leader."""
     return entry if entry.cache_lookup is None else entry.cache_lookup.flight.leader
+
+
+# No instance makes calls: nothing is recorded.
+NO_NESTED_CALLS: Final = NestedCalls({})

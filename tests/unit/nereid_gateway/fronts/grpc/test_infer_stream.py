@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 from nereid.core.wire.messages import InferRequest
 from nereid.rpc import Status
+from nereid.rpc.net.limits.budget import NO_ACCOUNT
 from nereid_gateway.core.response_timings import TimedRequests
 from nereid_gateway.fronts.grpc.infer_stream import MAX_PENDING, InferStreams
 
@@ -20,7 +21,7 @@ async def test_a_burst_is_read_to_its_end_though_nothing_is_responded_to() -> No
     decoder: Any = SimpleNamespace(decode_now=lambda message: InferRequest(0, message, []))
     data_plane: Any = SimpleNamespace(records_arrivals=False, timed=TimedRequests.NEVER)
     streams = InferStreams(data_plane, decoder, {}, lambda _: Status.CANCELLED, None)
-    call = Mock(account=None, buffered_bytes=0, deadline=None, metadata=())
+    call = Mock(account=NO_ACCOUNT, buffered_bytes=0, deadline=None, metadata=())
     call.get.return_value = None
     sent: list[bytes] = []
 

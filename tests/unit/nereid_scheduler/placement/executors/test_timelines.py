@@ -11,7 +11,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.timeline import wire
 from nereid.timeline.recorder import Recorder
 from nereid.timeline.records import Timeline
-from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
+from nereid_scheduler.core.measurements.timeline import NO_TIMELINE, SchedulerTimeline
 from nereid_scheduler.placement.executors.sessions import Session
 from nereid_scheduler.placement.executors.timelines import Timelines
 from tests.support.waiting import until
@@ -138,6 +138,6 @@ async def test_executors_only_where_they_are_asked_for() -> None:
 
 
 async def test_a_scheduler_that_records_nothing() -> None:
-    it = Timelines(None, list)
+    it = Timelines(NO_TIMELINE, list)
     with pytest.raises(Unavailable, match="--timeline-seconds=0"):
         await anext(it.collect(ASK))

@@ -6,6 +6,7 @@ from nereid.observability.tracing import is_sampled
 from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.core.instances.remote_instance import RemoteInstance
 from nereid_scheduler.core.requests.entry import Entry
+from nereid_scheduler.core.requests.entry_trace import NO_TRACES
 from nereid_scheduler.versions.tracing.request_traces import SpanTraces
 from tests.support.peers.spans import RecordedSpans
 from tests.support.scheduler.fake_executors import executed, turn
@@ -20,7 +21,7 @@ def context(number: int, sampled: bool = True) -> bytes:
 class World(VersionWorld):
     def __init__(self, more: str = "", *, traced: bool = True) -> None:
         self.tracer = RecordedSpans()
-        traces = SpanTraces(self.tracer) if traced else None
+        traces = SpanTraces(self.tracer) if traced else NO_TRACES
         super().__init__(f"max_batch_size: 8 dynamic_batching {{ }} {more}", traces=traces)
 
     def send(self, number: int, trace_context: bytes) -> Entry:

@@ -10,7 +10,7 @@ from nereid.observability.tracing import MAX_TRACED_TENSOR_BYTES, is_sampled, wi
 from nereid.pb import kserve_pb2
 from nereid.shm.segments import SegmentPool
 from nereid_scheduler.core.requests.entry import Entry
-from nereid_scheduler.core.requests.entry_trace import EntryTrace, RefusedRequest
+from nereid_scheduler.core.requests.entry_trace import NO_TRACES, EntryTrace, RefusedRequest
 from nereid_scheduler.core.requests.execution import Execution
 from nereid_scheduler.versions.tracing.request_traces import SpanTraces, open_traces
 from nereid_scheduler.versions.tracing.trace_timestamps import TimestampTraces
@@ -267,7 +267,7 @@ def test_a_request_that_is_not_sampled_has_no_trace() -> None:
 
 
 def test_the_settings_choose_the_form_of_traces() -> None:
-    assert open_traces(TraceSettings()) is None
+    assert open_traces(TraceSettings()) is NO_TRACES
     assert isinstance(open_traces(TraceSettings(trace_config=("triton,file=f",))), TimestampTraces)
     spans = open_traces(TraceSettings(trace_config=("mode=opentelemetry",)))
     assert isinstance(spans, SpanTraces)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from nereid.rpc.net.limits.budget import NO_ACCOUNT
 from nereid_gateway.extras.managed.server.content_types import header_length_text
 from nereid_gateway.server.call import BINARY, JSON, HttpCall
 from nereid_gateway.server.request_reader import RequestReader
@@ -32,7 +33,7 @@ class ManagedCall(HttpCall):
     __slots__ = ("binary_type", "map_status", "response_type", "translated", "work")
 
     def __init__(
-        self, on_progress: Callable[[], None], peer: str = "", account: Account | None = None
+        self, on_progress: Callable[[], None], peer: str = "", account: Account = NO_ACCOUNT
     ) -> None:
         super().__init__(on_progress, peer, account)
         # True once the target is that of a KServe route.
@@ -90,7 +91,7 @@ class ManagedReader(RequestReader):
     """Read ManagedCalls."""
 
     def make_call(
-        self, on_progress: Callable[[], None], peer: str, account: Account | None
+        self, on_progress: Callable[[], None], peer: str, account: Account
     ) -> ManagedCall:
         """Return the ManagedCall of a request that begins to arrive."""
         return ManagedCall(on_progress, peer, account)

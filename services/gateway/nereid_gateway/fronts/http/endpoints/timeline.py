@@ -32,7 +32,7 @@ class TimelineEndpoint:
     async def timeline(self, call: HttpCall, route: Route) -> None:
         """Stream the records of the last seconds."""
         timeline = self._timeline
-        if timeline is None:
+        if not timeline.records:
             raise NotFound(_OFF)
         # A timeline shows requests to all models.
         check_all_models(call, route)

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nereid.rpc.net.limits.budget import Account, BudgetLimits, ByteBudget, OverBudgetError
+from nereid.rpc.net.limits.budget import (
+    NO_ACCOUNT,
+    Account,
+    BudgetLimits,
+    ByteBudget,
+    OverBudgetError,
+    account_of,
+)
 
 LIMITS = BudgetLimits(total_bytes=400, client_bytes=200, connection_bytes=100)
 
@@ -148,3 +155,18 @@ def test_what_has_no_name_may_leave_anything_unread() -> None:
     account = ByteBudget(LIMITS).open_account("")
     account.set_unread(300)
     account.check_unread()
+
+
+def test_an_account_that_counts_nothing_refuses_nothing() -> None:
+    account = account_of(None)
+    assert account is NO_ACCOUNT
+    account.charge(1 << 40)
+    account.charge_pending(1 << 40)
+    account.set_unread(1 << 40)
+    account.check_unread()
+    assert (account.held_bytes, account.unread_bytes) == (0, 0)
+    account.release(1 << 40)
+    account.release_pending(1 << 40)
+    account.close()
+    assert account.client == ""
+    assert account.owner is account.account is account
