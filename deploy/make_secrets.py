@@ -19,6 +19,7 @@ ROLES = {"gateway": Role.GATEWAY, "executor": Role.EXECUTOR, "cache": Role.SCHED
 
 
 def main() -> None:
+    """Write all secrets that are not there yet."""
     mesh = MeshToken(ensure(ROOT / "mesh" / "token", new_token()))
     for folder, role in ROLES.items():
         ensure(ROOT / folder / "token", mesh.role_token(role))
@@ -28,7 +29,7 @@ def main() -> None:
 
 
 def ensure(path: Path, text: str) -> str:
-    """The file's text, which is written if there is none."""
+    """Return the file's text, which is written if there is no file."""
     try:
         return path.read_text().strip()
     except FileNotFoundError:

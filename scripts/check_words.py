@@ -1,6 +1,7 @@
 """Check that names and log lines use the glossary's words, and that the documentation is short.
 
-The glossary is in docs/architecture.md.
+The glossary is in docs/architecture.md. Docstrings and comments of the product must not begin with
+a word that leaves their subject out, such as "Of" or "What".
 
 usage: check_words.py [--count] [PATH ...]
 
@@ -68,6 +69,13 @@ _ROOTS = (
     "examples",
     "scripts",
 )
+_PRODUCT = {"nereid", "plugins", "services", "tools"}
+_HEADLESS_COMMENT = re.compile(
+    r"(Of|What|Whatever|Whether|Who|Whoever|Whom|Whose|Which|Those|None:|Nor|Neither|Such|That)\b"
+)
+_HEADLESS_DOCSTRING = re.compile(
+    _HEADLESS_COMMENT.pattern.replace("(", "(Where|Wherever|How|As|By|With|To|From|It|They|Its|", 1)
+)
 _PAGES = ("docs", "README.md", "CONTRIBUTING.md")
 # Generated pages are as long as what they list.
 _GENERATED = "<!-- Written by "
@@ -115,6 +123,27 @@ def log_texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
             for child in ast.walk(node):
                 if isinstance(child, ast.Constant) and isinstance(child.value, str):
                     yield child.lineno, child.value
+
+
+def headless(path: Path) -> Iterator[str]:
+    """Yield a line for each docstring and comment of the product that begins without a subject."""
+    if path.parts[0] not in _PRODUCT:
+        return
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, documented) and (text := ast.get_docstring(node)):
+            first = text.partition("\n")[0]
+            if _HEADLESS_DOCSTRING.match(first):
+                line = getattr(node, "lineno", 1)
+                yield f"{path}:{line}: '{first}' begins without a subject"
+    comment_line = -1
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT:
+                line, text = token.start[0], token.string.lstrip("#: ")
+                if line != comment_line + 1 and _HEADLESS_COMMENT.match(text):
+                    yield f"{path}:{line}: '{text}' begins without a subject"
+                comment_line = line
 
 
 def findings(path: Path) -> Iterator[str]:
@@ -169,7 +198,7 @@ def main() -> int:
         for path in (root.rglob("*.py") if root.is_dir() else [root])
         if not path.name.endswith(_SKIPPED) and _USER_CODE not in path.parts[:-1]
     )
-    found = [line for path in paths for line in findings(path)]
+    found = [line for path in paths for line in (*findings(path), *headless(path))]
     print(*found, sep="\n", end="\n" if found else "")
     if arguments.count:
         count = prose_count(paths)

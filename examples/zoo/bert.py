@@ -53,7 +53,7 @@ class Tokens:
 
 
 def forward(shape: BertShape, weights: Weights, tokens: Tokens) -> Array:
-    """The last hidden state, [batch, sequence, hidden]."""
+    """Return the last hidden state, [batch, sequence, hidden]."""
     length = tokens.input_ids.shape[1]
     hidden = (
         weights["embeddings.word_embeddings.weight"].astype(np.float64)[tokens.input_ids]

@@ -19,7 +19,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def build(shape: BertShape, weights: Weights) -> ModelProto:
-    """The checked model: three INT64 inputs, `last_hidden_state` and `sentence_embedding`."""
+    """Return the checked model of `last_hidden_state` and `sentence_embedding`."""
     graph = Graph("bert", weights)
     mask = graph.add_node("Cast", "attention_mask", to=TensorProto.FLOAT)
     hidden = _embeddings(graph, shape)
@@ -103,7 +103,7 @@ def _feed_forward(graph: Graph, prefix: str, hidden: str) -> str:
 
 
 def _sentence_embedding(graph: Graph, hidden: str, mask: str) -> None:
-    """The mean of the real tokens' states, at unit length."""
+    """Add the mean of the real tokens' states, at unit length."""
     column = graph.add_node("Unsqueeze", mask, graph.integers(2))
     total = graph.add_node(
         "ReduceSum", graph.add_node("Mul", hidden, column), graph.integers(1), keepdims=0

@@ -60,7 +60,7 @@ def random_weights(shape: GptShape, seed: int) -> dict[str, Array]:
 
 
 def greedy(shape: GptShape, weights: Weights, prompt: Sequence[int], count: int) -> list[int]:
-    """The tokens that follow a prompt, each the likeliest."""
+    """Return the tokens that follow a prompt, each the likeliest."""
     weights = {name: array.astype(np.float64) for name, array in weights.items()}
     tokens = list(prompt)
     for _ in range(count):

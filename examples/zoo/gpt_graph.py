@@ -1,8 +1,8 @@
-"""A GPT-2 decoder as an ONNX graph that is run once for each token: what it has computed for those
-before, it is given back.
+"""A GPT-2 decoder as an ONNX graph that is run once for each token.
 
-Batch, sequence and past are free. Knows nothing of where the weights come from; `gpt` is the
-reference that its outputs are compared with.
+Each run gets back the keys and values that earlier runs have computed. Batch, sequence and past are
+free. The module does not know where the weights come from; `gpt` is the reference that its outputs
+are compared with.
 """
 
 import math
@@ -17,8 +17,10 @@ MASKED_SCORE = -1e9
 
 
 def build(shape: GptShape, weights: Weights) -> ModelProto:
-    """The checked model: `input_ids` and `past` in; the last token's `logits`, and `present`, the
-    next run's past, out. past is [layer, key or value, batch, head, token, number].
+    """Return the checked model.
+
+    Inputs are `input_ids` and `past`; outputs are the last token's `logits`, and `present`, the
+    next run's past: [layer, key or value, batch, head, token, number].
     """
     graph = Graph("gpt", weights)
     length = graph.add_node("Shape", "input_ids", start=1, end=2)
@@ -81,7 +83,7 @@ def _masked_scores(graph: Graph, positions: str, total: str) -> str:
 def _attention(
     graph: Graph, shape: GptShape, layer: int, hidden_and_masked_scores: tuple[str, str]
 ) -> tuple[str, str]:
-    """What it adds to the hidden state, and its part of the present."""
+    """Add a layer; return its part of the hidden state and of the present."""
     hidden, masked_scores = hidden_and_masked_scores
     name, size = f"h.{layer}", shape.hidden // shape.heads
     normed = graph.layer_norm(f"{name}.ln_1", hidden, shape.epsilon)

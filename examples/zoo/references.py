@@ -71,7 +71,7 @@ def check_minilm(expected: Arrays, embedding: NDArray[Any]) -> bool:
 
 
 def texts_of(expected: Arrays) -> NDArray[Any]:
-    """The sentences of minilm as text for `embed`: BYTES [batch, 1]."""
+    """Return the sentences of minilm as text for `embed`: BYTES [batch, 1]."""
     return np.array([[str(each).encode()] for each in expected["sentences"]], np.object_)
 
 

@@ -35,7 +35,7 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def parse(content: bytes) -> dict[str, NDArray[Any]]:
-    """The file's tensors by name, as read-only views of `content`."""
+    """Return the file's tensors by name, as read-only views of `content`."""
     data_start = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
     if len(content) < LENGTH_BYTES or data_start > len(content):
         raise SafetensorsError(f"header ends at byte {data_start} of {len(content)}")

@@ -59,7 +59,7 @@ class TritonPythonModel:
         sender.send(last, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def _tokens(self, prompt: str, length: int) -> Iterator[int]:
-        """The likeliest token, again and again; each run sees the last token and what it keeps."""
+        """Generate the likeliest token repeatedly; a run sees the last token and the kept state."""
         unknown = sorted(set(prompt) - set(self._characters))
         if unknown or not prompt:
             raise ValueError(f"the prompt is empty, or has characters not known here: {unknown}")

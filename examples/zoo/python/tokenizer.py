@@ -68,7 +68,7 @@ class WordPiece:
         self.pieces = lru_cache(1 << 16)(self._pieces)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text's tokens, with those that BERT expects at both ends."""
+        """Return the ids of a text's tokens, with those that BERT expects at both ends."""
         ids: list[int] = []
         for part in SPECIAL.split(text):
             if SPECIAL.fullmatch(part):
@@ -79,7 +79,7 @@ class WordPiece:
         return [self.vocabulary["[CLS]"], *ids[: MOST_TOKENS - 2], self.vocabulary["[SEP]"]]
 
     def _pieces(self, word: str) -> list[int]:
-        """The longest pieces, from left to right; one that is not there spoils the word."""
+        """Return the longest pieces, from left to right; a missing one spoils the word."""
         unknown = [self.vocabulary["[UNK]"]]
         if len(word) > LONGEST_WORD:
             return unknown

@@ -19,4 +19,5 @@ class RunJob(Protocol):
 
     def __call__(
         self, function: JobFunction, *arguments: Any, blobs: Sequence[Blob] = ()
-    ) -> Awaitable[tuple[Any, Sequence[Any]]]: ...
+    ) -> Awaitable[tuple[Any, Sequence[Any]]]:
+        """Run a job as `DecoderPool.run` does."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class RegionRange(NamedTuple):
-    """Where the data of a tensor is, as a request says it."""
+    """The range of a region that a request names for a tensor's data."""
 
     region: str
     offset: int
@@ -14,7 +14,7 @@ class RegionRange(NamedTuple):
 
 
 class RegionRanges(NamedTuple):
-    """The ranges that a request's head names: of inputs by position, of outputs by name."""
+    """Ranges that a request's head names: inputs by their position, outputs by their name."""
 
     inputs: tuple[tuple[int, RegionRange], ...]
     outputs: tuple[tuple[str, RegionRange], ...]

@@ -30,7 +30,7 @@ class HostedVersion(Protocol):
 
     @property
     def runtime(self) -> EntryOwner | None:
-        """Its queue and batches; `None` until it is loaded."""
+        """Queue and batches of the version; `None` until it is loaded."""
 
 
 class HostedInstance(Protocol):
@@ -42,7 +42,7 @@ class HostedInstance(Protocol):
 
     @property
     def served(self) -> HostedVersion:
-        """Its version."""
+        """Version of the instance."""
 
 
 class Call(NamedTuple):
