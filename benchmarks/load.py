@@ -26,7 +26,7 @@ _TOOLS = {"grpc": "h2load", "http": "wrk", "json": "wrk"}
 _DEBIAN_PACKAGES = {"h2load": "nghttp2-client", "wrk": "wrk"}
 _INFER_LUA = Path(__file__).with_name("infer.lua")
 # Limit in seconds: h2load waits for ever for a response that never comes.
-_LONGEST_S = 300
+_MAX_S = 300
 _UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 
@@ -145,9 +145,9 @@ def _run(argv: list[str], environment: dict[str, str]) -> tuple[str, float]:
         start_new_session=True,
     )
     try:
-        output, _ = child.communicate(timeout=_LONGEST_S)
+        output, _ = child.communicate(timeout=_MAX_S)
     except subprocess.TimeoutExpired as error:
-        raise BenchError(f"{argv[0]} had not ended after {_LONGEST_S} s: no responses?") from error
+        raise BenchError(f"{argv[0]} had not ended after {_MAX_S} s: no responses?") from error
     finally:
         if child.poll() is None:
             child.kill()

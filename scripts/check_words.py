@@ -81,7 +81,7 @@ _PAGES = ("docs", "README.md", "CONTRIBUTING.md")
 _GENERATED = "<!-- Written by "
 # A record grows with what it records.
 _RECORDS = ("track-record.md",)
-_MOST_PAGE_WORDS = 53_900
+_MAX_PAGE_WORDS = 53_900
 _LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 _SKIPPED = ("_pb2.py", "_pb2.pyi")
 # Models are as users write them; those of the conformance table run on Triton as well.
@@ -204,8 +204,8 @@ def main() -> int:
         count = prose_count(paths)
         print(f"{count.total()} in prose:", ", ".join(f"{w} {n}" for w, n in count.most_common()))
     print(f"{len(found)} names and log lines, {len(paths)} files", file=sys.stderr)
-    if not arguments.paths and (words := page_words(list(map(Path, _PAGES)))) > _MOST_PAGE_WORDS:
-        print(f"{words} words in {', '.join(_PAGES)}, more than {_MOST_PAGE_WORDS}: explain each")
+    if not arguments.paths and (words := page_words(list(map(Path, _PAGES)))) > _MAX_PAGE_WORDS:
+        print(f"{words} words in {', '.join(_PAGES)}, more than {_MAX_PAGE_WORDS}: explain each")
         print("thing once, link to it from elsewhere, and drop what has been superseded")
         return 1
     return 1 if found else 0

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import process
 from benchmarks.analyze_search.searches import Searches, inner_rules, rows
-from benchmarks.analyze_search.spaces import MOST_IN_FLIGHT, SECONDS, SPACES
+from benchmarks.analyze_search.spaces import MAX_IN_FLIGHT, SECONDS, SPACES
 from benchmarks.failure import BenchError
 from benchmarks.models import registry
 from benchmarks.models.workload import Workload
@@ -83,7 +83,7 @@ def _search(name: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 configs=measured.configs,
                 space=SPACES[name](),
                 defaults={model: defaults_of(config) for model, config in tuned.items()},
-                inner=inner_rules(seconds, MOST_IN_FLIGHT.get(name, 128)),
+                inner=inner_rules(seconds, MAX_IN_FLIGHT.get(name, 128)),
             )
             measured.use_default(job.space.default)
             searches = Searches(job, measured, arguments.checkpoints)

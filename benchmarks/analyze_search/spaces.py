@@ -53,4 +53,4 @@ SPACES = {
 # Seconds of a window, unless the command line says otherwise: an image takes 50 ms.
 SECONDS = {"resnet50": 1.5}
 # Maximum of requests in flight: more images would wait for seconds.
-MOST_IN_FLIGHT = {"resnet50": 16}
+MAX_IN_FLIGHT = {"resnet50": 16}

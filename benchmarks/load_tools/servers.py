@@ -27,13 +27,13 @@ NAMES = (MOCK, OURS, native.NAME, "mlserver")
 _SEQUENCES = f"{mlp.NAME}_sequences"
 _READY_S = 60.0
 # Time of a mock request for each request in flight: two cores are enough for any tool then.
-_LEAST_MS = 5.0
+_MIN_MS = 5.0
 _MS_IN_FLIGHT = 1.0
 
 
 def delay_ms(setting: Setting) -> float:
     """Return the time that the mock takes for a request."""
-    return max(_LEAST_MS, setting.in_flight * _MS_IN_FLIGHT)
+    return max(_MIN_MS, setting.in_flight * _MS_IN_FLIGHT)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ _PANELS = (
     ("p99_ms", "p99 of served requests, ms", True),
     ("offered_per_capacity", "offered, by capacity", False),
 )
-_LONGEST_STEP_S = 2
+_MAX_STEP_S = 2
 
 
 def draw(runs: dict[str, dict[str, Any]]) -> str:
@@ -33,7 +33,7 @@ def points(run: dict[str, Any], key: str) -> list[tuple[float, float]]:
     for second in run["seconds"]:
         if second[key] is None:
             continue
-        if points and second["second"] - points[-1][0] > _LONGEST_STEP_S:
+        if points and second["second"] - points[-1][0] > _MAX_STEP_S:
             points.append((second["second"], math.nan))
         points.append((second["second"], second[key]))
     return points

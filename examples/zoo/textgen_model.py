@@ -12,7 +12,7 @@ import onnxruntime
 import triton_python_backend_utils as pb_utils
 
 # Texts that are written at the same time, and the length of one whose client names none.
-MOST_AT_ONCE = 4
+MAX_AT_ONCE = 4
 USUAL_LENGTH = 64
 
 
@@ -29,7 +29,7 @@ class TritonPythonModel:
         # What a text begins with: layers, keys and values, one text, heads, no token yet, numbers.
         layers, kinds, _, heads, _, size = self._decoder.get_inputs()[1].shape
         self._nothing = np.zeros((layers, kinds, 1, heads, 0, size), np.float32)
-        self._writers = ThreadPoolExecutor(MOST_AT_ONCE)
+        self._writers = ThreadPoolExecutor(MAX_AT_ONCE)
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:

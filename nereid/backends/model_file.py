@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Beginning of a Git LFS pointer, and its largest size in bytes.
 # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 _POINTER: Final = b"version https://git-lfs.github.com/spec/"
-_LARGEST_POINTER: Final = 1023
+_MAX_POINTER: Final = 1023
 
 
 def find_model_file(
@@ -54,7 +54,7 @@ def require_file(config: model_config_pb2.ModelConfig, path: Path) -> Path:
         raise NotFound(
             f"failed to load '{config.name}': unable to find '{path}' for model '{config.name}'"
         )
-    if path.is_file() and path.stat().st_size <= _LARGEST_POINTER:
+    if path.is_file() and path.stat().st_size <= _MAX_POINTER:
         with path.open("rb") as file:
             if file.read(len(_POINTER)) == _POINTER:
                 raise InvalidArgument(

@@ -26,7 +26,7 @@ DEFAULT_RESTART_S: Final = 30.0
 _PEER_SHARE: Final = 0.4
 # Shorter silences are no failure: they may be a garbage collection of a large heap, or a moment
 # without the CPU.
-_LEAST_SILENCE_S: Final = 0.5
+_MIN_SILENCE_S: Final = 0.5
 
 
 class RecoveryTimes(NamedTuple):
@@ -206,8 +206,8 @@ DEFAULT_TIMES: Final = RecoveryTimes()
 
 def _silence(text: str) -> float:
     value = seconds(text)
-    if value < _LEAST_SILENCE_S:
-        raise ValueError(f"expected at least {_LEAST_SILENCE_S} seconds")
+    if value < _MIN_SILENCE_S:
+        raise ValueError(f"expected at least {_MIN_SILENCE_S} seconds")
     return value
 
 

@@ -12,13 +12,13 @@ from typing import Final
 DEFAULT_MS: Final = 1000
 
 # Bounds of an estimate; a value beyond them says more about the measurement than about the queue.
-_SHORTEST_MS: Final = 50
-_LONGEST_MS: Final = 30_000
+_MIN_MS: Final = 50
+_MAX_MS: Final = 30_000
 # Time over which a rate is measured. It is measured between refusals, because while there are any,
 # the queue is full and the rate is that of the model.
 _WINDOW_NS: Final = 250_000_000
 # Maximum time between refusals for a measurement; beyond it the queue may have been empty.
-_LONGEST_WINDOW_NS: Final = 10 * _WINDOW_NS
+_MAX_WINDOW_NS: Final = 10 * _WINDOW_NS
 
 
 def spread_ms(retry_after_ms: int, random: float) -> int:
@@ -57,10 +57,10 @@ class DrainEstimate:
         """
         elapsed_ns = now_ns - self._since_ns
         if elapsed_ns >= _WINDOW_NS:
-            if elapsed_ns <= _LONGEST_WINDOW_NS:
+            if elapsed_ns <= _MAX_WINDOW_NS:
                 self._per_ns = max(0, completed - self._completed) / elapsed_ns
             self._since_ns, self._completed = now_ns, completed
         if not self._per_ns:
             return DEFAULT_MS
         drain_ms = pending / self._per_ns / 1e6
-        return round(min(max(drain_ms, _SHORTEST_MS), _LONGEST_MS))
+        return round(min(max(drain_ms, _MIN_MS), _MAX_MS))

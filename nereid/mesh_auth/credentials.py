@@ -29,7 +29,7 @@ WINDOW_S: Final = 30.0
 _VERSION: Final = "v1"
 _NONCE_BYTES: Final = 12
 _MAX_NONCES: Final = 1 << 17
-_LONGEST_TIME: Final = 15
+_MAX_TIME: Final = 15
 
 
 class CredentialError(Exception):
@@ -92,7 +92,7 @@ class CredentialVerifier:
         claim = text.rpartition(" ")[0]
         if (
             key is None
-            or len(stamp) > _LONGEST_TIME
+            or len(stamp) > _MAX_TIME
             or not hmac.compare_digest(mac.encode(), _mac(key, claim, path).encode())
         ):
             raise CredentialError("its credential was made with another token (--mesh-token)")

@@ -15,7 +15,7 @@ from typing import Final
 from nereid.mesh_auth.roles import Role
 
 # Without TLS, credentials can be overheard: a token must be too long to be guessed from them.
-_LEAST_LENGTH: Final = 16
+_MIN_LENGTH: Final = 16
 _NEW_BYTES: Final = 32
 _KEY_BYTES: Final = 32
 _ROLE_PREFIX: Final = "nereid-role-"
@@ -37,10 +37,9 @@ class MeshToken:
         self.only: Role | None = None
         if text.startswith(_ROLE_PREFIX):
             self.only, self._only_key = _read_role_token(text)
-        elif len(text) < _LEAST_LENGTH:
+        elif len(text) < _MIN_LENGTH:
             raise ValueError(
-                f"a mesh token has at least {_LEAST_LENGTH} characters; `nereid mesh-token` makes"
-                " one"
+                f"a mesh token has at least {_MIN_LENGTH} characters; `nereid mesh-token` makes one"
             )
         else:
             self._master = text.encode()

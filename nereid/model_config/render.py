@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _FLOAT: Final = Struct("<f")
 # JSON parsers read numbers as doubles, in which larger integers are not exact.
-_LARGEST_EXACT: Final = 2**53
+_MAX_EXACT: Final = 2**53
 
 
 def config_json(config: model_config_pb2.ModelConfig) -> bytes:
@@ -99,4 +99,4 @@ def _float64(value: float) -> float | str:
     if not math.isfinite(value):
         # These are the names in protobuf's JSON.
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return int(value) if value.is_integer() and abs(value) <= _LARGEST_EXACT else value
+    return int(value) if value.is_integer() and abs(value) <= _MAX_EXACT else value

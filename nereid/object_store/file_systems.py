@@ -37,7 +37,7 @@ _MD5: Final = re.compile(r"[0-9a-f]{32}")
 _CONTENT, _DATE = _SUBSTITUTES = ("md5 ", "date ")
 # Suffix of the buckets of S3's Express One Zone, whose ETags are random.
 _DIRECTORY_BUCKET: Final = "--x-s3"
-_LONGEST_REASON: Final = 300
+_MAX_REASON_LENGTH: Final = 300
 # Names of exceptions: the stores' libraries need not be installed.
 _REFUSALS: Final = frozenset(
     {
@@ -55,7 +55,7 @@ _REFUSALS: Final = frozenset(
 _CHANGES: Final = frozenset({"ResourceModifiedError"})
 _REFUSED_STATUSES: Final = (401, 403)
 # Seconds after which a listing ends: a store may list for ever, when nobody waits any more.
-_LONGEST_LISTING_S: Final = 600.0
+_MAX_LISTING_S: Final = 600.0
 # Key in botocore's context of a request for a page of a listing; its value is the page's beginning.
 _PAGE_BEGIN: Final = "nereid_page_begin"
 
@@ -154,7 +154,7 @@ def require_listing(parsed: Mapping[str, Any], context: Mapping[str, Any], **_: 
 class S3Files(StoreFiles):
     """Files in S3 by s3fs."""
 
-    _limits: ClassVar[Mapping[str, float]] = {"timeout": _LONGEST_LISTING_S}
+    _limits: ClassVar[Mapping[str, float]] = {"timeout": _MAX_LISTING_S}
 
     def describe(self, info: Mapping[str, Any]) -> StoredObject:
         """Return an object; its ETag may be the MD5 of its content."""
@@ -341,7 +341,7 @@ def store_error(what: str, error: Exception) -> StoreError:
     if isinstance(error, StoreError):
         return error
     name = type(error).__name__
-    text = str(error).strip().partition("\n")[0][:_LONGEST_REASON]
+    text = str(error).strip().partition("\n")[0][:_MAX_REASON_LENGTH]
     if isinstance(error, TimeoutError) and not text:
         text = "no response in time"
     refused = isinstance(error, PermissionError) or name in _REFUSALS

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_LARGEST_REQUEST_BYTES: Final = 16384
+_MAX_REQUEST_BYTES: Final = 16384
 _REQUEST_TIMEOUT_S: Final = 5.0
 # A response of this path shows that the event loop runs.
 _LIVE_PATH: Final = b"/v2/health/live"
@@ -69,7 +69,7 @@ class MetricsEndpoint:
             self._listener.close()
 
     def _make_protocol(self) -> asyncio.StreamReaderProtocol:
-        reader = asyncio.StreamReader(limit=_LARGEST_REQUEST_BYTES)
+        reader = asyncio.StreamReader(limit=_MAX_REQUEST_BYTES)
         return asyncio.StreamReaderProtocol(reader, self._serve)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -32,7 +32,7 @@ _HTTP: Final = ("http/protobuf", "http/json")
 _DEFAULT_URLS: Final = {_GRPC: "http://localhost:4317", _HTTP[0]: "http://localhost:4318"}
 _GRPC_PORT: Final = 4317
 _TRACES_PATH: Final = "/v1/traces"
-_LARGEST_RATE: Final = (1 << 32) - 1
+_MAX_RATE: Final = (1 << 32) - 1
 _SAMPLERS: Final = ("always_on", "always_off", "traceidratio")
 _PARENT_BASED: Final = "parentbased_"
 _TIMEOUT_MS: Final = 10_000
@@ -187,7 +187,7 @@ def _sampling(environ: Mapping[str, str], ignored: list[str]) -> list[str] | Non
         except ValueError:
             ratio = -1.0
         if 0 <= ratio <= 1:
-            rate = min(round(1 / ratio), _LARGEST_RATE) if ratio * _LARGEST_RATE > 1 else 0
+            rate = min(round(1 / ratio), _MAX_RATE) if ratio * _MAX_RATE > 1 else 0
         else:
             ignored.append(f"{_RATIO}: '{text}' is not from 0 to 1")
     parents = [] if name == kind else ["opentelemetry,parent_based=true"]

@@ -46,7 +46,7 @@ _LOG_INTERVAL_S: Final = 60.0
 _KINDS: Final = {kind: OtelSpanKind[kind.name] for kind in SpanKind}
 _UNSET: Final = Status(StatusCode.UNSET)
 # Characters of texts that clients choose; the queue is bounded in spans, not in bytes.
-_LONGEST_TEXT: Final = 1024
+_MAX_TEXT_LENGTH: Final = 1024
 
 
 class OtlpTracer:
@@ -116,7 +116,7 @@ class OtlpTracer:
 
 
 def _short(value: Value) -> Value:
-    return value[:_LONGEST_TEXT] if isinstance(value, str) else value  # type: ignore[return-value]
+    return value[:_MAX_TEXT_LENGTH] if isinstance(value, str) else value  # type: ignore[return-value]
 
 
 def _context(context: bytes, *, remote: bool) -> SpanContext:

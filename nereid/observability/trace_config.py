@@ -20,7 +20,7 @@ LEVELS: Final = (TIMESTAMPS, TENSORS)
 _OLDER_LEVELS: Final = {"MIN": TIMESTAMPS, "MAX": TIMESTAMPS}
 FILE_MODE: Final = "triton"
 SPAN_MODE: Final = "opentelemetry"
-_LARGEST_RATE: Final = (1 << 32) - 1
+_MAX_RATE: Final = (1 << 32) - 1
 _TRACES_PATH: Final = "/v1/traces"
 # Receivers' usual port for OTLP over HTTP.
 _HTTP_PORT: Final = ":4318"
@@ -123,14 +123,14 @@ def _resource(text: str) -> tuple[str, str]:
 
 
 _GENERAL: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "rate": ("rate", integer(0, _LARGEST_RATE)),
+    "rate": ("rate", integer(0, _MAX_RATE)),
     "level": ("levels", _level),
     "count": ("count", integer(-1)),
     "mode": ("mode", _mode),
 }
 _FILE: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "file": ("file", str),
-    "log-frequency": ("log_frequency", integer(0, _LARGEST_RATE)),
+    "log-frequency": ("log_frequency", integer(0, _MAX_RATE)),
 }
 _EXPORT: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "url": ("url", _url),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _VARIABLE: Final = "NEREID_STANDBY_FD"
 # Maximum number of descriptors that Linux passes with one message.
-_MOST_DESCRIPTORS: Final = 253
+_MAX_DESCRIPTORS: Final = 253
 
 
 class Activation(NamedTuple):
@@ -42,7 +42,7 @@ def stand_by(environ: MutableMapping[str, str]) -> None:
     if not text.isdecimal():
         return
     with socket.socket(fileno=int(text)) as connection:
-        needed, descriptors, _, _ = socket.recv_fds(connection, 1, _MOST_DESCRIPTORS)
+        needed, descriptors, _, _ = socket.recv_fds(connection, 1, _MAX_DESCRIPTORS)
     if not needed:
         sys.exit(0)
     described, *inherited = descriptors

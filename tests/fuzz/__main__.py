@@ -1,6 +1,6 @@
 """Fuzzes the parsers: python -m tests.fuzz --seconds 600 [target ...]
 
-Each target is a module beside this one with SEEDS, WORDS, LONGEST_BYTES and run(), which raises
+Each target is a module beside this one with SEEDS, WORDS, MAX_BYTES and run(), which raises
 when something is wrong with what its input led to. They run one after the other, each in a process
 of its own, with atheris, for so many seconds each. What is found lies in build/fuzz/TARGET/found;
 once mended, it belongs into tests/fuzz/found.py, which the tests try without atheris. The target
@@ -45,7 +45,7 @@ def fuzz(name: str, seconds: int) -> bool:
     words = _BUILD / name / "words"
     words.write_text("".join(f'"{_escaped(word)}"\n' for word in target.WORDS))
     command = [sys.executable, "-m", "tests.fuzz", "--child", name, str(corpus)]
-    command += [f"-dict={words}", f"-artifact_prefix={found}/", f"-max_len={target.LONGEST_BYTES}"]
+    command += [f"-dict={words}", f"-artifact_prefix={found}/", f"-max_len={target.MAX_BYTES}"]
     command += [f"-max_total_time={seconds}", "-timeout=20", "-rss_limit_mb=2048"]
     log = _BUILD / name / "log"
     with log.open("w") as out:

@@ -9,7 +9,7 @@ from nereid.core.errors import NereidError
 from nereid.model_config import config_json, freeze_config, parse_config, validate_config
 from nereid.model_config.instance_groups import with_instance_groups
 
-LONGEST_BYTES = 2048
+MAX_BYTES = 2048
 _TENSORS = (
     b'input [{ name: "x" data_type: TYPE_FP32 dims: [-1, 4] reshape { shape: [4] } }]\n'
     b"output { name: 'y' data_type: TYPE_STRING dims: 1 label_filename: \"labels.txt\" }\n"

@@ -14,8 +14,8 @@ from nereid.rpc.http2.frames import Code, Http2ConnectionError, Http2StreamError
 from nereid.rpc.http2.header_decoder import HeaderDecoder
 from tests.support.rpc.http2_frames import REQUEST, to
 
-LONGEST_BYTES = 1024
-_LARGEST_LIST_BYTES = 1 << 16
+MAX_BYTES = 1024
+_MAX_LIST_BYTES = 1 << 16
 _ROUTES = {"/test/Echo": Route(unary=lambda call, message: None)}
 _THREE_RESIZES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){3}", re.DOTALL)
 
@@ -46,9 +46,9 @@ def _name(pair: tuple[str, str | bytes]) -> str:
 
 
 def run(data: bytes) -> None:
-    oracle = hpack.Decoder(_LARGEST_LIST_BYTES)
-    decoder = HeaderDecoder(_LARGEST_LIST_BYTES)
-    reader = RequestHeadersReader(HeaderDecoder(_LARGEST_LIST_BYTES), _ROUTES, BoundedCache(64))
+    oracle = hpack.Decoder(_MAX_LIST_BYTES)
+    decoder = HeaderDecoder(_MAX_LIST_BYTES)
+    reader = RequestHeadersReader(HeaderDecoder(_MAX_LIST_BYTES), _ROUTES, BoundedCache(64))
     while data:
         block, data = data[1 : 1 + data[0]], data[1 + data[0] :]
         headers: RequestHeaders | None = None

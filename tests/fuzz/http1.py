@@ -13,7 +13,7 @@ from tests.support.gateway.http_site import ConnectionLog
 if TYPE_CHECKING:
     from nereid_gateway.server.call import HttpCall
 
-LONGEST_BYTES = 2048
+MAX_BYTES = 2048
 _LIMITS = HttpLimits(max_body_bytes=600, max_chunks=20, max_pipelined=3, linger_s=0)
 _HEADERS = b"Host: x\r\nUser-Agent: seed\r\n"
 

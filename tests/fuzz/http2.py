@@ -35,7 +35,7 @@ from tests.support.rpc.http2_frames import (
     window,
 )
 
-LONGEST_BYTES = 2048
+MAX_BYTES = 2048
 _LIMITS = Limits(
     max_message_bytes=400,
     max_concurrent_streams=5,

@@ -9,7 +9,7 @@ from nereid.pb import kserve_pb2
 from nereid_gateway.fronts.grpc.infer_codec import GrpcDecoder, encode
 from tests.fuzz.shown import shown
 
-LONGEST_BYTES = 4096
+MAX_BYTES = 4096
 
 
 def _seed(datatype: str, shape: list[int], raw: bytes | None, **contents: list[object]) -> bytes:

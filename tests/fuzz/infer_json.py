@@ -10,7 +10,7 @@ from nereid.pb import kserve_pb2
 from nereid_gateway.fronts.http.inference.infer_request import InferRequestDecoder, header_length
 from tests.fuzz.shown import shown
 
-LONGEST_BYTES = 4096
+MAX_BYTES = 4096
 _X = b'{"inputs":[{"name":"x","shape":[1,2],"datatype":"%b",%b}]%b}'
 _HEADERS = [
     _X % (b"FP32", b'"parameters":{"binary_data_size":8}', b""),

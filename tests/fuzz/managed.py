@@ -15,7 +15,7 @@ from nereid_gateway.extras.managed.server.calls import ManagedCall
 from nereid_gateway.extras.managed.vertex_ai import VertexAi
 from nereid_gateway.server.call import HttpCall
 
-LONGEST_BYTES = 1024
+MAX_BYTES = 1024
 _NOWHERE = Path("/nowhere/nereid")
 _MODELS = MultiModel(cast("Any", None), Archives(_NOWHERE, _NOWHERE))
 _DEFAULT = DefaultModel(cast("Any", None), "m", "--default-model")

@@ -21,7 +21,7 @@ from nereid_executor.batch.mixed_shapes import MixedShapes
 from nereid_executor.batch.request_plan import Planner, signature_of
 from tests.support.models.onnx_models import config, head, member
 
-LONGEST_BYTES = 4096
+MAX_BYTES = 4096
 _CONFIG = """max_batch_size: 8
 input [{ name: "x" data_type: TYPE_FP32 dims: -1 }, { name: "s" data_type: TYPE_STRING dims: 1 }]
 output [{ name: "y" data_type: TYPE_FP32 dims: -1 }, { name: "t" data_type: TYPE_STRING dims: 1 }]

@@ -8,7 +8,7 @@ from nereid.core.errors import InvalidArgument
 from nereid_gateway.core.routes import ENDPOINTS, NOT_FOUND, model_target, resolve
 from nereid_gateway.server.query import Query
 
-LONGEST_BYTES = 512
+MAX_BYTES = 512
 _MAX_S = 1_000_000
 SEEDS = [
     b"/v2/models/m/versions/1/infer",

@@ -39,7 +39,7 @@ def test_mutations(target: Any) -> None:
         data = bytearray(chance.choice(target.SEEDS))
         for _ in range(chance.randint(1, 4)):
             _mutate(data, chance, target.WORDS)
-        target.run(bytes(data[: target.LONGEST_BYTES]))
+        target.run(bytes(data[: target.MAX_BYTES]))
 
 
 def _mutate(data: bytearray, chance: random.Random, words: list[bytes]) -> None:

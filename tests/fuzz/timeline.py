@@ -15,7 +15,7 @@ from nereid.timeline.records import (
 from nereid.timeline.wire import TimelineError, read_timeline
 from tests.support.timeline_files import write_timeline
 
-LONGEST_BYTES = 4096
+MAX_BYTES = 4096
 _MEMBERS = (Member(1 << 60, 1, 2, 0), Member(7, 3, 4, 1))
 _SCHEDULER = ServiceTimeline(
     "scheduler",

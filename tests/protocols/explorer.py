@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
 # A run with more steps than this does not come to rest.
-_MOST_STEPS: Final = 2000
+_MAX_STEPS: Final = 2000
 # How often a step of a random run is a disruption, if one can happen.
 _DISRUPTION_PROBABILITY: Final = 0.1
 
@@ -129,7 +129,7 @@ class _Run:
         self.story.append(action.text)
         action.perform()
         self.world.check()
-        assert len(self.story) < _MOST_STEPS, "it does not come to rest"
+        assert len(self.story) < _MAX_STEPS, "it does not come to rest"
 
 
 def explore(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
 _HOW, _BACKLOG = 2, 16
-_MOST_ACCEPTS = 64
+_MAX_ACCEPTS = 64
 
 
 class KernelSocket:
@@ -128,7 +128,7 @@ class Member:
             self.begin()
 
     def _accept(self) -> None:
-        for accepted in range(_MOST_ACCEPTS):
+        for accepted in range(_MAX_ACCEPTS):
             turn = self.turns.next_turn(accepted)
             if turn is Turn.YIELD:
                 self.yielding = True

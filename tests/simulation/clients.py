@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     OnEnd = Callable[[Request], None]
 
-_LARGEST_BURST = 24
+_MAX_BURST = 24
 # One burst in so many is of all that fits.
 _FLOOD = 80
-_LARGEST_FLOOD = 400
-_MOST_OPEN = 600
+_MAX_FLOOD = 400
+_MAX_OPEN = 600
 _BACK_OFF_S = (0.05, 0.2)
-_MOST_VALUES = 1 << 20
+_MAX_VALUES = 1 << 20
 
 
 class OpenRequest:
@@ -82,8 +82,8 @@ class Clients:
         if self._ended:
             return
         choices = self._where.random
-        largest = _LARGEST_BURST if choices.randrange(_FLOOD) else _LARGEST_FLOOD
-        count = min(choices.randint(1, largest), _MOST_OPEN - len(self.open))
+        largest = _MAX_BURST if choices.randrange(_FLOOD) else _MAX_FLOOD
+        count = min(choices.randint(1, largest), _MAX_OPEN - len(self.open))
         if count > 0:
             host = choices.choice(self._gateways)
             for model in choices.choices(self._single, weights=self._weights, k=count):
@@ -99,7 +99,7 @@ class Clients:
         self.sent += 1
         number, choices = self.sent, self._where.random
         values = model.contract.values
-        value = choices.randrange(values) if values else choices.randrange(_MOST_VALUES)
+        value = choices.randrange(values) if values else choices.randrange(_MAX_VALUES)
         request = Request(number, f"0.{number % 97}", model.name, value, 0.0)
         if model.decoupled:
             request.count = choices.randrange(6)

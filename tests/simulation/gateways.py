@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nereid_gateway.core.infer_step import RequestHandle
     from tests.simulation.surroundings import Surroundings
 
-_MOST_PENDING = 4096
+_MAX_PENDING = 4096
 _BYTES = 1 << 28
 _REPLACEABLE_S = DEFAULT_TIMES.peer_ping_after_s, DEFAULT_TIMES.peer_ping_reply_s
 _ALONE_S = DEFAULT_TIMES.ping_after_s, DEFAULT_TIMES.ping_reply_s
@@ -87,7 +87,7 @@ class Gateway:
         restart_s = DEFAULT_TIMES.restart_s
         limits = BudgetLimits(total_bytes=_BYTES, client_bytes=_BYTES, connection_bytes=_BYTES)
         self._upstream = Upstream(
-            self._mesh, Limits(_MOST_PENDING, restart_s), TensorMemory(0), ByteBudget(limits)
+            self._mesh, Limits(_MAX_PENDING, restart_s), TensorMemory(0), ByteBudget(limits)
         )
         self.control = Control(self._mesh, restart_s, restart_s)
         self._upstream.start()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from benchmarks.simulation.virtual_time import Clock
     from tests.torment.history import Request
 
-_MOST_VIOLATIONS = 20
+_MAX_VIOLATIONS = 20
 
 
 class History:
@@ -52,7 +52,7 @@ class History:
         """Something that must not happen."""
         requests = list(requests)
         self.add("VIOLATION", what, requests)
-        if len(self.violations) < _MOST_VIOLATIONS:
+        if len(self.violations) < _MAX_VIOLATIONS:
             about = f" (requests {requests})" if requests else ""
             self.violations.append(f"at {self._clock.now_ns / 1e9:.6f} s: {what}{about}")
 

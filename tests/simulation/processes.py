@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # What runs in a thread takes so long: it reads files.
 _THREAD_S = (0.0002, 0.003)
 # Tasks that have ended are forgotten when there are so many.
-_MOST_TASKS = 512
+_MAX_TASKS = 512
 # In the contexts of tasks.
 _PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("process")
 
@@ -41,14 +41,14 @@ class Process:
         self.waiting: list[_Due] = []
         # Some of them have ended.
         self.tasks: list[asyncio.Task[Any]] = []
-        self._most_tasks = _MOST_TASKS
+        self._most_tasks = _MAX_TASKS
 
     def add_task(self, task: asyncio.Task[Any]) -> None:
         """It runs in this process."""
         self.tasks.append(task)
         if len(self.tasks) > self._most_tasks:
             self.tasks = [each for each in self.tasks if not each.done()]
-            self._most_tasks = 2 * len(self.tasks) + _MOST_TASKS
+            self._most_tasks = 2 * len(self.tasks) + _MAX_TASKS
 
     def __repr__(self) -> str:
         return self.name

@@ -34,7 +34,7 @@ from tests.torment.shapes import Load, Phase, Timeline, phases
 # How long a mesh may take to start, and to be well again after the last fault.
 _START_S: Final = 300.0
 # Of one service's log; one defect may repeat itself.
-_MOST_LINES: Final = 20
+_MAX_LINES: Final = 20
 _PENDING: Final = re.compile(r"^nereid_gateway_pending_requests(?:\{.*\})? (\S+)$", re.MULTILINE)
 
 
@@ -322,7 +322,7 @@ class Campaign:
             kinds = {each.disruption.kind for each in self._occurrences} | {*self._settings.shapes}
             with service.log.open(errors="replace") as log:
                 lines = list(unpermitted(log, kinds))
-            complaints += [f"{service.name} logged: {line}" for line in lines[:_MOST_LINES]]
+            complaints += [f"{service.name} logged: {line}" for line in lines[:_MAX_LINES]]
         violations = check(evidence)
         return Outcomes(evidence, violations, complaints, nemeses.notes, left_out, self._load_made)
 

@@ -26,7 +26,7 @@ from tests.torment.hosts import Host, Hosts
 # How long a service may take to end after SIGTERM; it gives its requests 30 s by default.
 _EXIT_S: Final = 60.0
 # A service that ends by itself more often never starts.
-_MOST_ENDS: Final = 20
+_MAX_ENDS: Final = 20
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Service:
         """Called while nobody makes it end: note that it has, and start it again."""
         if self._process and (status := self._process.poll()) is not None:
             self.unexpected.append(f"{self.name} ended by itself with status {status}")
-            if len(self.unexpected) > _MOST_ENDS:
+            if len(self.unexpected) > _MAX_ENDS:
                 raise RuntimeError(f"{self.name} ends again and again; see {self.log}")
             self.start()
 

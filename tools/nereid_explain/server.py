@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 METRICS_PORT: Final = 8002
-_MOST_BYTES: Final = 256 << 20
+_MAX_BYTES: Final = 256 << 20
 _REFUSED: Final = frozenset({401, 403})
 _OK: Final = 200
 
@@ -68,7 +68,7 @@ class Server:
         names = tuple(sorted({str(entry.get("name", "")) for entry in entries}))
         return MeshFacts(model, ready == _OK, versions, names, metrics, error, earlier)
 
-    def read(self, path: str, max_bytes: int = _MOST_BYTES) -> bytes:
+    def read(self, path: str, max_bytes: int = _MAX_BYTES) -> bytes:
         """Return the body at a path.
 
         Raises:
@@ -122,7 +122,7 @@ class Server:
             raise CannotAskError(f"{url} responds with a list of something else than objects")
         return entries
 
-    def _fetch(self, method: str, url: str, max_bytes: int = _MOST_BYTES) -> tuple[int, bytes]:
+    def _fetch(self, method: str, url: str, max_bytes: int = _MAX_BYTES) -> tuple[int, bytes]:
         data = b"" if method == "POST" else None
         request = urllib.request.Request(  # noqa: S310 - http and https alone, by server_of()
             url, data, {**self.headers}, method=method

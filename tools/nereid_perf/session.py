@@ -48,10 +48,10 @@ _PROGRESS_NS: Final = _NS // 2
 # A worker that does not report for so long is stopped, or has no CPU.
 _SILENCE_S: Final = 30.0
 _WARM_UP_BIN_NS: Final = _NS // 20
-_LONGEST_WARM_UP_S: Final = 10.0
+_MAX_WARM_UP_S: Final = 10.0
 # Limit of a window that counts requests, as a multiple of interval_s: a server may have ceased to
 # respond.
-_LONGEST_COUNT_WINDOW: Final = 10
+_MAX_COUNT_WINDOW: Final = 10
 # Windows in a row in which no request ends until the server counts as having ceased to respond.
 _SILENT_WINDOWS: Final = 3
 # Number of last windows that count where none were stable.
@@ -312,7 +312,7 @@ class Session:
             self._receive_until(run, lambda: run.collected.watermark_ns >= end_ns)
             return end_ns
 
-        longest_ns = round(_LONGEST_COUNT_WINDOW * settings.interval_s * _NS)
+        longest_ns = round(_MAX_COUNT_WINDOW * settings.interval_s * _NS)
 
         def enough() -> bool:
             until_ns = run.collected.watermark_ns
@@ -348,7 +348,7 @@ class Session:
             run.receive_while_some_end(lambda: run.ended_requests >= least, settings.drain_s)
             return
         shortest_s = min(1.0, settings.interval_s)
-        longest_s = max(shortest_s, min(_LONGEST_WARM_UP_S, 2 * settings.interval_s))
+        longest_s = max(shortest_s, min(_MAX_WARM_UP_S, 2 * settings.interval_s))
         run.receive_until(lambda: run.elapsed_s >= shortest_s)
         while run.elapsed_s < longest_s and not run.is_steady():
             run.receive_report()

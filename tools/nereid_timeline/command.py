@@ -53,7 +53,7 @@ output is one document, which docs/operators/timeline.md describes.
 _WIDTH: Final = 100
 _SECONDS: Final = 5.0
 # Number of models whose configurations are asked for.
-_MOST_MODELS: Final = 50
+_MAX_MODELS: Final = 50
 # A longer time than any service keeps.
 _ALL_SECONDS: Final = 100_000.0
 _UNKNOWN: Final = (
@@ -144,7 +144,7 @@ def _max_batch_sizes(server: Server, whole: Joined) -> dict[Model, int]:
     """Return the configured maxima that the mesh tells; a model may have been changed since."""
     models = sorted({batch.model for batch in whole.batches})
     sizes = {}
-    for name, version in models[:_MOST_MODELS]:
+    for name, version in models[:_MAX_MODELS]:
         path = f"/v2/models/{quote(name, safe='')}/versions/{version}/config"
         with contextlib.suppress(CannotAskError, ValueError, AttributeError, TypeError):
             sizes[name, version] = int(

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-MOST_TOKENS = 128
-LONGEST_WORD = 100
+MAX_TOKENS = 128
+MAX_WORD_LENGTH = 100
 SPECIAL = re.compile(r"(\[(?:PAD|UNK|CLS|SEP|MASK)\])")
 # Chinese characters are words of their own: first and last code points of their blocks.
 CHINESE = (
@@ -76,12 +76,12 @@ class WordPiece:
             else:
                 for word in words(normalised(part)):
                     ids += self.pieces(word)
-        return [self.vocabulary["[CLS]"], *ids[: MOST_TOKENS - 2], self.vocabulary["[SEP]"]]
+        return [self.vocabulary["[CLS]"], *ids[: MAX_TOKENS - 2], self.vocabulary["[SEP]"]]
 
     def _pieces(self, word: str) -> list[int]:
         """Return the longest pieces, from left to right; a missing one spoils the word."""
         unknown = [self.vocabulary["[UNK]"]]
-        if len(word) > LONGEST_WORD:
+        if len(word) > MAX_WORD_LENGTH:
             return unknown
         ids, start = [], 0
         while start < len(word):

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_SMALLEST_CLASS: Final = 256
+_MIN_CLASS: Final = 256
 # Each power of two has four classes, so that at most a quarter of a buffer is unused.
 _STEPS_LOG2: Final = 2
 
 
 def size_class(size_bytes: int) -> int:
     """Return the size of the buffers for this many bytes."""
-    if size_bytes <= _SMALLEST_CLASS:
-        return _SMALLEST_CLASS
+    if size_bytes <= _MIN_CLASS:
+        return _MIN_CLASS
     step = 1 << ((size_bytes - 1).bit_length() - 1 - _STEPS_LOG2)
     return -(-size_bytes // step) * step
 

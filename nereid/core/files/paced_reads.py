@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
 
 # Maximum pause, however long a read took.
-_LONGEST_PAUSE_S: Final = 1.0
+_MAX_PAUSE_S: Final = 1.0
 
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
@@ -68,5 +68,5 @@ class PacedReads(Generic[K, V]):
                 return await self._read(key)
             finally:
                 ended_s = loop.time()
-                pause_s = min((ended_s - began_s) * self._pauses, _LONGEST_PAUSE_S)
+                pause_s = min((ended_s - began_s) * self._pauses, _MAX_PAUSE_S)
                 self._not_before_s = ended_s + pause_s

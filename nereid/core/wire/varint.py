@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 
 # Limits of a number of 64 bits, 7 to a byte.
 _END_SHIFT: Final = 70
-_MOST_BYTES: Final = 10
+_MAX_BYTES: Final = 10
 
 
 class Bytes(Protocol):
@@ -72,7 +72,7 @@ def decode_varint(data: Bytes, position: int) -> tuple[int, int]:
     """
     if isinstance(data, bytes):
         return _decode(data, position)
-    number, length = _decode(bytes(data[position : position + _MOST_BYTES]), 0)
+    number, length = _decode(bytes(data[position : position + _MAX_BYTES]), 0)
     return number, position + length
 
 

@@ -263,7 +263,7 @@ class ClientConnection:
         """True if the server's stream limit allows another stream."""
         limit = self._control.peer_max_streams
         if limit is None:
-            limit = frames.LARGEST_STREAM_ID if self.settled else _STREAMS_BEFORE_SETTINGS
+            limit = frames.MAX_STREAM_ID if self.settled else _STREAMS_BEFORE_SETTINGS
         return len(self.streams) < limit
 
     @property
@@ -272,7 +272,7 @@ class ClientConnection:
         return (
             not self.leaving
             and self._control.error is None
-            and self._table.last_id < frames.LARGEST_STREAM_ID - 2
+            and self._table.last_id < frames.MAX_STREAM_ID - 2
         )
 
     def start(self, stream: ClientStream) -> None:

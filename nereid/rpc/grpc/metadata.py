@@ -26,7 +26,7 @@ _TEXT = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?\Z")
 _UNSAFE = re.compile(rb"[^\x20-\x24\x26-\x7e]")
 _CUT_ESCAPE = re.compile(rb"%[0-9A-F]?\Z")
 # Length limit of a status message: gRPC clients refuse header lists above 8 to 16 KiB.
-_LONGEST_MESSAGE = 6000
+_MAX_MESSAGE_LENGTH = 6000
 _REMEMBERED_MESSAGE = 200
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 # Largest number in grpc-timeout, which has at most eight digits. A larger number is given in the
@@ -60,9 +60,9 @@ def format_timeout(timeout_s: float) -> bytes:
 
 def encode_message(message: str) -> bytes:
     """Percent-encode a status message, cut to the length that every peer's header list accepts."""
-    raw = message[:_LONGEST_MESSAGE].encode("utf-8", "replace")
+    raw = message[:_MAX_MESSAGE_LENGTH].encode("utf-8", "replace")
     text = _UNSAFE.sub(lambda match: b"%%%02X" % match.group()[0], raw)
-    return _CUT_ESCAPE.sub(b"", text[:_LONGEST_MESSAGE])
+    return _CUT_ESCAPE.sub(b"", text[:_MAX_MESSAGE_LENGTH])
 
 
 def decode_message(text: bytes) -> str:

@@ -28,7 +28,7 @@ _ENTRIES_PER_UNIT = 60
 _STREAMS_PER_UNIT = 64
 _KEEPALIVE_PING = b"keepaliv"
 _DRAIN_PING = b"draining"
-_SMALLEST_FRAME_LIMIT = frames.DEFAULT_FRAME_BYTES
+_MIN_FRAME_LIMIT = frames.DEFAULT_FRAME_BYTES
 
 
 class ControlFrames(Generic[S]):
@@ -89,7 +89,7 @@ class ControlFrames(Generic[S]):
         """Announce a drain; the reply to a ping shows that the peer knows of it."""
         if not self.draining:
             self.draining = True
-            self._sender.write(frames.goaway(frames.LARGEST_STREAM_ID, Code.NO_ERROR))
+            self._sender.write(frames.goaway(frames.MAX_STREAM_ID, Code.NO_ERROR))
             self._sender.write(frames.frame(frames.PING, 0, 0, _DRAIN_PING))
 
     def finish_drain(self) -> None:
@@ -164,13 +164,13 @@ class ControlFrames(Generic[S]):
     def _apply_setting(self, key: int, value: int) -> None:
         sender = self._sender
         if key == frames.INITIAL_WINDOW_SIZE:
-            if value > frames.LARGEST_WINDOW_BYTES:
+            if value > frames.MAX_WINDOW_BYTES:
                 raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "initial window too large")
             if value != sender.peer_initial_window:
                 self.budget.spend(len(self._streams.open) / _STREAMS_PER_UNIT)
                 sender.change_initial_window(value)
         elif key == frames.MAX_FRAME_SIZE:
-            if not _SMALLEST_FRAME_LIMIT <= value <= frames.LARGEST_FRAME_BYTES:
+            if not _MIN_FRAME_LIMIT <= value <= frames.MAX_FRAME_BYTES:
                 raise Http2ConnectionError(Code.PROTOCOL_ERROR, "frame size limit out of range")
             sender.set_peer_frame_bytes(value)
         elif key == frames.MAX_CONCURRENT_STREAMS:
@@ -221,6 +221,6 @@ class ControlFrames(Generic[S]):
         if increment == 0:
             raise Http2StreamError(Code.PROTOCOL_ERROR, "WINDOW_UPDATE of zero")
         stream.send_window += increment
-        if stream.send_window > frames.LARGEST_WINDOW_BYTES:
+        if stream.send_window > frames.MAX_WINDOW_BYTES:
             raise Http2StreamError(Code.FLOW_CONTROL_ERROR, "stream window overflow")
         self._sender.make_ready(stream)

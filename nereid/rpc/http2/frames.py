@@ -36,9 +36,9 @@ MAX_HEADER_LIST_SIZE = 0x6
 
 DEFAULT_WINDOW_BYTES = 65_535
 DEFAULT_FRAME_BYTES = 16_384
-LARGEST_FRAME_BYTES = (1 << 24) - 1
-LARGEST_WINDOW_BYTES = (1 << 31) - 1
-LARGEST_STREAM_ID = (1 << 31) - 1
+MAX_FRAME_BYTES = (1 << 24) - 1
+MAX_WINDOW_BYTES = (1 << 31) - 1
+MAX_STREAM_ID = (1 << 31) - 1
 
 # Length as 16 + 8 bits, type, flags, stream id: one unpack for a frame's nine bytes.
 FRAME_HEAD = Struct(">HBBBI")

@@ -21,10 +21,10 @@ _STATIC: tuple[Field, ...] = ((b"", b""), *HeaderTable.STATIC_TABLE)
 _FIRST_DYNAMIC = len(_STATIC)
 _ENTRY_OVERHEAD_BYTES = 32
 # Enough bytes for any length or index below 2**28; longer ones are an attack or a bug.
-_LONGEST_INTEGER_BYTES = 4
+_MAX_INTEGER_BYTES = 4
 # Table size updates at the start of a block (RFC 7541 4.2): the smallest size since the last block,
 # and the present size.
-_MOST_RESIZES = 2
+_MAX_RESIZES = 2
 
 
 class Decoded:
@@ -69,7 +69,7 @@ class HeaderDecoder:
         dynamic = self._table.dynamic_entries
         pos, end = 0, len(block)
         budget = self._max_list_bytes
-        resizes_left = _MOST_RESIZES
+        resizes_left = _MAX_RESIZES
         while pos < end:
             first = block[pos]
             if first & 0x80:
@@ -131,7 +131,7 @@ def _integer(block: bytes, pos: int, mask: int) -> tuple[int, int]:
     pos += 1
     if number < mask:
         return number, pos
-    for shift in range(0, 7 * _LONGEST_INTEGER_BYTES, 7):
+    for shift in range(0, 7 * _MAX_INTEGER_BYTES, 7):
         byte = block[pos]
         pos += 1
         number += (byte & 0x7F) << shift

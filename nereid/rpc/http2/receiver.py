@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 # Size limit of a frame that is neither DATA nor part of a header block.
-_LARGEST_CONTROL_BYTES = 16_384
-_LARGEST_CONTINUATIONS = 64
+_MAX_CONTROL_BYTES = 16_384
+_MAX_CONTINUATIONS = 64
 # Size below which a DATA frame that comes after its stream's end is charged.
 _SMALL_BYTES = 256
 _SMALL_COST = 0.2
@@ -207,7 +207,7 @@ class Receiver(Generic[S]):
         if kind in {frames.HEADERS, frames.CONTINUATION}:
             if size > self._largest_block_bytes:
                 raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "header block too large")
-        elif frames.DATA < kind <= frames.CONTINUATION and size > _LARGEST_CONTROL_BYTES:
+        elif frames.DATA < kind <= frames.CONTINUATION and size > _MAX_CONTROL_BYTES:
             raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "control frame too large")
 
     def _dispatch(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
@@ -399,7 +399,7 @@ class Receiver(Generic[S]):
         self._block_pieces.append(payload)
         if (
             self._block_bytes > self._largest_block_bytes
-            or len(self._block_pieces) > _LARGEST_CONTINUATIONS
+            or len(self._block_pieces) > _MAX_CONTINUATIONS
         ):
             raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "header block too large")
         if flags & frames.END_HEADERS:

@@ -28,10 +28,10 @@ LOW_WATER_BYTES = 65_536
 _PUMP_BYTES = 262_144
 # Size above which content is queued in parts rather than joined, and the maximum that a 16-bit size
 # in a DATA frame's header can express.
-LARGEST_QUICK_BYTES = 65_535
+MAX_QUICK_BYTES = 65_535
 # Limit of frames other than DATA (replies to pings and settings, trailers) that wait for a peer
 # that does not read.
-_LARGEST_UNREAD_BYTES = 1 << 20
+_MAX_UNREAD_BYTES = 1 << 20
 # A header table size update to zero.
 _NO_HEADER_TABLE = b"\x20"
 _DEFAULT_HEADER_TABLE_BYTES = 4096
@@ -97,7 +97,7 @@ class Sender(Generic[S]):
         self.out.append(data)
         if self.blocked:
             self._unread_bytes += len(data)
-            if self._unread_bytes > _LARGEST_UNREAD_BYTES:
+            if self._unread_bytes > _MAX_UNREAD_BYTES:
                 self._on_unread()
 
     def write_headers(self, stream_id: int, block: bytes, flags: int = 0) -> None:
@@ -110,7 +110,7 @@ class Sender(Generic[S]):
         if queue is None:
             queue = stream.queue = deque()
         size = sum(map(len, parts))
-        if size <= LARGEST_QUICK_BYTES:
+        if size <= MAX_QUICK_BYTES:
             queue.append(memoryview(b"".join(parts)))
         else:
             queue.extend(memoryview(part) for part in parts if part)
@@ -192,7 +192,7 @@ class Sender(Generic[S]):
         """
         self.send_window += increment
         self._granted_bytes += increment
-        if self.send_window > frames.LARGEST_WINDOW_BYTES:
+        if self.send_window > frames.MAX_WINDOW_BYTES:
             raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "connection window overflow")
         if self.ready and not self.blocked:
             self.wake()
@@ -207,7 +207,7 @@ class Sender(Generic[S]):
         self.peer_initial_window = value
         for stream in self.streams.open.values():
             stream.send_window += change
-            if stream.send_window > frames.LARGEST_WINDOW_BYTES:
+            if stream.send_window > frames.MAX_WINDOW_BYTES:
                 raise Http2ConnectionError(Code.FLOW_CONTROL_ERROR, "stream window overflow")
             self.make_ready(stream)
 
@@ -305,4 +305,4 @@ class Sender(Generic[S]):
 
     def _update_quick_bytes(self) -> None:
         slow = self.blocked or self._block_prefix
-        self.quick_bytes = 0 if slow else min(self._peer_frame_bytes, LARGEST_QUICK_BYTES)
+        self.quick_bytes = 0 if slow else min(self._peer_frame_bytes, MAX_QUICK_BYTES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-_HIGHEST_PORT: Final = 65535
+_MAX_PORT: Final = 65535
 # All hosts of an IPv6 network with a prefix of this length count as one client, because one
 # customer gets such a network.
 _IPV6_CLIENT_BITS: Final = 64
@@ -57,7 +57,7 @@ def is_address(text: str) -> bool:
         host, port = host_and_port(text)
     except ValueError:
         return False
-    return bool(host) and port <= _HIGHEST_PORT
+    return bool(host) and port <= _MAX_PORT
 
 
 def authority_of(address: str) -> str:

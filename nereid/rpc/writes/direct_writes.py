@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import asyncio
 
 # Size limit of a direct write: a full socket leaves a rest, which is copied.
-_MOST_BYTES: Final = 1 << 18
+_MAX_BYTES: Final = 1 << 18
 
 
 def descriptor_of(transport: asyncio.BaseTransport) -> int:
@@ -31,7 +31,7 @@ def write_at_once(transport: asyncio.WriteTransport, descriptor: int, data: byte
     """Write as much as the socket takes; leave the rest, and errors, to the transport."""
     if (
         descriptor < 0
-        or len(data) > _MOST_BYTES
+        or len(data) > _MAX_BYTES
         or transport.is_closing()
         or transport.get_write_buffer_size()
     ):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _RANGE: Final = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
 _PATH: Final = re.compile(r"/[!-~]*")
-_LARGEST_PORT: Final = 65535
+_MAX_PORT: Final = 65535
 IN_VERTEX_AI: Final = PlatformVariable("AIP_MODE", {"PREDICTION": "true"})
 NOT_IN_VERTEX_AI: Final = PlatformVariable("AIP_MODE", {"PREDICTION": "false"})
 
@@ -29,8 +29,8 @@ def parse_port_range(text: str) -> tuple[int, int]:
     if match is None:
         raise ValueError("expected FIRST-LAST")
     first, last = int(match[1]), int(match[2])
-    if not first <= last <= _LARGEST_PORT:
-        raise ValueError(f"expected FIRST-LAST, in this order, up to {_LARGEST_PORT}")
+    if not first <= last <= _MAX_PORT:
+        raise ValueError(f"expected FIRST-LAST, in this order, up to {_MAX_PORT}")
     return first, last
 
 

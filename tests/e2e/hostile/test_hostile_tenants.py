@@ -73,7 +73,7 @@ class TritonPythonModel:
 # Of "sums": two instances with four each, of which one client may have a half.
 _SLOTS = 8
 # Of warnings and errors of one class of mistakes, however many they are; 0.6 MB without a limit.
-_MOST_LOGGED_BYTES = 100_000
+_MAX_LOGGED_BYTES = 100_000
 _MISTAKES = 3000
 
 
@@ -325,4 +325,4 @@ def test_mistakes_do_not_fill_the_log(mesh: Mesh, name: str) -> None:
         )
     finally:
         client.close()
-    assert logged_bytes(mesh.log) - before < _MOST_LOGGED_BYTES
+    assert logged_bytes(mesh.log) - before < _MAX_LOGGED_BYTES

@@ -8,12 +8,12 @@ from functools import partial
 
 from tests.fuzz.cost.measure import peak_bytes, processor_s, step_s
 
-SMALLEST_BYTES = 1 << 12
-LARGEST_BYTES = 1 << 22
+MIN_BYTES = 1 << 12
+MAX_BYTES = 1 << 22
 # Over four times the input, linear costs grow four times, quadratic ones sixteen.
-_MOST_GROWTH = 9.0
+_MAX_GROWTH = 9.0
 # Below this, a measurement says nothing of growth.
-_SHORTEST_S = 0.02
+_MIN_S = 0.02
 _REPEATS = 3
 
 
@@ -50,7 +50,7 @@ class Target:
     memory_per_byte: float = 40.0
     # What random inputs are made of.
     words: tuple[bytes, ...] = ()
-    largest_bytes: int = LARGEST_BYTES
+    largest_bytes: int = MAX_BYTES
     # Beside what grows with the input.
     fixed_steps: float = 1_000_000.0
     fixed_bytes: int = 8 << 20
@@ -72,7 +72,7 @@ class Excess:
 def examine(target: Target, growing: Growing, largest_bytes: int) -> Excess | None:
     """Double an input until it is large, or costs too much."""
     taken: list[float] = []
-    size = SMALLEST_BYTES
+    size = MIN_BYTES
     data = b""
     while size <= min(largest_bytes, target.largest_bytes):
         data = growing.make(size)
@@ -87,11 +87,11 @@ def examine(target: Target, growing: Growing, largest_bytes: int) -> Excess | No
                 target.name, growing, len(data), f"{taken_s:.2f} s, {steps:.0f} steps a byte"
             )
         taken.append(taken_s)
-        if len(taken) > 2 and taken_s > max(taken[-3] * _MOST_GROWTH, _SHORTEST_S):
+        if len(taken) > 2 and taken_s > max(taken[-3] * _MAX_GROWTH, _MIN_S):
             # Growth is judged by the least of several runs, of both sizes.
             less_s = _least_s(partial(target.run, growing.make(size // 4)), taken[-3])
             taken_s = _least_s(run, taken_s)
-            if taken_s > max(less_s * _MOST_GROWTH, _SHORTEST_S):
+            if taken_s > max(less_s * _MAX_GROWTH, _MIN_S):
                 growth = taken_s / less_s
                 return Excess(
                     target.name, growing, len(data), f"{growth:.0f} times in two doublings"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fuzz.cost.growing import SMALLEST_BYTES, Growing, Target, examine
+from tests.fuzz.cost.growing import MIN_BYTES, Growing, Target, examine
 from tests.fuzz.cost.search import search
 from tests.fuzz.cost.targets import TARGETS
 
@@ -33,7 +33,7 @@ def target(request: pytest.FixtureRequest) -> Target:
 
 @pytest.mark.slow
 def test_known_inputs_are_cheap(target: Target) -> None:
-    size = max(target.largest_bytes >> 6, 4 * SMALLEST_BYTES)
+    size = max(target.largest_bytes >> 6, 4 * MIN_BYTES)
     excesses = [examine(target, growing, size) for growing in target.inputs]
     assert [str(each) for each in excesses if each is not None] == []
 

@@ -37,7 +37,7 @@ from tests.support.rpc.http2_frames import (
 
 _READ_BYTES = 1 << 18
 _WRITE_BYTES = 1 << 17
-_LARGEST_WINDOW = (1 << 31) - 1
+_MAX_WINDOW = (1 << 31) - 1
 
 
 class RawClient:
@@ -169,7 +169,7 @@ class GrpcClient(RawClient):
         address: str,
         source: str,
         *,
-        window_bytes: int = _LARGEST_WINDOW,
+        window_bytes: int = _MAX_WINDOW,
         receive_bytes: int | None = None,
         reads_messages: bool = True,
     ) -> None:
@@ -189,7 +189,7 @@ class GrpcClient(RawClient):
         # ... its initial window.
         self.stream_windows: defaultdict[int, int] = defaultdict(int)
         self.pump(
-            PREFACE + settings(window=window_bytes) + window(0, _LARGEST_WINDOW - 65_535),
+            PREFACE + settings(window=window_bytes) + window(0, _MAX_WINDOW - 65_535),
             until=lambda: self.greeted,
         )
 
@@ -205,7 +205,7 @@ class GrpcClient(RawClient):
             if len(buffer) - start < 9 + size:
                 break
             kind, flags = buffer[start + 3], buffer[start + 4]
-            stream = int.from_bytes(buffer[start + 5 : start + 9]) & _LARGEST_WINDOW
+            stream = int.from_bytes(buffer[start + 5 : start + 9]) & _MAX_WINDOW
             self._on_frame(kind, flags, stream, bytes(buffer[start + 9 : start + 9 + size]))
             start += 9 + size
         del buffer[:start]

@@ -42,14 +42,14 @@ def tokenizer() -> Iterator[Any]:
 )
 def test_tokens_are_those_of_the_library(tokenizer: Any, text: str) -> None:
     library = BertWordPieceTokenizer(VOCABULARY)
-    library.enable_truncation(tokenizer.MOST_TOKENS)
+    library.enable_truncation(tokenizer.MAX_TOKENS)
     known = tokenizer.WordPiece(VOCABULARY)
     assert known.encode(text) == library.encode(text).ids
 
 
 def test_what_is_too_long_is_cut(tokenizer: Any) -> None:
     ids = tokenizer.WordPiece(VOCABULARY).encode("a " * 500)
-    assert len(ids) == tokenizer.MOST_TOKENS
+    assert len(ids) == tokenizer.MAX_TOKENS
     assert (ids[0], ids[-1]) == (VOCABULARY["[CLS]"], VOCABULARY["[SEP]"])
 
 

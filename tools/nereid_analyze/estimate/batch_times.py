@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # Below this a measured time is as good as none.
-_FEWEST_US: Final = 1.0
+_MIN_US: Final = 1.0
 # Relative error that is assumed for a fit to a single point.
 _UNKNOWN: Final = 0.5
 
@@ -47,7 +47,7 @@ def fit_batch_times(points: Sequence[tuple[float, float]]) -> BatchTimes | None:
 
     The fit has the least squares of relative errors, with no parameter below 0.
     """
-    usable = [(size, us) for size, us in points if us >= _FEWEST_US and size > 0]
+    usable = [(size, us) for size, us in points if us >= _MIN_US and size > 0]
     if not usable:
         return None
     sizes, times = np.array(usable).T

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SHARING: Final = np.linspace(0.0, 1.0, 11)
 # A server near its capacity misses any target: queues are longest there.
 _BUSY: Final = 0.85
-_LEAST_RATE: Final = 0.01
+_MIN_RATE: Final = 0.01
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Capacity:
             (self._request_us(model, candidate) for model in self.times), default=float("inf")
         )
         rate = 1e6 / (self.front_us + slowest)
-        return max(rate * (_BUSY if self.target_us is not None else 1.0), _LEAST_RATE)
+        return max(rate * (_BUSY if self.target_us is not None else 1.0), _MIN_RATE)
 
     def fitted(self, measured: Sequence[tuple[Candidate, float]]) -> Capacity:
         """Return the model with the front and the sharing that measured rates indicate."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nereid_analyze.search.modes import ModeResult
     from nereid_analyze.search.trial import Sample
 
-_MOST_ERRORS: Final = 0.01
+_MAX_ERRORS: Final = 0.01
 _SECONDS: Final = 3600
 # A setting whose value makes less of a difference is not shown to make one.
 _VISIBLE: Final = 0.02
@@ -115,7 +115,7 @@ class Analysis:
         usable = [
             sample
             for sample in self.result.samples
-            if sample.trial.batch_size == 1 and error_share(sample.measurement) <= _MOST_ERRORS
+            if sample.trial.batch_size == 1 and error_share(sample.measurement) <= _MAX_ERRORS
         ]
         front: list[Sample] = []
         for sample in sorted(usable, key=lambda sample: -sample.measurement.requests_per_s):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Figure = dict[str, Any]
 
-_MOST_EFFECTS: Final = 8
+_MAX_EFFECTS: Final = 8
 
 
 def front(analysis: Analysis) -> Figure:
@@ -111,7 +111,7 @@ def effects(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
         evaluation.candidate: evaluation for evaluation in adaptive.evaluations if evaluation.rate
     }
     winner = analysis.winner.candidate
-    strongest = sorted(adaptive.effects, key=lambda effect: -effect.span)[:_MOST_EFFECTS]
+    strongest = sorted(adaptive.effects, key=lambda effect: -effect.span)[:_MAX_EFFECTS]
     for number, effect in enumerate(strongest):
         labels = [shown(value) for value, _, _ in effect.rates]
         rates = [rate for _, rate, _ in effect.rates]

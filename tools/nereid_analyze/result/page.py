@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nereid_analyze.result.config_change import ConfigChange
     from nereid_perf.output.document import Cell
 
-_MOST_ROWS = 200
+_MAX_ROWS = 200
 
 
 def page_text(analysis: Analysis, changes: Sequence[ConfigChange]) -> str:
@@ -122,7 +122,7 @@ def _front(analysis: Analysis) -> str:
 def _candidates(analysis: Analysis) -> str:
     rows: list[list[Cell]] = []
     ranked = sorted(analysis.result.evaluations, key=lambda evaluation: -evaluation.rate)
-    for evaluation in ranked[:_MOST_ROWS]:
+    for evaluation in ranked[:_MAX_ROWS]:
         rate = rate_text(evaluation.rate).removesuffix("/s")
         note = evaluation.failure or ("race lost" if evaluation.is_raced else "")
         rows.append(

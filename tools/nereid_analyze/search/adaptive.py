@@ -50,7 +50,7 @@ _DRAWN: Final = 150
 _SPREAD: Final = 6
 # Share of a small space that is evaluated at most, and the number that is allowed in any case.
 _SHARE: Final = 0.2
-_LEAST_CANDIDATES: Final = 10
+_MIN_CANDIDATES: Final = 10
 # Distance at which a failure makes other candidates likely to fail, as a part of a setting's range.
 _NEARNESS: Final = 0.15
 # A candidate that is known to be no more than this better, as a logarithm, is no better.
@@ -153,7 +153,7 @@ class _Adaptive:
         default = yield from self._evaluate(space.default)
         pool = space.sample(rules.pool, self._random)
         yield from self._spread(pool)
-        most = min(rules.most_candidates, max(_LEAST_CANDIDATES, math.ceil(space.size * _SHARE)))
+        most = min(rules.most_candidates, max(_MIN_CANDIDATES, math.ceil(space.size * _SHARE)))
         while len(self._evaluations) < min(most, space.size):
             self._refit()
             candidate = self._next(pool)

@@ -35,8 +35,8 @@ _RACED: Final = 0.9
 # Uncertainty of a race's figure, as a standard deviation of its logarithm.
 ROUGH: Final = 0.08
 EXACT: Final = 0.025
-_MOST_ERRORS: Final = 0.01
-_FEWEST_SECONDS: Final = 0.25
+_MAX_ERRORS: Final = 0.01
+_MIN_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True)
@@ -198,14 +198,14 @@ class _Inner:
     def _measure(
         self, level: LoadLevel, share: float = 1.0
     ) -> Generator[Trial, Measurement, Measurement]:
-        seconds = max(self._rules.seconds * share, min(_FEWEST_SECONDS, self._rules.seconds))
+        seconds = max(self._rules.seconds * share, min(_MIN_SECONDS, self._rules.seconds))
         trial = Trial(self._candidate, level, seconds)
         measurement = yield trial
         self._samples.append(Sample(trial, measurement))
         return measurement
 
     def _rate(self, measurement: Measurement) -> float:
-        if error_share(measurement) > _MOST_ERRORS or not self._goal.is_met(measurement):
+        if error_share(measurement) > _MAX_ERRORS or not self._goal.is_met(measurement):
             return 0.0
         return measurement.requests_per_s
 

@@ -32,7 +32,7 @@ _PARAMETER_TYPES: Final[dict[str, Callable[[str], Parameter]]] = {
     "double": float,
     "bool": boolean,
 }
-_MOST_INT: Final = (1 << 63) - 1
+_MAX_INT: Final = (1 << 63) - 1
 _MAX_MIX_BYTES: Final = 1 << 20
 # Parameters for which Triton's clients have flags, and so have we.
 _RESERVED: Final = {
@@ -88,8 +88,8 @@ def request_parameter(text: str) -> tuple[str, Parameter]:
         parsed = parse(value)
     except ValueError:
         raise ValueError(f"'{value}' is no {kind}") from None
-    if isinstance(parsed, int) and not -_MOST_INT <= parsed <= _MOST_INT:
-        raise ValueError(f"expected a number of at most {_MOST_INT}")
+    if isinstance(parsed, int) and not -_MAX_INT <= parsed <= _MAX_INT:
+        raise ValueError(f"expected a number of at most {_MAX_INT}")
     return name, parsed
 
 
@@ -106,7 +106,7 @@ def id_range(text: str) -> tuple[int, int]:
     match = re.fullmatch("([0-9]{1,19})(?::([0-9]{1,19}))?", text)
     first = int(match[1]) if match else 0
     end = int(match[2]) if match and match[2] else 1 << 32
-    if not 0 < first < end <= _MOST_INT:
+    if not 0 < first < end <= _MAX_INT:
         raise ValueError("expected START or START:END, whole numbers from 1")
     return first, end - 1
 
@@ -168,7 +168,7 @@ class InputFlags:
     distinct_inputs: int = flag(
         1, "how many random requests are made and sent in turn", integer(1, 1_000_000)
     )
-    random_seed: int = flag(0, "of inputs, lengths of sequences and mixes", integer(0, _MOST_INT))
+    random_seed: int = flag(0, "of inputs, lengths of sequences and mixes", integer(0, _MAX_INT))
     input_tensor_format: str = flag("binary", "binary or json, over HTTP", choice("binary", "json"))
     output_tensor_format: str = flag(
         "binary", "binary or json, over HTTP", choice("binary", "json")
@@ -193,7 +193,7 @@ class InputFlags:
     sequence_length_variation: float = flag(
         20.0, "by how many per cent --sequence-length varies", percentage
     )
-    start_sequence_id: int = flag(1, "the first sequence's id", integer(1, _MOST_INT - 1))
+    start_sequence_id: int = flag(1, "the first sequence's id", integer(1, _MAX_INT - 1))
     sequence_id_range: tuple[int, int] | None = flag(
         None, "START:END, ids from START to before END", id_range
     )
@@ -224,7 +224,7 @@ class InputFlags:
         """
         first, last = self.sequence_id_range or (self.start_sequence_id, (1 << 32) - 1)
         if self.sequence_id_range is None and first > last:
-            last = _MOST_INT
+            last = _MAX_INT
         if self.num_of_sequences is not None and self.num_of_sequences > last - first + 1:
             raise InputError(
                 f"--sequence-id-range: expected at least {self.num_of_sequences} ids, as "

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
             """Shuffle a list in place."""
 
 
-_MOST_TURNS: Final = 10_000
+_MAX_TURNS: Final = 10_000
 
 
 class Deck:
@@ -36,9 +36,9 @@ class Deck:
         counts = [int(weight * scale) for weight in weights]
         common = gcd(*counts)
         counts = [count // common for count in counts]
-        if sum(counts) > _MOST_TURNS:
+        if sum(counts) > _MAX_TURNS:
             raise InputError(
-                f"weights of models: expected a sum of at most {_MOST_TURNS} in lowest terms, "
+                f"weights of models: expected a sum of at most {_MAX_TURNS} in lowest terms, "
                 f"found {sum(counts)}: round them"
             )
         self._round = [index for index, count in enumerate(counts) for _ in range(count)]

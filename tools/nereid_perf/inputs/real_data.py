@@ -36,7 +36,7 @@ _MEMBERS: Final = frozenset({"data", "validation_data"})
 _TENSOR_MEMBERS: Final = frozenset({"content", "b64", "shape", "datatype"})
 # Key that names a model in steps for other kinds of servers.
 _NO_TENSOR: Final = "model"
-_MOST_DIMENSION: Final = 1 << 40
+_MAX_DIMENSION: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ def _given_shape(place: str, spec: TensorSpec, shape: Any) -> Dims:
     if (
         not isinstance(shape, list)
         or len(shape) > MAX_RANK
-        or any(type(size) is not int or not 0 <= size <= _MOST_DIMENSION for size in shape)
+        or any(type(size) is not int or not 0 <= size <= _MAX_DIMENSION for size in shape)
     ):
         raise InputError(f"{place}: shape: expected an array of whole numbers of at least 0")
     if not shape_fits(shape, spec.dims):

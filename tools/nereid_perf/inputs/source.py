@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Turns of models whose sequences are all busy are held. With more of them the other models wait as
 # well, so that proportions stay.
-_MOST_HELD: Final = 64
+_MAX_HELD: Final = 64
 
 
 def make_source(plan: InputPlan, worker: int = 0, workers: int = 1) -> RequestSource:
@@ -119,7 +119,7 @@ class MixedSource:
                 # Models without held turns are dropped.
                 self._held = +self._held
                 return request
-        while self._held.total() < _MOST_HELD:
+        while self._held.total() < _MAX_HELD:
             index = self._deck.deal()
             request = None if index in self._held else self._shares[index].next_request()
             if request is not None:

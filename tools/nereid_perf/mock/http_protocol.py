@@ -28,7 +28,7 @@ _ID: Final = re.compile(rb'"id" *: *"([^"\\]*)"')
 _LAST_ID_PLACE: Final = 1 << 10
 _SHARED_MEMORY: Final = "/systemsharedmemory"
 _HEAD_END: Final = b"\r\n\r\n"
-_MOST_HEADS: Final = 64
+_MAX_HEADS: Final = 64
 
 
 class HttpProtocol(asyncio.Protocol):
@@ -93,7 +93,7 @@ class HttpProtocol(asyncio.Protocol):
             model = (path["model"] or b"").decode()
             what = (path["rest"] or b"").decode()
         length = _LENGTH.search(head)
-        if len(self._heads) >= _MOST_HEADS:
+        if len(self._heads) >= _MAX_HEADS:
             self._heads.clear()
         request = self._heads[head] = (model, what, int(length[1]) if length else 0)
         return request

@@ -45,7 +45,7 @@ _PHASE_COLOURS: Final = {
     "Server Cache Miss": "#c2567e",
     REST: "#7d8590",
 }
-_MOST_SHOWN: Final = len(_RAMP)
+_MAX_SHOWN: Final = len(_RAMP)
 _RANKS: Final = (0, 50, 90, 99, 99.9, 99.99, 99.999)
 
 
@@ -293,10 +293,10 @@ def _is_shown(place: int, levels: int) -> bool:
 
     The first and the last of many are shown, and some between.
     """
-    if levels <= _MOST_SHOWN:
+    if levels <= _MAX_SHOWN:
         return True
-    step = (levels - 1) / (_MOST_SHOWN - 1)
-    return place in {round(step * shown) for shown in range(_MOST_SHOWN)}
+    step = (levels - 1) / (_MAX_SHOWN - 1)
+    return place in {round(step * shown) for shown in range(_MAX_SHOWN)}
 
 
 def _stretched(rank: float) -> float:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nereid_perf.measurement import LoadLevel, Measurement
 
 # Number of finished levels that stay in sight, so that a long search fits the screen.
-_MOST_ROWS = 20
+_MAX_ROWS = 20
 
 
 class Progress(Protocol):
@@ -108,7 +108,7 @@ class LiveView:
         table = Table(box=None, header_style="dim", pad_edge=False)
         for name in ("load", "", "requests", "p50", "p99", "failed", "client"):
             table.add_column(name, justify="left" if name in ("load", "") else "right")
-        rows = self._done[-_MOST_ROWS:]
+        rows = self._done[-_MAX_ROWS:]
         if len(rows) < len(self._done):
             table.add_row(f"{len(self._done) - len(rows)} more", style="dim")
         for row in rows:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nereid_perf.questions.comparison import Comparison, Ratio
 
 # Number of kinds of failures that are shown; there may be one for each request.
-_MOST_FAILURES: Final = 5
+_MAX_FAILURES: Final = 5
 _KINDS: Final = {CONCURRENCY: "Request concurrency", RATE: "Request Rate"}
 
 
@@ -174,10 +174,10 @@ def _failure_lines(measurement: Measurement) -> Iterator[str]:
         failed = attempts(measurement) - measurement.requests
         yield f"Failed request count: {failed} ({100 * error_share(measurement):.3g} %)"
         most = sorted(measurement.failures.items(), key=lambda item: -item[1])
-        for text, count in most[:_MOST_FAILURES]:
+        for text, count in most[:_MAX_FAILURES]:
             yield f"  {count}: {text}"
-        if len(most) > _MOST_FAILURES:
-            yield f"  and {len(most) - _MOST_FAILURES} other errors"
+        if len(most) > _MAX_FAILURES:
+            yield f"  and {len(most) - _MAX_FAILURES} other errors"
     if measurement.cancelled:
         yield f"Cancelled request count: {measurement.cancelled}"
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from nereid_perf.questions.metrics import Metric
 
 # A level at which more requests fail is past any knee.
-_MOST_ERRORS: Final = 0.01
-_FEWEST_LEVELS: Final = 3
+_MAX_ERRORS: Final = 0.01
+_MIN_LEVELS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ def find_knee(measurements: Sequence[Measurement], latency: Metric) -> Knee | No
     points = [
         (found.requests_per_s / us, found, us)
         for found in measurements
-        if error_share(found) <= _MOST_ERRORS and found.requests
+        if error_share(found) <= _MAX_ERRORS and found.requests
         if (us := latency.value(found))
     ]
     values = {found.level.value for _, found, _ in points}
-    if len(values) < _FEWEST_LEVELS:
+    if len(values) < _MIN_LEVELS:
         return None
     # The lower one of equal levels is better: the same for less.
     _, best, us = max(points, key=lambda point: (point[0], -point[1].level.value))

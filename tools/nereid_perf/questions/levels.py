@@ -15,7 +15,7 @@ CONCURRENCY: Final = "concurrency"
 RATE: Final = "rate"
 
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
-_MOST_LEVELS: Final = 10_000
+_MAX_LEVELS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ def _parse(text: str, kind: str) -> LevelRange:
         raise ValueError("expected a factor of at least 1.01")
     if not geometric:
         step = _positive(rest[1], kind) if len(rest) == 2 else step
-        if end is not None and (end - start) / step > _MOST_LEVELS:
-            raise ValueError(f"more than {_MOST_LEVELS} levels: take a larger step")
+        if end is not None and (end - start) / step > _MAX_LEVELS:
+            raise ValueError(f"more than {_MAX_LEVELS} levels: take a larger step")
     return LevelRange(kind, start, end, step, geometric)
 
 

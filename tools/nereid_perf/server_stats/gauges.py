@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _GAUGE: Final = re.compile(rb"^# TYPE (\S+) gauge\s*$", re.MULTILINE)
 _SAMPLE: Final = re.compile(rb"^([A-Za-z_:][\w:]*)(\{[^\n]*\})? (\S+)", re.MULTILINE)
 _TIMEOUT_S: Final = 5.0
-_MOST_BYTES: Final = 64 << 20
+_MAX_BYTES: Final = 64 << 20
 _MIB: Final = 1 << 20
 
 
@@ -118,6 +118,6 @@ class GaugeSampler:
         try:
             # The URL is http or https: the command checks it.
             with urllib.request.urlopen(self._metrics_url, timeout=_TIMEOUT_S) as response:  # noqa: S310
-                return page_gauges(response.read(_MOST_BYTES))
+                return page_gauges(response.read(_MAX_BYTES))
         except (OSError, http.client.HTTPException):
             return {}

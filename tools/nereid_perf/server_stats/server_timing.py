@@ -16,9 +16,9 @@ STREAM_PARAMETER: Final = "server_timing"
 # Entry for all of the server's time, of which the others are parts.
 TOTAL: Final = "total"
 
-MOST_ENTRIES: Final = 32
-_MOST_CHARACTERS: Final = 4096
-_MOST_MS: Final = 3_600_000
+MAX_ENTRIES: Final = 32
+_MAX_CHARACTERS: Final = 4096
+_MAX_MS: Final = 3_600_000
 _NS_PER_MS: Final = 1_000_000
 _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|$)')
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
@@ -29,8 +29,8 @@ def parse_server_timing(text: str) -> dict[str, int]:
     """Return the entries that have a duration, in ns, with entries of one name added up."""
     durations: dict[str, int] = {}
     # Descriptions may have separators in them.
-    plain = _QUOTED.sub(_unquoted, text[:_MOST_CHARACTERS])
-    for entry in plain.split(",")[:MOST_ENTRIES]:
+    plain = _QUOTED.sub(_unquoted, text[:_MAX_CHARACTERS])
+    for entry in plain.split(",")[:MAX_ENTRIES]:
         name, *parameters = (part.strip(" \t") for part in entry.split(";"))
         duration = _duration_ns(parameters)
         if duration is not None and _TOKEN.fullmatch(name):
@@ -44,7 +44,7 @@ def _duration_ns(parameters: list[str]) -> int | None:
         name, equals, value = parameter.partition("=")
         if equals and name.rstrip(" \t").lower() == "dur":
             matched = _NUMBER.fullmatch(value.strip(" \t"))
-            if matched is None or float(matched[0]) > _MOST_MS:
+            if matched is None or float(matched[0]) > _MAX_MS:
                 return None
             return round(float(matched[0]) * _NS_PER_MS)
     return None

@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # An hour in ns; a longer time counts as an hour.
-HIGHEST_NS: Final = 3_600_000_000_000
+MAX_NS: Final = 3_600_000_000_000
 _DIGITS: Final = 3
 
 
 def histogram_of(values_ns: NDArray[np.int64]) -> HdrHistogram:
     """Return the histogram of values; less than 1 ns counts as 1 ns."""
-    histogram = HdrHistogram(1, HIGHEST_NS, _DIGITS)
+    histogram = HdrHistogram(1, MAX_NS, _DIGITS)
     if not len(values_ns):
         return histogram
-    values = np.clip(values_ns, 1, HIGHEST_NS)
+    values = np.clip(values_ns, 1, MAX_NS)
     # The exponent of a double is the number of bits: exact, as values are below 2**53.
     bits = np.frexp((values | histogram.sub_bucket_mask).astype(np.float64))[1].astype(np.int64)
     half_bits = histogram.sub_bucket_half_count_magnitude

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _HEAD_END: Final = b"\r\n\r\n"
 _OK: Final = 200
-_LONGEST_ERROR: Final = 200
+_MAX_ERROR_LENGTH: Final = 200
 
 
 class HttpClient:
@@ -243,4 +243,4 @@ def _error_of(parser: ResponseParser) -> str:
         text = str(document["error"])
     except (ValueError, KeyError, TypeError):
         text = body.decode("utf-8", "replace")
-    return f"HTTP {parser.status}: {text[:_LONGEST_ERROR]}"
+    return f"HTTP {parser.status}: {text[:_MAX_ERROR_LENGTH]}"

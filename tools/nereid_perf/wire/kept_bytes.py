@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _MOST: Final = 256
 # Larger ones are made each time: together they would take too much memory.
-_LARGEST_BYTES: Final = 1 << 16
+_MAX_BYTES: Final = 1 << 16
 
 
 class KeptBytes:
@@ -30,7 +30,7 @@ class KeptBytes:
         if entry is not None:
             return entry[1]
         data = self._make(request)
-        if len(data) <= _LARGEST_BYTES:
+        if len(data) <= _MAX_BYTES:
             if len(self._kept) >= _MOST:
                 self._kept.clear()
             self._kept[id(request)] = request, data

@@ -10,7 +10,7 @@ from nereid_perf.server_stats.server_timing import HEADER
 
 _OK: Final = 200
 _SERVER_TIMING: Final = HEADER.encode()
-_MOST_HEADS: Final = 64
+_MAX_HEADS: Final = 64
 
 
 class ResponseParser:
@@ -83,7 +83,7 @@ class PlainHeads:
         length = self._lengths.get(head)
         if length is None:
             length = _content_length(head)
-            if len(self._lengths) >= _MOST_HEADS:
+            if len(self._lengths) >= _MAX_HEADS:
                 # A date in the head makes a new one each second.
                 self._lengths.clear()
             self._lengths[head] = length

@@ -19,7 +19,7 @@ OK: Final = 0
 CANCELLED: Final = 1
 FAILED: Final = 2
 # Texts beyond these count as one.
-_MOST_TEXTS: Final = 100
+_MAX_TEXTS: Final = 100
 _OTHER: Final = "other errors"
 
 # Times in ns of the monotonic clock; 0 means that the request did not come to that.
@@ -75,7 +75,7 @@ class RowWriter:
         """Return the number of a failure's text."""
         outcome = self._outcomes.get(error)
         if outcome is None:
-            if len(self._outcomes) >= _MOST_TEXTS and error != _OTHER:
+            if len(self._outcomes) >= _MAX_TEXTS and error != _OTHER:
                 return self.outcome_of(_OTHER)
             outcome = self._outcomes[error] = FAILED + len(self._outcomes)
             self._new_texts.append(error)

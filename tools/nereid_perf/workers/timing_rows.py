@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Phase of the service time that is not the server's. No name of a server's phase has a space.
 CLIENT_AND_WIRE: Final = "client and wire"
 # Names beyond these are left out.
-_MOST_NAMES: Final = 32
+_MAX_NAMES: Final = 32
 
 # phase: number of its name. last: when the request ended.
 TIMING: Final = np.dtype(
@@ -55,7 +55,7 @@ class TimingWriter:
 
     def _phase_of(self, name: str) -> int | None:
         phase = self._phases.get(name)
-        if phase is None and len(self._phases) < _MOST_NAMES:
+        if phase is None and len(self._phases) < _MAX_NAMES:
             phase = self._phases[name] = len(self._phases)
             self._new_names.append(name)
         return phase

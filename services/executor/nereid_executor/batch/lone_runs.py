@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 FEWEST: Final = 16
 # Bound on the bytes of one request's inputs and outputs: beside larger tensors the cost of making
 # arrays does not matter.
-MOST_BYTES: Final = 1 << 16
+MAX_BYTES: Final = 1 << 16
 # Bound on the kept runs of one model: clients may send any number of heads.
-MOST_RUNS: Final = 64
+MAX_RUNS: Final = 64
 
 
 class LoneRun:
@@ -100,7 +100,7 @@ class LoneRuns:
             plan.lone_run = self._make_run(plan, outputs)
             if plan.lone_run is not None:
                 self._plans.append(plan)
-                if len(self._plans) > MOST_RUNS:
+                if len(self._plans) > MAX_RUNS:
                     oldest = self._plans.popleft()
                     oldest.lone_run, oldest.lone_requests = None, 0
 
@@ -113,7 +113,7 @@ class LoneRuns:
             or len(layouts) != 1
             or layouts[0].parts is None
             or any(array.dtype.kind in "OSU" for array in outputs)
-            or sum(sizes) + sum(array.nbytes for array in outputs) > MOST_BYTES
+            or sum(sizes) + sum(array.nbytes for array in outputs) > MAX_BYTES
         ):
             return None
         batch = (plan.rows,) if self._signature.batching else ()

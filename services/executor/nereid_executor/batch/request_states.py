@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     ReadRequest = Callable[[pb.BatchMember, SharedMemory | None], Request]
 
 # Bound on the remembered specs: states may have any number of shapes.
-_MOST_SPECS = 1024
+_MAX_SPECS = 1024
 
 
 class _Tensor(NamedTuple):
@@ -74,7 +74,7 @@ class RequestStates:
         self.table = SequenceStates(config.name, specs, initial, self._read, self._write)
         self._places = {state.output_name: index for index, state in enumerate(self._states)}
         self._specs: BoundedCache[tuple[RequestSpec, tuple[tuple[int, ...], ...]], RequestSpec]
-        self._specs = BoundedCache(_MOST_SPECS)
+        self._specs = BoundedCache(_MAX_SPECS)
 
     def _tensor(self, shape: tuple[int, ...], raw: bytes) -> _Tensor:
         return _Tensor((*self._batch_dims, *shape), raw)

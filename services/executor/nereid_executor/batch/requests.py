@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nereid.pb import nereid_pb2 as pb
 
 # Heads differ by batch size and shape, which clients may vary without end.
-_MOST_SPECS: Final = 1024
+_MAX_SPECS: Final = 1024
 _new_tuple = tuple.__new__
 
 
@@ -40,7 +40,7 @@ class RequestReader:
         """
         self._all_outputs = outputs
         self._reshapes = reshapes or {}
-        self._specs: BoundedCache[bytes, RequestSpec] = BoundedCache(_MOST_SPECS)
+        self._specs: BoundedCache[bytes, RequestSpec] = BoundedCache(_MAX_SPECS)
 
     def read_request(self, member: pb.BatchMember, output_buffer: SharedMemory | None) -> Request:
         """Return a member as a request; raise Internal if the member is malformed."""

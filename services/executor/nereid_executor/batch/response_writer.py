@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nereid_executor.core.shared_tensors import OutputLender
 
 # Bound on the remembered heads, which differ by batch size and shape.
-_MOST_HEADS: Final = 1024
+_MAX_HEADS: Final = 1024
 
 
 class ResponseWriter:
@@ -42,7 +42,7 @@ class ResponseWriter:
         self._predictable = predictable
         # By a response's head, the sizes of its outputs, and the bytes that precede each of them.
         self._prefixes: BoundedCache[bytes, tuple[list[int], list[bytes]]]
-        self._prefixes = BoundedCache(_MOST_HEADS)
+        self._prefixes = BoundedCache(_MAX_HEADS)
 
     def allocate_buffer(self) -> SharedMemory | None:
         """Return a buffer for outputs as large as the last ones, or `None` without free memory."""

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 # Number of batches that an instance keeps. Its sequences mostly come in the same two batches in
 # turn: one executes while the clients of the other have their responses.
-_MOST_KEPT: Final = 2
+_MAX_KEPT: Final = 2
 
 
 def read_row(spec: StateSpec, tensor: pb.StateTensor) -> Array:
@@ -175,7 +175,7 @@ class StatefulModel:
             states[0][:] = [after[0] for after in afters]
         else:
             self._kept.append(_KeptBatch(afters, states))
-            if len(self._kept) > _MOST_KEPT:
+            if len(self._kept) > _MAX_KEPT:
                 self._kept.popleft().release()
 
     def written_states(self, message: BatchMessage) -> pb.Executed:

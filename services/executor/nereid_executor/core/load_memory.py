@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _CPU: Final = "cpu"
 # Bound on the remembered loads.
-_MOST_REMEMBERED: Final = 4096
+_MAX_REMEMBERED: Final = 4096
 # Number of measurements of equal loads, of which the smallest counts.
 _MEASUREMENTS: Final = 2
 
@@ -53,7 +53,7 @@ class LoadMeter:
         self._measuring: set[Growth] = set()
         # Results of all measurements, by load.
         self._measured: BoundedCache[Hashable, tuple[dict[str, int], ...]] = BoundedCache(
-            _MOST_REMEMBERED
+            _MAX_REMEMBERED
         )
 
     @contextmanager

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _PAUSES = BackoffOptions(first_s=0.1, factor=1.5, largest_s=3.0)
 _TIMEOUT_S = 5.0
 # Limit in characters; a longer first request helps nobody.
-_LONGEST_EXAMPLE = 1024
+_MAX_EXAMPLE_LENGTH = 1024
 # Number of elements that a variable dimension of a response counts for.
 _VARIABLE_DIM = 100
 # Input of the example for models that take text.
@@ -69,7 +69,7 @@ async def greet(addresses: Mapping[str, str], https: str = "") -> None:
     except (_RefusedError, OSError, http_client.HTTPException, ValueError):
         requests = []  # Credentials are needed, or a model was unloaded meanwhile.
     examples = [
-        request for request in requests if request and len(request.command) < _LONGEST_EXAMPLE
+        request for request in requests if request and len(request.command) < _MAX_EXAMPLE_LENGTH
     ]
     if examples:
         print(f"\nA first request to try:\n\n  {min(examples).command}", flush=True)
@@ -179,7 +179,7 @@ def _example(http: _Http, model: str) -> _Example | None:
                 "name": tensor["name"],
                 "shape": shape,
                 "datatype": tensor["datatype"],
-                "data": [value] * min(prod(shape), _LONGEST_EXAMPLE),
+                "data": [value] * min(prod(shape), _MAX_EXAMPLE_LENGTH),
             }
         )
     body = json.dumps({"inputs": inputs}, separators=(",", ":"))

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # A repository may have many models, most of which are like the first ones.
-_MOST_MODELS: Final = 32
+_MAX_MODELS: Final = 32
 
 
 def likely_backends(repositories: Iterable[str]) -> tuple[str, ...]:
     """Return the names of the likely backends, without repetition, in the order of their models."""
     backends: dict[str, None] = {}
     for repository in repositories:
-        for model in islice(_entries(Path(repository)), _MOST_MODELS):
+        for model in islice(_entries(Path(repository)), _MAX_MODELS):
             for version in _entries(model):
                 backend = model_file_backend({file.name for file in _entries(version)})
                 if version.name.isdecimal() and backend is not None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.batching.dynamic_batcher import DynamicBatcher
 
 # With fewer open requests, smaller batches cost more than the overlap saves.
-_FEWEST_OPEN: Final = 32
+_MIN_OPEN: Final = 32
 # Rough cost of a request outside of the executor. If executing one takes longer, the executor is
 # busy anyway, and its batches should be large.
 _OVERHEAD_NS: Final = 20_000
@@ -40,7 +40,7 @@ class BatchShares:
         """
         most = UNLIMITED
         if (
-            open_requests >= _FEWEST_OPEN
+            open_requests >= _MIN_OPEN
             and instances
             and 0 < self.execution_ns <= open_requests * _OVERHEAD_NS
         ):

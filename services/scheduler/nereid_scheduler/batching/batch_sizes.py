@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
 # Cheaper requests are left alone: large batches should spread the fixed cost of each of them.
-_LEAST_NS: Final = 500_000
+_MIN_NS: Final = 500_000
 # Sizes whose costs differ by less than this factor count as equally good; the larger one is kept.
 _EQUAL: Final = 1.02
 # Where a lone request costs this many times one in the largest batches, smaller ones are not tried.
 _PAYS: Final = 1.25
 # Bound on the shapes of one model, since clients may send any number of them.
-_MOST_SHAPES: Final = 64
+_MAX_SHAPES: Final = 64
 
 
 class _Shape:
@@ -81,11 +81,11 @@ class BatchSizes:
     def record(self, key: Hashable, requests: int, taken_ns: int) -> None:
         """Record how long a batch of one-row requests took on a CPU, the way there included."""
         cost_ns = taken_ns / requests
-        if cost_ns < _LEAST_NS:
+        if cost_ns < _MIN_NS:
             return
         shape = self._shapes.get(key)
         if shape is None:
-            if len(self._shapes) >= _MOST_SHAPES:
+            if len(self._shapes) >= _MAX_SHAPES:
                 oldest = next(iter(self._shapes))
                 del self._shapes[oldest]
                 self.bounds.pop(oldest, None)

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Entry
 
 # Shorter batches need not be reported: a wait would take about as long as they do.
-LEAST_NS: Final = 1_000_000
+MIN_NS: Final = 1_000_000
 # An instance waits only after this many batches in a row of one shape.
 _FEWEST: Final = 8
 # Requests are prompt if they come within this fraction of an execution after a batch.
 _PROMPT_FRACTION: Final = 0.25
 # The share of requests that has to be prompt before an instance waits.
-_LEAST_PROMPT: Final = 0.75
+_MIN_PROMPT: Final = 0.75
 # The weight of the newest measurement in a moving average.
 _WEIGHT: Final = 0.125
 # A wait may last this many times what prompt requests usually take to come.
@@ -39,7 +39,7 @@ _PATIENCE: Final = 2
 # Time that one batch has to save, as a fraction of what two batches take.
 _SAVING: Final = 0.05
 # After the nth wait in a row without success there is none for 2**n batches; n has this bound.
-_MOST_MISSES: Final = 8
+_MAX_MISSES: Final = 8
 
 
 def can_gather(config: ModelConfig) -> bool:
@@ -151,7 +151,7 @@ class Gathering:
         self._execution_ns += max(_WEIGHT, 1 / self._alike) * (taken_ns - self._execution_ns)
         if self._skipped:
             self._skipped -= 1
-        elif self._alike >= _FEWEST and self._prompt_share >= _LEAST_PROMPT:
+        elif self._alike >= _FEWEST and self._prompt_share >= _MIN_PROMPT:
             self.expected = min(pending + requests, most)
             wait_ns = min(self._execution_ns * _PROMPT_FRACTION, self._return_ns * _PATIENCE)
             self.until_ns = now_ns + int(wait_ns)
@@ -176,7 +176,7 @@ class Gathering:
             if len(entries) >= self._awaited:
                 self._misses = 0
             else:
-                self._misses = min(self._misses + 1, _MOST_MISSES)
+                self._misses = min(self._misses + 1, _MAX_MISSES)
                 self._skipped = 1 << self._misses
             self._awaited = 0
         last_ns, earlier_ns = self._last_ns, self._earlier_ns

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _MISSED: Final = 0.01
 # Fractions of the target: margin growth for a batch whose requests are all late, and its bound.
 _GAIN: Final = 0.05
-_MOST_MARGIN: Final = 0.5
+_MAX_MARGIN: Final = 0.5
 # Shortest time between two decisions, and between two measurements of the arrival rate.
 _PLAN_NS: Final = 20_000_000
 _RATE_NS: Final = 250_000_000
@@ -52,7 +52,7 @@ _BURST: Final = 1.5
 # shrinks by this factor with each measurement, and is dropped below the minimum.
 _FEW_REFUSED: Final = 0.005
 _DELAY_DECAY: Final = 0.8
-_LEAST_DELAY: Final = 0.1
+_MIN_DELAY: Final = 0.1
 # A missed target is met again when a request takes less than this fraction of it.
 _MET_AGAIN: Final = 0.95
 
@@ -245,7 +245,7 @@ class LatencyTarget:
         if entries[0].received_ns > self._shifted_ns:
             part = missed / len(entries) - _MISSED
             margin_ns = self._margin_ns + _GAIN * part * self.target_ns
-            self._margin_ns = min(max(margin_ns, 0.0), _MOST_MARGIN * self.target_ns)
+            self._margin_ns = min(max(margin_ns, 0.0), _MAX_MARGIN * self.target_ns)
         if times.shifts != self._shifts:
             self._shifts, self._shifted_ns = times.shifts, finished_ns
             self._margin_ns = 0.0
@@ -288,7 +288,7 @@ class LatencyTarget:
             self._delay_part = 1.0
         else:
             self._delay_part *= _DELAY_DECAY
-            if self._delay_part < _LEAST_DELAY:
+            if self._delay_part < _MIN_DELAY:
                 self._delay_part = 0.0
         self._arrivals = self._refused = 0
         self._since_ns = now_ns

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Up to this many dead slots or stale deadlines are not worth a clean-up.
 _SLACK = 64
 # Number of entries of other shapes that a batch looks past for its own shape.
-_MOST_PASSED = 256
+_MAX_PASSED = 256
 
 
 def request_prefix(request_id: str) -> str:
@@ -99,7 +99,7 @@ class Fifo:
         alike: list[Entry] = []
         passed: list[Entry] = []
         items = self.items
-        while items and len(alike) < most and len(passed) < _MOST_PASSED:
+        while items and len(alike) < most and len(passed) < _MAX_PASSED:
             entry = items.popleft()
             if entry.holder is not self:
                 continue

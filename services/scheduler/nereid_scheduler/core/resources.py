@@ -23,7 +23,7 @@ _FORMAT: Final = (
     " '<resource_name>:<count>'. Got "
 )
 _EVERY_DEVICE: Final = -1
-_LARGEST_INT: Final = (1 << 31) - 1
+_MAX_INT: Final = (1 << 31) - 1
 # Triton turns a negative count into an unbounded one.
 _UNBOUNDED: Final = 1 << 64
 
@@ -66,7 +66,7 @@ def _parse_int(text: str) -> int:
     number = parse_c_integer(text)
     if number is None:
         raise ValueError(f"Invalid option value. Got {text}")
-    if not -_LARGEST_INT - 1 <= number <= _LARGEST_INT:
+    if not -_MAX_INT - 1 <= number <= _MAX_INT:
         raise ValueError(f"Provided option value is out of bound. Got {text}")
     return number
 

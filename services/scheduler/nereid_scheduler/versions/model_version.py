@@ -19,7 +19,7 @@ from nereid.core.errors import Internal, NereidError, Unavailable
 from nereid.pb import nereid_pb2 as pb
 from nereid.timeline.records import DELAY, LOADING, RATE_LIMITER, Wait
 from nereid_scheduler.batching.batcher import DynamicBatcher, make_batcher, target_of
-from nereid_scheduler.batching.gathering import LEAST_NS
+from nereid_scheduler.batching.gathering import MIN_NS
 from nereid_scheduler.batching.rate_limiting.rate_limited_batcher import (
     RateLimitedBatcher,
     RateLimitedRouter,
@@ -424,7 +424,7 @@ class ModelVersion(QueuedRequests):
     def _end_batch(self, instance: RemoteInstance, ended: SentBatch, now_ns: int) -> None:
         """Report an executed batch, as the instance may wait for its clients' next requests."""
         taken_ns = now_ns - ended.started_ns
-        if self._on_batch_end is None or taken_ns < LEAST_NS:
+        if self._on_batch_end is None or taken_ns < MIN_NS:
             return
         if self._sequences is not None or self._router.count == 1:
             self._on_batch_end(instance, ended.batch, taken_ns, now_ns)

@@ -17,7 +17,7 @@ from nereid.model_config import complete_config
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.backends.onnx import backend
 from nereid_executor.batch.batch_runner import BatchRunner
-from nereid_executor.batch.lone_runs import FEWEST, MOST_BYTES, MOST_RUNS
+from nereid_executor.batch.lone_runs import FEWEST, MAX_BYTES, MAX_RUNS
 from tests.support.executor.doubler import Doubler
 from tests.support.executor.instances import instance, responses
 from tests.support.models.onnx_models import (
@@ -127,7 +127,7 @@ def test_a_model_that_may_keep_its_inputs_gets_new_ones() -> None:
     assert model.again == 0
 
 
-@pytest.mark.parametrize("columns", [0, MOST_BYTES // 4])
+@pytest.mark.parametrize("columns", [0, MAX_BYTES // 4])
 def test_arrays_of_neither_empty_nor_large_tensors_are_kept(
     runner: BatchRunner, model: WatchedDoubler, columns: int
 ) -> None:
@@ -149,7 +149,7 @@ def test_arrays_are_kept_for_a_bounded_number_of_shapes(
 ) -> None:
     repeat(runner, FEWEST + 2)
     assert model.again == 1
-    for columns in range(3, 3 + MOST_RUNS):
+    for columns in range(3, 3 + MAX_RUNS):
         repeat(runner, columns=columns)
     # The first one has made room, and has arrays again when it comes as often again.
     repeat(runner, FEWEST + 1)

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from nereid_perf.windows.histograms import HIGHEST_NS, histogram_of
+from nereid_perf.windows.histograms import MAX_NS, histogram_of
 
 
 def test_it_is_what_recording_each_value_makes() -> None:
     chance = np.random.default_rng(5)
-    values = np.exp(chance.uniform(0, np.log(HIGHEST_NS), 5000)).astype(np.int64)
-    values = np.concatenate((values, [1, 2047, 2048, 2049, 4095, 4096, HIGHEST_NS]))
-    recorded = HdrHistogram(1, HIGHEST_NS, 3)
+    values = np.exp(chance.uniform(0, np.log(MAX_NS), 5000)).astype(np.int64)
+    values = np.concatenate((values, [1, 2047, 2048, 2049, 4095, 4096, MAX_NS]))
+    recorded = HdrHistogram(1, MAX_NS, 3)
     for value in values.tolist():
         assert recorded.record_value(value)
     histogram = histogram_of(values)
@@ -32,10 +32,10 @@ def test_histograms_can_be_added() -> None:
 
 
 def test_values_beyond_the_ends_count_as_the_ends() -> None:
-    histogram = histogram_of(np.array([-5, 0, 2 * HIGHEST_NS]))
+    histogram = histogram_of(np.array([-5, 0, 2 * MAX_NS]))
     assert histogram.total_count == 3
     assert histogram.get_min_value() <= 1
-    assert histogram.get_max_value() >= HIGHEST_NS
+    assert histogram.get_max_value() >= MAX_NS
 
 
 def test_of_nothing_it_is_empty() -> None:

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 SETTING: Final = "optimized-graph-directory"
 # A larger graph does not fit into one protobuf message.
-_LARGEST_BYTES: Final = 1 << 30
+_MAX_BYTES: Final = 1 << 30
 
 
 def kept_graph(
@@ -53,7 +53,7 @@ def kept_graph(
         not directory
         or [name for name, _ in chosen] != [CPU]
         or level == ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        or path.stat().st_size > _LARGEST_BYTES
+        or path.stat().st_size > _MAX_BYTES
         or has_external_data(path)
     ):
         return None

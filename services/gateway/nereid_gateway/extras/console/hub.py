@@ -43,8 +43,8 @@ MAX_CONSOLES: Final = 256
 INTERVAL_S: Final = 1.0
 # After a console was opened, the next look comes sooner than an interval later, but not sooner than
 # this.
-_SHORTEST_PAUSE_S: Final = 0.25
-_LONGEST_PAUSE_S: Final = 30.0
+_MIN_PAUSE_S: Final = 0.25
+_MAX_PAUSE_S: Final = 30.0
 # Share of one core that looks and their updates may take: a more expensive look is followed by a
 # longer pause. Together with the time that is not measured, such as the event loop's, it is 2 %.
 _SHARE: Final = 0.015
@@ -169,10 +169,10 @@ class ConsoleHub:
         It is due an interval after the last one, or as soon as the cost permits if a console has
         been opened.
         """
-        least_s = min(_LONGEST_PAUSE_S, cost_s / _SHARE)
+        least_s = min(_MAX_PAUSE_S, cost_s / _SHARE)
         self._pause_s = max(self._interval_s, least_s)
         took_s = time.monotonic() - began_s
-        soon_s = max(_SHORTEST_PAUSE_S, least_s) - took_s
+        soon_s = max(_MIN_PAUSE_S, least_s) - took_s
         await asyncio.sleep(max(0.0, soon_s))
         rest_s = self._pause_s - (time.monotonic() - began_s)
         if rest_s > 0:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 _CONFIG: Final = "config.pbtxt"
 _RECORDS: Final = ".sagemaker"
-_LONGEST_NAME: Final = 200
+_MAX_NAME_LENGTH: Final = 200
 # Number of models of one archive, which are an ensemble and its steps.
-_MOST_MODELS: Final = 256
+_MAX_MODELS: Final = 256
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def check_key(key: str) -> str:
     """
     if not is_plain(key):
         raise InvalidArgument(
-            f"model_name '{key[:_LONGEST_NAME]}' cannot be served: it must be of letters, digits"
+            f"model_name '{key[:_MAX_NAME_LENGTH]}' cannot be served: it must be of letters, digits"
             " and -_.=+~@ and may not begin with a dot"
         )
     return key
@@ -75,7 +75,7 @@ def model_name(key: str, target_model: str) -> str:
 def is_plain(name: str) -> bool:
     """Return whether a name can be a model's name, a folder's name and part of a target."""
     return (
-        0 < len(name) <= _LONGEST_NAME
+        0 < len(name) <= _MAX_NAME_LENGTH
         and name[0] != "."
         and name.isascii()
         and all(character.isalnum() or character in "-_.=+~@" for character in name)
@@ -183,8 +183,8 @@ def _read_models(directory: Path) -> dict[str, model_config_pb2.ModelConfig]:
     folders = sorted(path.name for path in directory.iterdir() if _is_folder(path))
     if (directory / _CONFIG).is_file() or any(folder.isdigit() for folder in folders):
         folders = [""]
-    if len(folders) > _MOST_MODELS:
-        raise InvalidArgument(f"the archive has more than {_MOST_MODELS} models")
+    if len(folders) > _MAX_MODELS:
+        raise InvalidArgument(f"the archive has more than {_MAX_MODELS} models")
     if not folders:
         raise InvalidArgument("the archive has neither a configuration nor a folder of a model")
     return {folder: _read_config(directory / folder, folder) for folder in folders}

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 # The platform waits for six minutes.
 _UNLOAD_TIMEOUT_S: Final = 350.0
 _POLL_S: Final = 0.1
-_LONGEST_BODY: Final = 65536
+_MAX_BODY_BYTES: Final = 65536
 # States of a model that serves requests, or will serve them.
 _SERVED: Final = frozenset({"READY", "LOADING"})
 _UNLOADING: Final = frozenset({"READY", "LOADING", "UNLOADING"})
@@ -35,8 +35,8 @@ def parse_load(body: bytes) -> tuple[str, str]:
     Raises:
         InvalidArgument: the body is no load request.
     """
-    if len(body) > _LONGEST_BODY:
-        raise InvalidArgument(f"a load request has at most {_LONGEST_BODY} bytes")
+    if len(body) > _MAX_BODY_BYTES:
+        raise InvalidArgument(f"a load request has at most {_MAX_BODY_BYTES} bytes")
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:

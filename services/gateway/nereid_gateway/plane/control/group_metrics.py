@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 _LABEL: Final = "gateway"
 _TIMEOUT_S: Final = 1.0
-_LARGEST_PAGE_BYTES: Final = 1 << 20
+_MAX_PAGE_BYTES: Final = 1 << 20
 _REQUEST: Final = b"GET /metrics HTTP/1.1\r\n\r\n"
 
 
@@ -77,7 +77,7 @@ async def _fetch_page(path: Path) -> bytes:
         TimeoutError: the gateway did not respond in time.
     """
     async with asyncio.timeout(_TIMEOUT_S):
-        reader, writer = await asyncio.open_unix_connection(path, limit=_LARGEST_PAGE_BYTES)
+        reader, writer = await asyncio.open_unix_connection(path, limit=_MAX_PAGE_BYTES)
         try:
             writer.write(_REQUEST)
             head, _, page = (await reader.read(-1)).partition(b"\r\n\r\n")

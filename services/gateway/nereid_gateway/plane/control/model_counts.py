@@ -32,7 +32,7 @@ _INTERVAL_S: Final = 2.0
 # models spends at most 2 % of its time on reads.
 _PAUSES: Final = 49
 # A read takes long if a scheduler hangs: no pause is longer than this.
-_LONGEST_PAUSE_S: Final = 5.0
+_MAX_PAUSE_S: Final = 5.0
 _ATTEMPTS: Final = 4
 _METHOD: Final = "Counts"
 
@@ -136,7 +136,7 @@ class ModelCounts:
             if self._keeper.schedulers != before:
                 # The read has shown which counts a new scheduler lacks; give them to it at once.
                 continue
-            pause_s = min((loop.time() - began_s) * _PAUSES, _LONGEST_PAUSE_S)
+            pause_s = min((loop.time() - began_s) * _PAUSES, _MAX_PAUSE_S)
             await asyncio.sleep(max(self._interval_s, pause_s))
 
     async def look(self) -> None:

@@ -26,7 +26,7 @@ EXPORT_MARKS: Final = ("MLmodel", "config.json")
 _EXPORTED: Final = "model.onnx"
 # Places of that file: in the directory itself, or in the folder where Transformers.js has it.
 _EXPORT_PLACES: Final = (".", "onnx")
-_LARGEST_VERSION: Final = (1 << 63) - 1
+_MAX_VERSION: Final = (1 << 63) - 1
 
 
 class ModelFolder(Protocol):
@@ -105,7 +105,7 @@ def version_numbers(names: Iterable[str]) -> list[int]:
     numbers = (
         int(name) for name in names if name.isascii() and name.isdigit() and str(int(name)) == name
     )
-    return sorted(number for number in numbers if number <= _LARGEST_VERSION)
+    return sorted(number for number in numbers if number <= _MAX_VERSION)
 
 
 def find_export(folder: LocalFolder) -> str:

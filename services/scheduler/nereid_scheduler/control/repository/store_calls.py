@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 # A call that takes longer is logged.
 _SLOW_S: Final = 10.0
 # Limit for calls at a time.
-_MOST_CALLS: Final = 16
+_MAX_CALLS: Final = 16
 # So many overdue calls mean that the store does not respond.
 _STUCK_CALLS: Final = 2
 
@@ -42,7 +42,7 @@ _STUCK_CALLS: Final = 2
 class StoreCalls:
     """Run calls of one repository's store. Errors name its URL. Threads may share it."""
 
-    def __init__(self, url: str, most_calls: int = _MOST_CALLS) -> None:
+    def __init__(self, url: str, most_calls: int = _MAX_CALLS) -> None:
         self._url = url
         self._slots = BoundedSemaphore(most_calls)
         self._lock = Lock()

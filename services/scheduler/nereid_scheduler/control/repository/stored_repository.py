@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # Limit for configurations and labels, which are read into memory.
-_LARGEST_FILE: Final = 16 << 20
+_MAX_FILE_BYTES: Final = 16 << 20
 _READS_AT_A_TIME: Final = 16
 # Limits for waiting for the store: for one model; for names, if those of the last listing are
 # known, since each load of any model asks for them; for all objects, of which there may be any
@@ -41,7 +41,7 @@ _NAMES_LIMIT_S: Final = 5.0
 _LISTING_LIMIT_S: Final = 300.0
 
 # Limit for reasons in the log between two listings that succeed.
-_MOST_REASONS: Final = 16
+_MAX_REASONS: Final = 16
 
 # Models by their names, or their names alone.
 _Models = TypeVar("_Models", bound="Collection[str]")
@@ -169,7 +169,7 @@ class StoredRepository:
         known = self._contents.get(key)
         if known is not None and known.stored == stored:
             return known.content
-        if stored.size > _LARGEST_FILE:
+        if stored.size > _MAX_FILE_BYTES:
             raise StoreError(f"{self.store.url}/{key} has {stored.size} bytes: too large")
         content = self._calls.run(lambda: self.store.read_whole(key, stored), self._limit_s)
         with self._lock:
@@ -204,7 +204,7 @@ class StoredRepository:
     def _note_problem(self, text: str) -> None:
         with self._lock:
             self._problem = text
-            if text in self._logged or len(self._logged) >= _MOST_REASONS:
+            if text in self._logged or len(self._logged) >= _MAX_REASONS:
                 return
             self._logged.add(text)
         _log.error(

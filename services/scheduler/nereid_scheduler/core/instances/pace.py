@@ -12,11 +12,11 @@ from typing import Final
 _WEIGHT: Final = 0.125
 # With executions longer than so many round trips a waiting batch gains little, and would bind its
 # requests for long.
-_MOST_ROUND_TRIPS: Final = 4
+_MAX_ROUND_TRIPS: Final = 4
 # A waiting batch is withdrawn when the batch before it takes this many times as long as expected,
 # but not before the ordinary hiccups of an event loop are over.
 _PATIENCE: Final = 4
-_LEAST_PATIENCE_NS: Final = 10_000_000
+_MIN_PATIENCE_NS: Final = 10_000_000
 
 
 class Pace:
@@ -31,7 +31,7 @@ class Pace:
         # for this long if its next batch is sent after the response.
         self.round_trip_ns = 0.0
         # A batch that has been executing for longer than this is not about to end.
-        self.patience_ns = _LEAST_PATIENCE_NS
+        self.patience_ns = _MIN_PATIENCE_NS
 
     def record_batch(self, execution_ns: int, total_ns: int | None) -> None:
         """Add the times of an executed batch to the averages.
@@ -49,7 +49,7 @@ class Pace:
             else:
                 self.round_trip_ns += _WEIGHT * (round_trip_ns - self.round_trip_ns)
         expected_ns = self.execution_ns + self.round_trip_ns
-        self.patience_ns = max(int(_PATIENCE * expected_ns), _LEAST_PATIENCE_NS)
+        self.patience_ns = max(int(_PATIENCE * expected_ns), _MIN_PATIENCE_NS)
 
     def may_send(self, elapsed_ns: int) -> bool:
         """Return whether a batch that is sent now would arrive about when the instance needs it.
@@ -58,6 +58,6 @@ class Pace:
         """
         execution_ns, round_trip_ns = self.execution_ns, self.round_trip_ns
         return (
-            0 < execution_ns <= _MOST_ROUND_TRIPS * round_trip_ns
+            0 < execution_ns <= _MAX_ROUND_TRIPS * round_trip_ns
             and execution_ns - round_trip_ns <= elapsed_ns <= self.patience_ns
         )

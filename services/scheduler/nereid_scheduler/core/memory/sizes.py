@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # A session is larger than its file: it has buffers, and copies of weights in another layout.
 _GUESS_FACTOR: Final = 1.5
-_LEAST_GUESS: Final = 16 << 20
+_MIN_GUESS: Final = 16 << 20
 
 
 def device_name(gpu: int | None) -> str:
@@ -86,7 +86,7 @@ class ModelSizes:
             InvalidArgument: the model cannot be on such an executor.
         """
         known = self._sizes.get(model, {})
-        guess = max(_LEAST_GUESS, int(file_bytes * _GUESS_FACTOR))
+        guess = max(_MIN_GUESS, int(file_bytes * _GUESS_FACTOR))
         needs: dict[str, int] = {}
         for group in normalise_instance_groups(config, gpu_ids=gpus):
             devices = [device_name(gpu) for gpu in group.gpus] or [CPU]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # An arbitrary large odd number: multiplying by it spreads neighbouring ids.
 _ODD: Final = 0x9E3779B97F4A7C15
-_LARGEST_ID: Final = (1 << 64) - 1
+_MAX_ID: Final = (1 << 64) - 1
 
 
 def is_ensemble(draft: config_pb.ModelConfig) -> bool:
@@ -64,7 +64,7 @@ def resolve_steps(
 
 def step_request_id(request_id: int, step: int) -> int:
     """Return the id of a step's request, which is the same when the ensemble's is sent again."""
-    return ((request_id + step + 1) * _ODD + step) & _LARGEST_ID if request_id else 0
+    return ((request_id + step + 1) * _ODD + step) & _MAX_ID if request_id else 0
 
 
 def cycle_error(name: str, models_in: Callable[[str], Iterable[str]]) -> str:

@@ -31,7 +31,7 @@ class SequenceFlags(NamedTuple):
 
 _NONE = SequenceFlags(0, start=False, end=False)
 # Bound on the difference of the numbers of a sequence's open requests at one gateway.
-_MOST_OPEN: Final = 1 << 16
+_MAX_OPEN: Final = 1 << 16
 
 
 def sequence_flags(parameters: Mapping[str, Any] | None) -> SequenceFlags:
@@ -111,7 +111,7 @@ class Sequence:
         Requests of one gateway that are open at once have close numbers; those of other gateways
         are far away.
         """
-        return 0 <= self.executed_id - request_id < _MOST_OPEN
+        return 0 <= self.executed_id - request_id < _MAX_OPEN
 
     def append(self, entry: Entry) -> None:
         """Add a waiting request at the end."""

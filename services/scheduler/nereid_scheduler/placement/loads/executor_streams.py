@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # Limit for an executor's name, in characters.
-_LONGEST_NAME: Final = 256
+_MAX_NAME_LENGTH: Final = 256
 # Decimal digits of a 64-bit number.
-_MOST_DIGITS: Final = 20
+_MAX_DIGITS: Final = 20
 
 
 class ExecutorStreams:
@@ -109,7 +109,7 @@ def _on_reply(
 
 
 def _number(text: str | bytes | None) -> int | None:
-    if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
+    if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
         return int(text)
     return None
 
@@ -155,10 +155,10 @@ class _JoinStream:
             return
         kind = event.WhichOneof("event")
         if self._session is None:
-            if kind == "hello" and 0 < len(event.hello.name) <= _LONGEST_NAME:
+            if kind == "hello" and 0 < len(event.hello.name) <= _MAX_NAME_LENGTH:
                 self._join(event.hello)
             else:
-                text = f"a hello with a name of 1 to {_LONGEST_NAME} characters"
+                text = f"a hello with a name of 1 to {_MAX_NAME_LENGTH} characters"
                 self._refuse(f"the first message must be {text}")
             return
         self._on_event(self._session, kind, event)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.versions.queued_requests import QueuedRequests
 
 _LATEST: Final = -1
-_LARGEST_VERSION: Final = (1 << 63) - 1
+_MAX_VERSION: Final = (1 << 63) - 1
 _SERVED: Final = frozenset({VersionState.READY, VersionState.LOADING})
 
 
@@ -524,7 +524,7 @@ def parse_version(text: str) -> int:
     if not text:
         return _LATEST
     number = parse_c_integer(text)
-    if number is None or not -_LARGEST_VERSION - 1 <= number <= _LARGEST_VERSION:
+    if number is None or not -_MAX_VERSION - 1 <= number <= _MAX_VERSION:
         raise InvalidArgument(
             f"failed to get model version from specified version string '{text}' (details: stol),"
             " version should be an integral value > 0",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from nereid_executor.backends.python.worker_site.nereid_worker.runtime.serving import (
     FIRST_COLLECT_S,
-    LONGEST_COLLECT_S,
+    MAX_COLLECT_S,
 )
 
 if TYPE_CHECKING:
@@ -108,6 +108,6 @@ class ResponseQueue:
             # A lost sender responds when it is collected. If it is in a reference cycle, that takes
             # the garbage collector.
             gc.collect()
-            pause_s = min(2 * pause_s, LONGEST_COLLECT_S)
+            pause_s = min(2 * pause_s, MAX_COLLECT_S)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._event)

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from nereid_executor.batch.arrays import Piece
     from nereid_executor.batch.open_batches import OpenBatch
 
-_MOST_FORMS: Final = 1024
+_MAX_FORMS: Final = 1024
 
 
 class DirectServer:
@@ -85,7 +85,7 @@ class DirectServer:
             partial(self._connection.notify, wire.RETURN_OUTPUT_BUFFERS),
         )
         self._heads = ResponseHeads(config.name, about["version"], output_reshapes(config))
-        self._forms: BoundedCache[RequestSpec, received_requests.Form] = BoundedCache(_MOST_FORMS)
+        self._forms: BoundedCache[RequestSpec, received_requests.Form] = BoundedCache(_MAX_FORMS)
         # Batches have the scheduler's numbers for the model as well.
         self._open = OpenBatches(
             config,

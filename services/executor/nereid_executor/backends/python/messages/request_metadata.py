@@ -21,7 +21,7 @@ ITERATION: Final = "triton_iteration"
 
 
 _FORM: Final = Struct("<Q")
-_MOST_FORMS: Final = 1024
+_MAX_FORMS: Final = 1024
 
 
 class RequestForms:
@@ -41,7 +41,7 @@ class RequestForms:
         return self._numbers.get(spec) or self._add(spec)
 
     def _add(self, spec: RequestSpec) -> int:
-        if len(self._numbers) >= _MOST_FORMS:
+        if len(self._numbers) >= _MAX_FORMS:
             self._numbers.clear()
             self._send([_FORM.pack(0)])
         number = self._numbers[spec] = len(self._numbers) + 1

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nereid.model_config.reshapes import Reshape
 
-_MOST_HEADS: Final = 1024
+_MAX_HEADS: Final = 1024
 _new_tuple = tuple.__new__
 # gRPC's status codes by Triton's names.
 _CODES: Final = {
@@ -68,7 +68,7 @@ class ResponseHeads:
         # Heads by metadata, with the sizes of the tensors; None stands for BYTES, which may have
         # any size.
         self._known: BoundedCache[bytes, tuple[bytes, list[int | None]]]
-        self._known = BoundedCache(_MOST_HEADS)
+        self._known = BoundedCache(_MAX_HEADS)
 
     def head_of(self, meta: bytes, sizes: Sequence[int]) -> bytes:
         """Return the head for outputs with this metadata.

@@ -8,8 +8,8 @@ import { bytes, count, percent, plural } from "./format.js";
 import { badge, definitions, empty, section, table, versionLink } from "./parts.js";
 
 // Number of models that a device's bar shows; further models share one part.
-const MOST_PARTS = 7;
-const MOST_TENANTS = 200;
+const MAX_PARTS = 7;
+const MAX_TENANTS = 200;
 
 export const title = () => "Executors";
 export const query = () => ({ limit: 1 });
@@ -57,13 +57,13 @@ function device(one, { name }, all) {
       { title: "Model", cell: (tenant) => versionLink(tenant.model, tenant.version) },
       { title: "Instances", class: "number", cell: (tenant) => count(tenant.instances) },
       { title: "Memory", class: "number", cell: (tenant) => (tenant.memory_bytes > 0 ? bytes(tenant.memory_bytes) : "not measured") },
-    ], tenants.slice(0, MOST_TENANTS), (tenant) => `${tenant.model}/${tenant.version}`),
-    tenants.length > MOST_TENANTS ? h("p", { class: "quiet" }, `and ${count(tenants.length - MOST_TENANTS)} more`) : null);
+    ], tenants.slice(0, MAX_TENANTS), (tenant) => `${tenant.model}/${tenant.version}`),
+    tenants.length > MAX_TENANTS ? h("p", { class: "quiet" }, `and ${count(tenants.length - MAX_TENANTS)} more`) : null);
 }
 
 function parts(tenants, used) {
   const measured = tenants.filter((tenant) => tenant.memory_bytes > 0);
-  const shown = measured.slice(0, MOST_PARTS - 1).map((tenant, index) => ({
+  const shown = measured.slice(0, MAX_PARTS - 1).map((tenant, index) => ({
     name: `${tenant.model} v${tenant.version}`, value: tenant.memory_bytes, tone: index + 1,
   }));
   const rest = used - shown.reduce((sum, part) => sum + part.value, 0);

@@ -4,10 +4,10 @@ import { request as send } from "./session.js";
 import { EventParser, messageOf } from "./stream.js";
 import { generateBody, generatePath } from "./wire.js";
 
-const MOST_RESPONSES = 1000;
-const MOST_CHARACTERS = 4_000_000;
+const MAX_RESPONSES = 1000;
+const MAX_CHARACTERS = 4_000_000;
 // Number of responses that the page shows; further ones are only counted.
-const MOST_KEPT = 100;
+const MAX_KEPT = 100;
 
 // Sends the request; the promise resolves at its end. inputs: those of the model's metadata.
 // onResult is called after each response and at the end, with a result { status, took, count,
@@ -45,9 +45,9 @@ async function read(reply, result, changed) {
     for (const { data } of parser.push(value)) {
       result.count += 1;
       changed();
-      if (result.responses.length < MOST_KEPT) result.responses.push({ number: result.count, took: result.took, text: data });
+      if (result.responses.length < MAX_KEPT) result.responses.push({ number: result.count, took: result.took, text: data });
     }
-    if (result.count >= MOST_RESPONSES || characters >= MOST_CHARACTERS) {
+    if (result.count >= MAX_RESPONSES || characters >= MAX_CHARACTERS) {
       // Cancelling the reader ends the request as well.
       await reader.cancel();
       result.stopped = "Stopped: a page takes no more.";

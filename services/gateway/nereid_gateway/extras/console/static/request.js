@@ -14,10 +14,10 @@ import { elementCount, firstShape, parseShape, parseValues, randomValues, values
 import { binaryBody, fitsPath, hasJson, inferPath, jsonBody, modelPath, readOutputs } from "./wire.js";
 
 // Number of values above which a field does not show them as text, because the page would be slow.
-const MOST_WRITTEN = 4096;
-const MOST_READ = 64;
+const MAX_WRITTEN = 4096;
+const MAX_READ = 64;
 // Characters of a response that are shown if there are several responses.
-const MOST_TEXT = 1000;
+const MAX_TEXT = 1000;
 const CODES = [["curl", "curl"], ["http", "Python"], ["grpc", "Python, gRPC"], ["grpcurl", "grpcurl"]];
 
 export const title = ({ name }) => `Request to ${name ?? "a model"}`;
@@ -116,7 +116,7 @@ function randomize(state, input) {
     const shape = parseShape(state.shape, input.dims);
     const values = randomValues(input.datatype, elementCount(shape));
     state.values = values;
-    state.text = values.length <= MOST_WRITTEN ? valuesText(input.datatype, values) : "";
+    state.text = values.length <= MAX_WRITTEN ? valuesText(input.datatype, values) : "";
   } catch {
     // The shape's field shows its own error.
   }
@@ -164,7 +164,7 @@ function field({ ui, refresh }, input, errors) {
   const shapeError = errors[`${input.name} shape`];
   const valuesError = errors[`${input.name} values`];
   const fixed = input.dims.every((size) => size >= 0);
-  const large = state.values !== null && state.values.length > MOST_WRITTEN;
+  const large = state.values !== null && state.values.length > MAX_WRITTEN;
   return h("fieldset", { key: input.name },
     h("legend", null, h("span", { class: "name" }, input.name), " ", h("span", { class: "type" }, `${input.datatype} [${input.dims.join(", ")}]`)),
     input.optional ? h("label", { class: "check" }, h("input", { type: "checkbox", checked: state.used, onchange: (event) => {
@@ -357,15 +357,15 @@ function responses({ status, took, error, count, responses: kept, stopped }, sen
     stopped ? h("p", { class: "quiet" }, stopped) : null,
     kept.length > 0 ? table("Responses", [
       { title: "After", cell: (each) => seconds(each.took / 1e3) },
-      { title: "Response", cell: (each) => h("code", { class: "values" }, each.text.slice(0, MOST_TEXT)) },
+      { title: "Response", cell: (each) => h("code", { class: "values" }, each.text.slice(0, MAX_TEXT)) },
     ], kept, (each) => `${each.number}`, "stacked") : null,
   ];
 }
 
 function readable({ datatype, values }) {
   const written = { BYTES: JSON.stringify, FP32: float32 }[datatype] ?? String;
-  const shown = values.slice(0, MOST_READ).map((each) => written(each));
-  return `${shown.join(", ")}${values.length > MOST_READ ? `, … ${plural(values.length - MOST_READ, "more value", "more values")}` : ""}`;
+  const shown = values.slice(0, MAX_READ).map((each) => written(each));
+  return `${shown.join(", ")}${values.length > MAX_READ ? `, … ${plural(values.length - MAX_READ, "more value", "more values")}` : ""}`;
 }
 
 function shortened(text) {

@@ -2,7 +2,7 @@
 // state and reconnects with growing pauses.
 
 const FIRST_PAUSE_MS = 500;
-const LONGEST_PAUSE_MS = 20_000;
+const MAX_PAUSE_MS = 20_000;
 
 // Parses chunks of text into events, as the HTML standard does. Keeps an incomplete event.
 export class EventParser {
@@ -33,7 +33,7 @@ export class EventParser {
 // Returns the pause before an attempt (numbered from 0). It doubles each time, and is random so that
 // pages do not reconnect all at once.
 export function pauseMs(attempt, random = Math.random) {
-  return Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** attempt) * (0.5 + random() / 2);
+  return Math.min(MAX_PAUSE_MS, FIRST_PAUSE_MS * 2 ** attempt) * (0.5 + random() / 2);
 }
 
 // A stream that reconnects. open(signal) returns a promise of a Response.

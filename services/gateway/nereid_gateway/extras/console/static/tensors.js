@@ -11,7 +11,7 @@ const FLOATS = new Set(["FP16", "FP32", "FP64", "BF16"]);
 const WIDE = new Set(["INT64", "UINT64"]);
 // Datatypes without a JSON form in the HTTP protocol.
 export const BINARY_ONLY = new Set(["FP16", "BF16"]);
-const MOST_ELEMENTS = 2_000_000;
+const MAX_ELEMENTS = 2_000_000;
 
 export function elementCount(shape) {
   return shape.reduce((product, size) => product * size, 1);
@@ -31,7 +31,7 @@ export function parseShape(text, dims) {
     const wanted = Number(dims[index]);
     if (wanted >= 0 && wanted !== size) throw new Error(`dimension ${index + 1} is ${wanted}`);
   });
-  if (elementCount(sizes) > MOST_ELEMENTS) throw new Error("too many elements for a page: use a client");
+  if (elementCount(sizes) > MAX_ELEMENTS) throw new Error("too many elements for a page: use a client");
   return sizes;
 }
 

@@ -55,7 +55,7 @@ _TRANSITIONS: Final = {
     Status.UNLOADING: {Status.OUT},
 }
 # Limit for the waiting models that one event considers; the first ones have priority anyway.
-_MOST_AT_A_TIME: Final = 16
+_MAX_AT_A_TIME: Final = 16
 _LOADED: Final = frozenset({Status.RESIDENT, Status.UNLOADING})
 # States in which a model takes memory.
 _IN_MEMORY: Final = frozenset({Status.LOADING, Status.RESIDENT, Status.UNLOADING})
@@ -294,7 +294,7 @@ class Residency:
 
     def _advance(self, usages: Mapping[str, Usage]) -> Actions:
         actions = Actions()
-        for name in list(islice(self._waiting, _MOST_AT_A_TIME)):
+        for name in list(islice(self._waiting, _MAX_AT_A_TIME)):
             self._place(name, self._models[name], usages, actions)
         self._relieve(usages, actions)
         return actions

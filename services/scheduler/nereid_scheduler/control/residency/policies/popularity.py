@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # After so many half-lives a request counts for a thousandth; what counts less is forgotten.
-_MOST_HALF_LIVES: Final = 10.0
+_MAX_HALF_LIVES: Final = 10.0
 
 
 class Popularity:
@@ -44,7 +44,7 @@ class Popularity:
         if not total or not self._half_life:
             return
         passed = total / (self._half_life * len(requests))
-        if self._half_lives + passed > _MOST_HALF_LIVES:
+        if self._half_lives + passed > _MAX_HALF_LIVES:
             self._rebase(passed)
         else:
             self._half_lives += passed
@@ -68,7 +68,7 @@ class Popularity:
     def _rebase(self, passed: float) -> None:
         """Let one request count as 1 again after these half-lives, so that no number overflows."""
         decay = math.exp2(-self._half_lives - passed)
-        least = math.exp2(-_MOST_HALF_LIVES)
+        least = math.exp2(-_MAX_HALF_LIVES)
         decayed = ((name, weight * decay) for name, weight in self._weights.items())
         self._weights = {name: weight for name, weight in decayed if weight >= least}
         self._half_lives = 0.0

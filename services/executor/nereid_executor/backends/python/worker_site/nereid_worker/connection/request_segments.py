@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # A segment is reused for tensors that fill at least 1/N of it.
-_LEAST_FILL = 2
+_MIN_FILL = 2
 # The fcntl module does not name these in every Python (linux/fcntl.h).
 _ADD_SEALS = 1033
 _SHRINK_AND_GROW = 0x2 | 0x4
@@ -94,7 +94,7 @@ class RequestSegmentPool:
     def lend_copy(self, tensors: Sequence[Any]) -> SegmentLease | None:
         """Copy tensors to a segment; return None if they are small or the limit is reached."""
         offsets, size = shared_tensors.layout(tensors)
-        if not shared_tensors.LEAST_BYTES <= size <= self._limit:
+        if not shared_tensors.MIN_BYTES <= size <= self._limit:
             return None
         segment = self._acquire(size)
         if segment is None:
@@ -132,7 +132,7 @@ class RequestSegmentPool:
             fitting = [
                 segment
                 for segment in self._free
-                if size <= segment.size <= _LEAST_FILL * max(size, shared_tensors.LEAST_BYTES)
+                if size <= segment.size <= _MIN_FILL * max(size, shared_tensors.MIN_BYTES)
             ]
             if fitting:
                 segment = min(fitting, key=lambda candidate: candidate.size)

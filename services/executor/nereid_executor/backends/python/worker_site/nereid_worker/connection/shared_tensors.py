@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 # Smaller tensors are sent inline.
-LEAST_BYTES = 1 << 16
+MIN_BYTES = 1 << 16
 # Segments that are larger are mapped, or opened, for each use.
 MAX_KEPT_BYTES = 1 << 22
 _MAX_KEPT = 64
@@ -151,7 +151,7 @@ def write_outputs(tensors: Sequence[Any], buffer: Range) -> Sequence[Any]:
     Tensors that are small together, or too large for the buffer, are returned unchanged.
     """
     offsets, size = layout(tensors)
-    if not LEAST_BYTES <= size <= buffer.size:
+    if not MIN_BYTES <= size <= buffer.size:
         return tensors
     try:
         view = _mappings.view(buffer.segment, writable=True)

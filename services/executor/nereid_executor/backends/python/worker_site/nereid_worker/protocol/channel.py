@@ -14,14 +14,14 @@ from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from .wire import LARGEST_FRAME, LostError, SlowError, WireError, as_bytes, size_of
+from .wire import MAX_FRAME, LostError, SlowError, WireError, as_bytes, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _HEAD = Struct("<II")
 _READ_BYTES = 1 << 18
-_MOST_PARTS = 512
+_MAX_PARTS = 512
 _MAX_AT_ONCE = 1 << 14
 _NO_WAIT = socket.MSG_DONTWAIT
 
@@ -80,10 +80,10 @@ class Channel:
         size = 0
         for part in parts:
             size += len(part) if type(part) is bytes else size_of(part)
-        if size > LARGEST_FRAME:
+        if size > MAX_FRAME:
             raise WireError("the tensors are too large to be sent")
         head = _HEAD.pack(size, kind)
-        if size < _READ_BYTES or len(parts) >= _MOST_PARTS:
+        if size < _READ_BYTES or len(parts) >= _MAX_PARTS:
             # A small copy is cheaper than a long list of views.
             views: list[Any] = [b"".join((head, *parts))]
         else:
@@ -179,7 +179,7 @@ class Channel:
         if begin > self._end:
             return None
         size, kind = _HEAD.unpack_from(self._buffer, self._start)
-        if size > LARGEST_FRAME:
+        if size > MAX_FRAME:
             raise WireError("a frame is too large")
         end = begin + size
         if end <= self._end:

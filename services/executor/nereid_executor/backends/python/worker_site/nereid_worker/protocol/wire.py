@@ -82,7 +82,7 @@ _LONG = Struct("<Q")
 _RANGE = Struct("<QQ")
 
 # Maximum size of a frame, which is that of a protobuf message.
-LARGEST_FRAME = (1 << 31) - 1
+MAX_FRAME = (1 << 31) - 1
 # Bit in the size of a tensor that is in a segment; the frame has a reference instead of its bytes.
 _IN_SEGMENT = 1 << 63
 # Padding by size modulo eight.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..protocol.channel import Channel
 
 # Bound of the cache, because outputs may have any number of shapes.
-_MOST_METAS = 1024
+_MAX_METAS = 1024
 _metas: dict[Any, bytes] = {}
 _new_tuple = tuple.__new__
 
@@ -304,7 +304,7 @@ def failure(member: int, error: TritonError, *, by_model: bool = False) -> wire.
 def _meta_of(key: Any) -> bytes:
     meta = _metas.get(key)
     if meta is None:
-        if len(_metas) >= _MOST_METAS:
+        if len(_metas) >= _MAX_METAS:
             _metas.clear()
         meta = _metas[key] = json.dumps(key).encode()
     return meta

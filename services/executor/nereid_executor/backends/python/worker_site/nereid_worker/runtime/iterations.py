@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .execution import BatchExecution
 
 # Bound of responses that wait for their request's next iteration.
-_MOST_UNSENT = 256
+_MAX_UNSENT = 256
 
 
 class IterativeState(RequestState):
@@ -62,11 +62,11 @@ class IterativeState(RequestState):
         with self._lock:
             if self._unsent is None:
                 super()._send(response, final)
-            elif len(self._unsent) < _MOST_UNSENT:
+            elif len(self._unsent) < _MAX_UNSENT:
                 self._unsent.append((response, final))
             else:
                 raise TritonModelException(
-                    f"Unable to send response. {_MOST_UNSENT} responses wait for the next "
+                    f"Unable to send response. {_MAX_UNSENT} responses wait for the next "
                     "iteration of the request."
                 )
 

@@ -35,7 +35,7 @@ _CONTROL = Struct("<QII")
 _FORM = Struct("<Q")
 # Bounds of the interval at which lost response senders are collected while requests are open.
 FIRST_COLLECT_S = 1.0
-LONGEST_COLLECT_S = 60.0
+MAX_COLLECT_S = 60.0
 
 
 class StreamServer(Protocol):
@@ -142,7 +142,7 @@ class Serving:
                 # A lost sender responds when it is collected. If it is in a reference cycle, that
                 # takes the garbage collector, which does not run by itself in a waiting process.
                 gc.collect()
-                pause_s = min(2 * pause_s, LONGEST_COLLECT_S)
+                pause_s = min(2 * pause_s, MAX_COLLECT_S)
 
     # ---- frames from the executor
 
