@@ -2,7 +2,7 @@
 
 A folder's marks stand in its `__init__.py`, in a line such as ``# layout: compiled, pure``. They
 hold for its modules, not for folders in it. A module opts out of one with a line such as
-``# layout: not compiled, REASON``.
+``# layout: not compiled, REASON``; in a folder without the mark it may carry the mark itself.
 docs/decisions/layout.md says what each mark demands.
 
 With NEREID_COMPILE=1 the build fails where it cannot compile, with 0 all stays in pure Python. If
@@ -55,19 +55,23 @@ def source_directories(root: Path) -> list[str]:
 def marked_modules(mark: str, root: Path) -> dict[str, Path]:
     """Return the modules that a mark holds for: names and paths.
 
-    Those of all folders that have it, without `__init__` and without modules that opt out. An image
-    has the folders of its own service only.
+    These are the modules of all folders that have it, without `__init__` and modules that opt out,
+    and modules that carry it themselves. An image has the folders of its own service only.
     """
     found = {}
     for directory in source_directories(root):
         for package in find_packages(str(root / directory), include=["nereid*"]):
             folder = root.joinpath(directory, *package.split("."))
             marks = MARKS.search((folder / "__init__.py").read_text())
-            if marks and mark in marks[1].split(", "):
-                for path in sorted(folder.glob("*.py")):
-                    left_out = {name for name, _ in OPTED_OUT.findall(path.read_text())}
-                    if path.name != "__init__.py" and mark not in left_out:
-                        found[f"{package}.{path.stem}"] = path.relative_to(root)
+            holds = marks is not None and mark in marks[1].split(", ")
+            for path in sorted(folder.glob("*.py")):
+                text = path.read_text()
+                if holds:
+                    marked = mark not in {name for name, _ in OPTED_OUT.findall(text)}
+                else:
+                    marked = f"\n# layout: {mark}\n" in text
+                if path.name != "__init__.py" and marked:
+                    found[f"{package}.{path.stem}"] = path.relative_to(root)
     return found
 
 

@@ -3,8 +3,6 @@
 records.py has the records, as services make them and as readers get them.
 """
 
-# layout: compiled
-
 from __future__ import annotations
 
 from typing import Final

@@ -4,8 +4,6 @@ A service makes its frames in small pieces with pauses, so that requests go on m
 one caller at a time. This module knows no service; gateways and schedulers choose whom they ask.
 """
 
-# layout: not compiled, closures, in control calls alone
-
 from __future__ import annotations
 
 import asyncio

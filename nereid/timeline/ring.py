@@ -5,6 +5,8 @@ have to be freed one by one, long after they have left the processor's caches, a
 collector visits them.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import threading

@@ -1,7 +1,5 @@
 """The flag of timelines, which the settings of each service that records have."""
 
-# layout: not compiled, settings extend it
-
 from __future__ import annotations
 
 from dataclasses import dataclass

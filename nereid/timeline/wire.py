@@ -4,8 +4,6 @@ A file is a serialised TimelineFile (protos/nereid.proto). Reading is bounded: b
 and by the number of its records. This module knows no service and no clock.
 """
 
-# layout: not compiled, extends ValueError
-
 from __future__ import annotations
 
 from dataclasses import dataclass

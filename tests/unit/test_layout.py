@@ -33,11 +33,13 @@ def test_marks_are_known() -> None:
     assert {mark for each in marks.values() for mark in each} == KNOWN
 
 
-def test_modules_opt_out_of_marks_of_their_folders_with_a_reason() -> None:
+def test_modules_opt_out_with_a_reason_and_carry_marks_that_their_folder_has_not() -> None:
     for path in SOURCES:
         if path.name != "__init__.py" and "# layout:" in (text := path.read_text()):
             opted_out = OPTED_OUT.findall(text)
-            assert len(opted_out) == text.count("# layout:"), path
+            carried = {mark for mark in KNOWN if f"\n# layout: {mark}\n" in text}
+            assert len(opted_out) + len(carried) == text.count("# layout:"), path
+            assert not carried & marks_of(path.parent), path
             for mark, reason in opted_out:
                 assert mark in marks_of(path.parent), path
                 assert len(reason) > 5, path

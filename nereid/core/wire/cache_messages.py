@@ -4,6 +4,8 @@ An in-memory link passes the objects themselves; the codecs are for links over s
 values are opaque bytes. Knows no model and no store.
 """
 
+# layout: not compiled, off the hot path
+
 from __future__ import annotations
 
 from dataclasses import dataclass, fields

@@ -4,6 +4,8 @@ A protobuf message is the concatenation of its parts: for outputs of known sizes
 is known in advance. Executors write responses with these bytes, and schedulers recognise them.
 """
 
+# layout: not compiled, off the hot path
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

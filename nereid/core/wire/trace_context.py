@@ -3,6 +3,8 @@
 Version, trace id, span id, flags, then the text of W3C's `tracestate`, if there is one.
 """
 
+# layout: not compiled, off the hot path
+
 from typing import Final
 
 # Size of a context without the tracestate.

@@ -2,5 +2,3 @@
 
 Messages are opaque bytes here: no module knows their meaning.
 """
-
-# layout: compiled

@@ -6,6 +6,8 @@ request or message may take longer than a total time. Pure: an `Arrivals` examin
 whenever it is called. Knows no frames.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from dataclasses import replace

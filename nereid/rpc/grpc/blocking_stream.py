@@ -6,6 +6,8 @@ peer's keepalive pings get their replies during a long computation. A stopped pr
 replies to no pings.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import contextlib

@@ -4,8 +4,6 @@ A call made while there is no connection waits for the dial in progress. After a
 fail at once with UNAVAILABLE until the back-off has passed; the next call dials again.
 """
 
-# layout: not compiled, closures, in control calls alone
-
 from __future__ import annotations
 
 import asyncio

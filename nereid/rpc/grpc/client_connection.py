@@ -3,6 +3,8 @@
 No I/O, no clock; asyncio channels and blocking streams share it.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import logging

@@ -5,6 +5,8 @@ deadline costs one dictionary operation, and one timer serves all calls. A deadl
 early, and at most one bucket after its time.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import heapq

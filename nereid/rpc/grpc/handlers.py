@@ -3,8 +3,6 @@
 Shared by both engines.
 """
 
-# layout: not compiled, coroutines, in control calls alone
-
 from __future__ import annotations
 
 import asyncio

@@ -4,8 +4,6 @@ Messages are handed over as they are, but in the next turn of the loop, so that 
 inside its caller.
 """
 
-# layout: not compiled, coroutines, in control calls alone
-
 from __future__ import annotations
 
 import asyncio

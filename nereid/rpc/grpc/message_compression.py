@@ -1,7 +1,5 @@
 """Inflation and compression of a server's messages off the event loop."""
 
-# layout: not compiled, coroutines, in control calls alone
-
 from __future__ import annotations
 
 import asyncio

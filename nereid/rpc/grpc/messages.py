@@ -4,6 +4,8 @@ Cuts messages out, decompresses and sends them. Pure. Knows nothing of calls; a 
 its messages through `MessageHandler`.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import io

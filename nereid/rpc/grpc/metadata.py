@@ -4,6 +4,8 @@ Pure. Every header field that this package sends is a literal without indexing, 
 can be cached as bytes.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import base64

@@ -6,6 +6,8 @@ Otherwise they are cached by the indexed fields, and the few literal fields (`tr
 `grpc-timeout`) are laid over a shared base.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import re

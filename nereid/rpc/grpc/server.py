@@ -1,7 +1,5 @@
 """The asyncio gRPC server on our own engine."""
 
-# layout: not compiled, coroutines, in control calls alone
-
 from __future__ import annotations
 
 import asyncio

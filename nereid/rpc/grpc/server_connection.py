@@ -5,6 +5,8 @@ ServerCall, one look-up of its header block and one tuple of bytes. That is why 
 works on the sender's state itself.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from collections import deque

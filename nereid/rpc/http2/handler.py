@@ -1,6 +1,7 @@
 """Interfaces that the owner of an HTTP/2 connection implements to get its events."""
 
 # layout: not covered, a protocol
+# layout: not compiled, off the hot path
 
 from __future__ import annotations
 

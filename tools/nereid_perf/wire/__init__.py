@@ -2,5 +2,3 @@
 
 Each request costs plain callbacks: no task, no future. Nothing here decides when a request is sent.
 """
-
-# layout: compiled

@@ -1,5 +1,7 @@
 """Common parts of all wire clients: a pending request, and the interface for a generator."""
 
+# layout: compiled
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol

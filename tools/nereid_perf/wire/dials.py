@@ -1,7 +1,5 @@
 """Dialling of connections for requests that wait for one. Knows no protocol."""
 
-# layout: not compiled, coroutines, in control calls alone
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,7 @@
 """Client of gRPC's unary calls: several connections with several streams each."""
 
+# layout: compiled
+
 from __future__ import annotations
 
 from time import monotonic_ns

@@ -1,7 +1,5 @@
 """HTTP/2 connections to a gRPC server, and which of them a request takes. Knows no calls."""
 
-# layout: not compiled, coroutines, in control calls alone
-
 from __future__ import annotations
 
 import asyncio

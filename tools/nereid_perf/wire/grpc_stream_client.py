@@ -1,7 +1,5 @@
 """Client of gRPC streams (ModelStreamInfer): requests share the one stream of each connection."""
 
-# layout: not compiled, coroutines, in control calls alone
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Client of HTTP/1.1: one request in flight on each connection, which stays open."""
 
-# layout: not compiled, extends asyncio.Protocol
-
 from __future__ import annotations
 
 import asyncio

@@ -3,5 +3,3 @@
 generator.py sends what a schedule or the source says. The parent blocks; the messages between are
 pickled, as both ends are one program.
 """
-
-# layout: compiled

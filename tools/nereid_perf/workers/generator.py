@@ -4,6 +4,8 @@ A closed loop sends as other requests end, an open loop by its schedule, a trace
 Generators act by schedules that are pure; they know nothing of processes, windows or protocols.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import asyncio

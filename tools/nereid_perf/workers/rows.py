@@ -1,5 +1,7 @@
 """Rows of numbers that a worker reports, one for each request. Pure."""
 
+# layout: compiled
+
 from __future__ import annotations
 
 from array import array

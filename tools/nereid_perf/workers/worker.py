@@ -3,8 +3,6 @@
 The parent starts it by `python -c` with a descriptor of its pipe; it is not for users.
 """
 
-# layout: not compiled, extends asyncio.Protocol
-
 from __future__ import annotations
 
 import asyncio

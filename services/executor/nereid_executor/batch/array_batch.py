@@ -1,7 +1,5 @@
 """One batch of arrays, while an instance executes it."""
 
-# layout: not compiled, extends ReceivedBatch, which is generic
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -5,6 +5,8 @@ outputs are copied once, into the frame. Each direction takes one pass over the 
 this is the executor's share of a request's latency.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -5,6 +5,8 @@ fifth of the time that protobuf's objects take. All other messages are parsed; b
 results.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final

@@ -5,6 +5,8 @@ it in begin(), as a pipeline of depth 1; to a PipelinedModel it is submitted in 
 model has several at a time. The runner knows no stream and no thread.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import logging

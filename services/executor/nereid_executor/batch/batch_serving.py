@@ -3,6 +3,8 @@
 If several batches may execute at once, the next ones begin while others execute.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import time

@@ -17,6 +17,8 @@ Outputs are the arrays that the model returns. They are not bound to memory of o
 runtime may not write where it is told to: ONNX Runtime does not if an output is one of its inputs.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from collections import deque

@@ -13,8 +13,6 @@ A decoupled model's responses are sent as they come, all in partial frames, whic
 while the batch is EXECUTING.
 """
 
-# layout: not compiled, extends ReceivedBatch, which is generic
-
 from __future__ import annotations
 
 import logging

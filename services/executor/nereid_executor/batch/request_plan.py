@@ -4,8 +4,6 @@ Pure. The scheduler has validated every head; the checks here only keep a disagr
 services from producing a wrong result.
 """
 
-# layout: not compiled, closures, in control calls alone
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field

@@ -3,6 +3,8 @@
 Pure. The parts that requests have in common are remembered by their heads.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

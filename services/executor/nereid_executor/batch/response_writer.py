@@ -6,6 +6,8 @@ bring a buffer of that size, into which the model's process can write them itsel
 copied. Used by one thread.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final

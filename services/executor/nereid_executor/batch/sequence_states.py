@@ -7,8 +7,6 @@ table serves models that execute arrays and models that execute requests: only t
 tensors differ.
 """
 
-# layout: not compiled, generic
-
 from __future__ import annotations
 
 import logging

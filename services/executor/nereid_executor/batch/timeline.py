@@ -4,8 +4,6 @@ Instances' threads record; the event loop replies. Batches of models whose proce
 streams themselves are not recorded here: their times come with their responses.
 """
 
-# layout: not compiled, coroutines, in control calls alone
-
 from __future__ import annotations
 
 import asyncio

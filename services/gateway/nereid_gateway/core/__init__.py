@@ -1,3 +1,1 @@
 """Nouns of the gateway: a request's head, tensors, timings, and who sends it."""
-
-# layout: compiled

@@ -3,6 +3,8 @@
 Front and guard read a method's row; nothing else lists methods.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -6,6 +6,8 @@ one object per head: most parts exist only if the settings ask for them, each is
 own events (rules, routes, models), and finding the object would be the same look-up.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from types import MappingProxyType

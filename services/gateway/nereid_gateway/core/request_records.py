@@ -1,5 +1,7 @@
 """Records of a gateway's requests for timelines: written on the hot path, read on demand."""
 
+# layout: compiled
+
 from __future__ import annotations
 
 from struct import Struct

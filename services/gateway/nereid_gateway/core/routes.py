@@ -5,6 +5,8 @@ endpoints. As on Triton, versions are digits, and names anything without a slash
 names (%20).
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import re

@@ -1,3 +1,1 @@
 """The data plane: the one chain from both fronts to the schedulers."""
-
-# layout: compiled

@@ -4,6 +4,8 @@ The module knows no protocol of clients: fronts translate, the data plane decide
 serves them. GatewayService makes the chain of steps behind infer().
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import asyncio

@@ -1,7 +1,5 @@
 """The slowest items of the last minute, in bounded memory. Pure: the time is passed in."""
 
-# layout: not compiled, generic
-
 from __future__ import annotations
 
 from heapq import heappush, heapreplace

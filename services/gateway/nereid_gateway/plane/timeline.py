@@ -5,8 +5,6 @@ schedulers and their executors. All are requested at once, so that they cover th
 received parts are passed on in the form that the client reads. The module knows no HTTP.
 """
 
-# layout: not compiled, coroutines, in control calls alone
-
 from __future__ import annotations
 
 import socket

@@ -5,6 +5,8 @@ sets the owner of a request's sequence, and adds the digests that the scheduler 
 module knows no protocol of clients. nereid.mesh_routing has links and pending requests.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ Browsers name a request's origin in Sec-Fetch-Site, older ones in Origin; pages 
 either. Programs send neither header, and pass.
 """
 
+# layout: not compiled, off the hot path
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

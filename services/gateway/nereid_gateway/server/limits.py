@@ -1,5 +1,7 @@
 """Limits of one HTTP connection, and the rejection of a request that exceeds one."""
 
+# layout: not compiled, off the hot path
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Reader of the query of a request's target, for all routes that take one. Pure."""
 
+# layout: not compiled, off the hot path
+
 from __future__ import annotations
 
 import re

@@ -1,3 +1,1 @@
 """Links of gateways: a request's way from its frame to a queue."""
-
-# layout: compiled

@@ -6,6 +6,8 @@ it waits for its first run. On the hot path the model is found with one dictiona
 head's bytes. Knows no model's queue and no transport.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import asyncio

@@ -1,7 +1,5 @@
 """Codecs at the scheduler's ends of gateways' links: responses out, requests in."""
 
-# layout: not compiled, closures, in control calls alone
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

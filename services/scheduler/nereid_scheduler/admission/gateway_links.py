@@ -5,8 +5,6 @@ scheduler has started waits. A scheduler that shuts down announces it on each li
 a request over it, also to a gateway that connects while it finishes what it has. Knows no request.
 """
 
-# layout: not compiled, coroutines, in control calls alone
-
 from __future__ import annotations
 
 import asyncio

@@ -3,6 +3,8 @@
 Knows which gateway is connected and which of its requests are pending; nothing of models or queues.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from itertools import count

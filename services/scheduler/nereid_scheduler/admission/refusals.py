@@ -1,5 +1,7 @@
 """Responses to requests that the scheduler refuses."""
 
+# layout: compiled
+
 from __future__ import annotations
 
 import logging

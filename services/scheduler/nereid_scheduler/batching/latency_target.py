@@ -19,6 +19,8 @@ outcomes: a margin below the target grows while more than one request in a hundr
 Pure: events and the time in, decisions out. Knows no clock, instance or socket.
 """
 
+# layout: not compiled, off the hot path
+
 from __future__ import annotations
 
 from bisect import insort

@@ -11,6 +11,8 @@ had built up until then is cut to the same length, from its end.
 Pure: events and the time in, decisions out. Knows no batcher but the interface that it controls.
 """
 
+# layout: not compiled, off the hot path
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -3,6 +3,8 @@
 Pure: times are arguments. Knows no queue and no latency target.
 """
 
+# layout: not compiled, off the hot path
+
 from __future__ import annotations
 
 from bisect import bisect_left

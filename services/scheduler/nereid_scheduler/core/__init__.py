@@ -1,3 +1,1 @@
 """Nouns of the scheduler: requests, instances, measurements, models. Decide little, do no I/O."""
-
-# layout: compiled

@@ -3,6 +3,8 @@
 Knows nothing of what it is armed for.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import asyncio

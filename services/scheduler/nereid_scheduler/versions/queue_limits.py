@@ -1,5 +1,7 @@
 """Limits that the settings set to every model version's queue. Knows no flag and no batcher."""
 
+# layout: not compiled, off the hot path
+
 from __future__ import annotations
 
 from dataclasses import dataclass

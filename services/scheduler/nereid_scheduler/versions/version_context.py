@@ -1,5 +1,7 @@
 """Context that a version gets beside its configuration; most of it is shared by all versions."""
 
+# layout: not compiled, off the hot path
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field

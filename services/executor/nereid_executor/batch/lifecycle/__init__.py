@@ -1,3 +1,3 @@
 """The life of a batch in an instance, from its arrival to its last response."""
 
-# layout: compiled, covered
+# layout: covered

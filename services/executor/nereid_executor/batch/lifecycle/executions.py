@@ -4,6 +4,8 @@ The thread that executes a batch records it after the reply was written. Records
 somebody asks for a timeline.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from struct import Struct

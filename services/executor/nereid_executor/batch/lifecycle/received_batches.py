@@ -28,8 +28,6 @@ The scheduler may ask for states of sequences while no batch executes; it gets t
 deferred either. Everything else breaks the protocol, which ends the stream.
 """
 
-# layout: not compiled, generic
-
 from __future__ import annotations
 
 import threading

@@ -2,5 +2,3 @@
 
 Both gRPC engines serve the handlers declared here; HTTP/2 itself is `nereid.rpc`.
 """
-
-# layout: compiled

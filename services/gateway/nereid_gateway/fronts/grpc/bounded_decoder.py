@@ -3,6 +3,8 @@
 Small messages are decoded at once, others when there is time, large ones in a decoder process.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -4,6 +4,8 @@ ModelInfer is one plain function and one callback; streams are infer_stream's; c
 bytes through to the scheduler.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import asyncio

@@ -3,8 +3,6 @@
 There is no Watch, for which the engine replies UNIMPLEMENTED.
 """
 
-# layout: not compiled, coroutines, in control calls alone
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

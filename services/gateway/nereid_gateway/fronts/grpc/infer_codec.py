@@ -5,6 +5,8 @@ out of it, and serialises the rest: that is the head, which is checked once. The
 protocol, not how requests are sent on.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final

@@ -5,8 +5,6 @@ when that is over; models that have more responses for such a client are paused 
 module knows no scheduler; stream_responses has the order and form of replies.
 """
 
-# layout: not compiled, coroutines, in control calls alone
-
 from __future__ import annotations
 
 import asyncio

@@ -4,6 +4,8 @@ Most clients send such requests. They are recognised by the bytes before the ten
 without a parser. Requests with an id or parameters are never among them.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple

@@ -4,8 +4,6 @@ The messages of both versions are alike. The replies are grpcio-reflection's. It
 the first client asks: it imports all of grpcio, which takes a tenth of the process's start.
 """
 
-# layout: not compiled, closures, in control calls alone
-
 from __future__ import annotations
 
 import functools

@@ -5,8 +5,6 @@ protobuf's default one. grpcio-reflection has no descriptor of version v1, which
 another package.
 """
 
-# layout: not compiled, closures, in control calls alone
-
 from __future__ import annotations
 
 import contextlib

@@ -1,7 +1,5 @@
 """Clients' shared memory over gRPC: the methods that register regions, and tensors' parameters."""
 
-# layout: not compiled, coroutines, in control calls alone
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final

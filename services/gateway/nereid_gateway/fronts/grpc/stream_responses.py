@@ -4,8 +4,6 @@ Replies of models that give exactly one response are sent in the order of reques
 are recognised by a response that is not the last; their replies are sent at once.
 """
 
-# layout: not compiled, streams extend its replies
-
 from __future__ import annotations
 
 from collections import deque

@@ -3,6 +3,8 @@
 A large message is split in place into its tensors and the rest, which protobuf parses.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from itertools import islice

@@ -4,4 +4,4 @@
 instances that hold one. Pure: knows no clock and no stream.
 """
 
-# layout: compiled, covered, pure
+# layout: covered, pure

@@ -6,6 +6,8 @@ there is no batch returns its grant at once and is idle again, so that nothing i
 that may still come. Everything else is as without resources. Knows no pool and no priority.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar

@@ -12,8 +12,6 @@ what has changed, so that its cost grows neither with instances nor with devices
 a turn of their own, when all that happened at one time is known. Knows no batch and no model.
 """
 
-# layout: not compiled, generic
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ It is pure: a configuration and an executor's hello in; instances to load out. I
 and sends no command.
 """
 
+# layout: not compiled, off the hot path
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,3 +1,3 @@
 """A request in the scheduler: its entry, sequence, trace, and frame."""
 
-# layout: compiled, covered, pure
+# layout: covered, pure

@@ -6,6 +6,8 @@ time per member. Requests that need more than a plain member are left to `batch_
 remote_instance.py.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple

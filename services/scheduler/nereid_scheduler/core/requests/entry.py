@@ -5,6 +5,8 @@ no clock. Only validation.Validator.make_entry builds an entry, so that nothing 
 fits its model can be queued. Times are nanoseconds of one monotonic clock.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import logging

@@ -1,5 +1,7 @@
 """Record of how one batch was executed, from which statistics, metrics and traces are made."""
 
+# layout: compiled
+
 from __future__ import annotations
 
 

@@ -3,7 +3,6 @@
 Knows no model version: admission decides when a request may leave.
 """
 
-# layout: not compiled, coroutines, in control calls alone
 # layout: not pure, uses asyncio and time
 # layout: not covered, waits in an event loop
 

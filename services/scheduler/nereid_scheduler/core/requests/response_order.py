@@ -3,8 +3,6 @@
 Pure; a response may be any object. Knows no queue: requests are appended as they arrive.
 """
 
-# layout: not compiled, generic
-
 from __future__ import annotations
 
 from collections import deque

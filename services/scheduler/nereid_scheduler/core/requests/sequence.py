@@ -3,8 +3,6 @@
 Knows no slot table, no batch and no clock.
 """
 
-# layout: not compiled, weak references
-
 from __future__ import annotations
 
 from collections import deque

@@ -12,8 +12,6 @@ affects no other: when the leader leaves, the follower that has waited longest b
     it lands: the leader has its response             ends; its followers are returned
 """
 
-# layout: not compiled, generic
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field

@@ -1,3 +1,1 @@
 """Loads, updates and unloads of model versions on executors, and their streams."""
-
-# layout: compiled

@@ -4,6 +4,8 @@ Translates between messages and the loader's events, and checks that messages ar
 stream that ends means that an executor or an instance is lost; the loader decides what follows.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import logging

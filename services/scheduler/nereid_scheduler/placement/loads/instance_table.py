@@ -4,6 +4,8 @@ Sends executors the commands to load and unload them. It does not decide which i
 shall be, nor what that means for a version's state.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import asyncio

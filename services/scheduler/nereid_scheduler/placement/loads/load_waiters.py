@@ -3,8 +3,6 @@
 Knows no executor: it asks a callback whether a load is finished, each time a version has changed.
 """
 
-# layout: not compiled, coroutines, in control calls alone
-
 from __future__ import annotations
 
 import asyncio

@@ -5,8 +5,6 @@ Sync code of one event loop, except for waiting. Which versions to load is decid
 `version_lives`, of instances in `executors.instance_streams`.
 """
 
-# layout: not compiled, coroutines, in control calls alone
-
 from __future__ import annotations
 
 import asyncio

@@ -5,8 +5,6 @@ meanwhile share its response. Knows no state of a model: whether it is in servic
 catalogue.
 """
 
-# layout: not compiled, closures, in control calls alone
-
 from __future__ import annotations
 
 import asyncio

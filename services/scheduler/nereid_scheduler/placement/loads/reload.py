@@ -5,8 +5,6 @@ succeeded; if any part of it fails, everything stays as it was. If the model is 
 version counts for itself. What has to be loaded is decided by `reload_plan`.
 """
 
-# layout: not compiled, coroutines, in control calls alone
-
 from __future__ import annotations
 
 from contextlib import suppress

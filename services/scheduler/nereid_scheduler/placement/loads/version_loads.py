@@ -4,8 +4,6 @@ Commands go out to executors; their descriptions of model files come in. Reports
 states by `version_lives`; which executor hosts which instances is decided by `executors.placement`.
 """
 
-# layout: not compiled, coroutines, in control calls alone
-
 from __future__ import annotations
 
 import asyncio

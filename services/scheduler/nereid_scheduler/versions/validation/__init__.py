@@ -1,3 +1,1 @@
 """Validation of requests and of warm-up requests against a model's configuration."""
-
-# layout: compiled

@@ -4,6 +4,8 @@ Reads heads and payload sizes, never a tensor's content; knows no queue. The tex
 so is the order of the checks; which texts carry the request's id is Triton's choice too.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -4,6 +4,8 @@ The executor marks a segment free, in its last byte, when the response has been 
 another segment when none is free. A segment that is free for a while is returned.
 """
 
+# layout: not compiled, off the hot path
+
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,7 @@
 """The form in which workers get requests: metadata as JSON, and tensors or references to them."""
 
+# layout: not compiled, off the hot path
+
 from __future__ import annotations
 
 import json

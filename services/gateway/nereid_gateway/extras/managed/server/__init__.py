@@ -1,3 +1,1 @@
 """The HTTP server of the managed endpoints' ports."""
-
-# layout: compiled

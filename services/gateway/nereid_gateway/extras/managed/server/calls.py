@@ -4,6 +4,8 @@ The platforms do not forward Triton's headers: the length of the JSON header in 
 tensors is in the content type.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final

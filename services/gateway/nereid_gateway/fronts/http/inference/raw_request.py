@@ -3,6 +3,8 @@
 Name, datatype and shape follow from the model's configuration, as Triton deduces them.
 """
 
+# layout: not compiled, off the hot path
+
 from __future__ import annotations
 
 from struct import pack

@@ -1,3 +1,1 @@
 """JSON of the HTTP API: parsing with Triton's error texts, tensor data, control responses."""
-
-# layout: compiled

@@ -5,6 +5,8 @@ document. The rest, with a mark in place of each array, therefore means the same
 that share it. This module knows JSON and numbers; infer_request knows what a header says.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import secrets

@@ -5,8 +5,6 @@ byte-order mark, text after a NUL, broken UTF-8, nesting deeper than orjson's li
 again with the standard library. The module knows JSON only, nothing of tensors or models.
 """
 
-# layout: not compiled, functions catch errors of two types by one name
-
 from __future__ import annotations
 
 import json

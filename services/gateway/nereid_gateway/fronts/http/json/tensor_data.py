@@ -5,6 +5,8 @@ Triton. FP16 and BF16 have no JSON form. BYTES elements are counted by string_el
 format they came in.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 import io

@@ -1,3 +1,3 @@
 """Ensembles' graphs: which steps there are, which one comes next, and what is wrong with them."""
 
-# layout: compiled, covered, pure
+# layout: covered, pure

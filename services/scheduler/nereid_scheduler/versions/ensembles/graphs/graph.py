@@ -14,6 +14,8 @@ response: the steps that depend on it run once per branch, with tensors of the b
 A run is finished when none of its calls is open.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
