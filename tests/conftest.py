@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Settings and checks of all tests."""
 
 import gc
 import os
@@ -11,28 +11,29 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.mesh import poison
 
-# It times its examples, which on a busy machine says nothing of the code.
+# Hypothesis times its examples, which on a busy machine says nothing about the code.
 _PATIENT: Final[dict[str, Any]] = {
     "deadline": None,
     "suppress_health_check": [HealthCheck.too_slow],
 }
-# The same examples each time: a change is judged by what it changes. The other one looks for more.
+# `patient` has the same examples each time, so that a change is judged by what it changes;
+# `searching` looks for more.
 settings.register_profile("patient", derandomize=True, database=None, **_PATIENT)
 settings.register_profile("searching", max_examples=1000, **_PATIENT)
 settings.load_profile("patient")
 
-# The processes that tests start shall not each compile all modules anew.
+# Without bytecode each process that a test starts would compile all modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Where meshes have processes of their own, whose memory is poisoned. Elsewhere what is received can
-# look like it: compressed constants do.
+# Folders whose meshes have processes of their own, with poisoned memory. Elsewhere received bytes
+# can look like the poison: compressed constants do.
 _WITH_MESHES: Final = frozenset({"conformance", "differential", "e2e"})
 poison.search_received()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """No test gets memory that nobody has written."""
+    """Fail a test that has received memory that nobody has written."""
     try:
         yield
     finally:
@@ -42,7 +43,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests are collected: no collection of garbage shall look at them again."""
+    """Keep garbage collections from traversing the thousands of collected tests."""
     gc.collect()
     gc.freeze()
 

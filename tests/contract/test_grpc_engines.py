@@ -138,7 +138,7 @@ async def test_an_unknown_method(client: Any) -> None:
 async def test_a_deadline_passes(client: Any, site: Site) -> None:
     started = time.monotonic()
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await unary(client, "/test/Hold")(b"", timeout=1)
+        await unary(client, "/test/Hold")(b"", timeout=0.5)
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     await soon(site.cancelled)
     call = site.calls[0]
@@ -150,7 +150,7 @@ async def test_a_deadline_passes(client: Any, site: Site) -> None:
 
 async def test_a_deadline_ends_a_coroutine(client: Any, site: Site) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await unary(client, "/test/Never")(b"", timeout=1)
+        await unary(client, "/test/Never")(b"", timeout=0.5)
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     await soon(site.cancelled)
 

@@ -52,7 +52,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def gateway() -> Iterator[_Gateway]:
     with _Gateway(("127.0.0.1", 0), _Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
         server.shutdown()

@@ -1,6 +1,6 @@
 """Serves all cases, sends each request in each way, and compares every response.
 
-A request is sent 40 times with one head, each time with other values: whatever the mesh remembers
+A request is sent 24 times with one head, each time with other values: whatever the mesh remembers
 of a head after the 1st, the 2nd, or the 16th of its kind is used by those behind. Models are served
 plainly, with two instances, with a response cache, as an ensemble's only step, and as its first of
 two.
@@ -22,7 +22,7 @@ from tests.differential.case import Arrays, Case, DirectCallError
 from tests.differential.ways import Clients, Result, Send, ways
 from tests.support.mesh.mesh import Mesh, running, until
 
-POSITIONS = 40
+POSITIONS = 24
 RANDOM_GRAPHS = 12
 # Requests in flight together, in rounds.
 TOGETHER = 8
@@ -34,14 +34,15 @@ _VARIANTS = {
     "_cached": "response_cache { enable: true }",
 }
 _VARIANT_WAYS = {"_cached": ("grpc", "http"), "_chain": ("together",)}
-_DELAY = "dynamic_batching { max_queue_delay_microseconds: 2000 }"
+# Long enough for requests in flight together, and short for those that come alone.
+_DELAY = "dynamic_batching { max_queue_delay_microseconds: 500 }"
 _FLAGS = ("--cache-config=local,size=33554432", "--allow-client-shm=true")
 _COUNTED_S = 5.0
 
 
 @dataclass
 class Report:
-    """What a run has compared, and what it has found."""
+    """Responses that a run has compared, and the differences that it has found."""
 
     responses: int = 0
     ways: set[str] = field(default_factory=set)
@@ -84,28 +85,44 @@ def _write_config(model: Path, text: str) -> None:
 
 
 def run(
-    root: Path, cases: Sequence[Case], seed: int, *flags: str, stops_early: bool = False
+    root: Path,
+    cases: Sequence[Case],
+    seed: int,
+    *flags: str,
+    stops_early: bool = False,
+    only: frozenset[str] | None = None,
 ) -> Report:
-    """Start a mesh with the cases, and compare. stops_early: the first difference is enough."""
+    """Start a mesh with the cases, and compare.
+
+    stops_early: the first difference is enough. only: the ways to send requests; `None` means all.
+    """
     write_repository(root / "models", cases)
     with running(root / "models", root / "log", *_FLAGS, *flags) as mesh:
-        return compare(mesh, cases, seed, stops_early=stops_early)
+        return compare(mesh, cases, seed, stops_early=stops_early, only=only)
 
 
-def compare(mesh: Mesh, cases: Sequence[Case], seed: int, *, stops_early: bool) -> Report:
+def compare(
+    mesh: Mesh,
+    cases: Sequence[Case],
+    seed: int,
+    *,
+    stops_early: bool,
+    only: frozenset[str] | None,
+) -> Report:
     """Send all requests to a mesh that serves the cases."""
     report = Report()
     began = time.monotonic()
     clients = Clients(mesh.http, mesh.grpc)
     try:
-        all_ways = ways(clients)
+        every_way = ways(clients)
+        sent_ways = every_way if only is None else {way: every_way[way] for way in only}
         unready = _unready(mesh)
         report.differences += [f"seed {seed}, {text}" for text in unready.values()]
         for case in cases:
             if any(model == case.name or model.startswith(f"{case.name}_") for model in unready):
                 continue
             sent: list[Result] = []
-            for served, model, way, requests, results in _exchanges(case, all_ways):
+            for served, model, way, requests, results in _exchanges(case, sent_ways, every_way):
                 report.ways.add(way)
                 report.cases.add(case.name)
                 report.responses += len(results)
@@ -137,11 +154,13 @@ def _unready(mesh: Mesh) -> dict[str, str]:
 
 
 def _exchanges(
-    case: Case, all_ways: dict[str, tuple[Send, Any, bool]]
+    case: Case,
+    sent_ways: dict[str, tuple[Send, Any, bool]],
+    every_way: dict[str, tuple[Send, Any, bool]],
 ) -> Iterator[tuple[Case, str, str, list[Arrays], list[Result]]]:
     """The case as it is served, model, way, requests and results of each series."""
     positions = _LARGE_POSITIONS if case.is_large else POSITIONS
-    for way, (send, fits, in_company) in all_ways.items():
+    for way, (send, fits, in_company) in sent_ways.items():
         if fits(case):
             requests = _one_head(case, positions)
             if in_company:
@@ -157,7 +176,7 @@ def _exchanges(
         model = case.name + suffix
         served = case if suffix in _VARIANTS else case.composed()
         for way in _VARIANT_WAYS.get(suffix, ("grpc", "together")):
-            results = all_ways[way][0](model, served, requests)
+            results = every_way[way][0](model, served, requests)
             yield served, model, f"{way}{suffix}", requests, results
 
 
@@ -187,7 +206,7 @@ def _shapes(arrays: Arrays) -> dict[str, tuple[int, ...]]:
 
 
 def _lost_counts(mesh: Mesh, case: Case, sent: Sequence[Result]) -> list[str]:
-    """What the model's statistics miss of its requests, all of which have their responses."""
+    """Return what a model's statistics miss of its requests, which all have their responses."""
     failed = sum(isinstance(result, str) for result in sent)
     expected = {"success": len(sent) - failed, "fail": failed}
 

@@ -17,7 +17,6 @@ from nereid.core.wire.messages import InferRequest, InferResponse
 from nereid.pb import nereid_pb2 as pb
 from nereid_cache.memory_store import MemoryStore
 from nereid_cache.service import CacheService
-from nereid_scheduler.core.instances.remote_instance import RemoteInstance
 from nereid_scheduler.core.requests.entry import RESPONDED, Entry
 from nereid_scheduler.core.requests.single_flight import Flight, SingleFlight
 from nereid_scheduler.versions.caching.cache_client import CacheClient
@@ -26,7 +25,7 @@ from nereid_scheduler.versions.model_version import ModelVersion
 from nereid_scheduler.versions.queue_limits import QueueLimits
 from nereid_scheduler.versions.version_context import VersionContext
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
-from tests.protocols.message import Message
+from tests.protocols.instance_wire import InstanceWire
 from tests.protocols.virtual_loop import VirtualLoop
 from tests.support.scheduler.cache_site import SECRETS
 from tests.support.scheduler.cached_model import CONFIG
@@ -35,7 +34,6 @@ from tests.support.scheduler.samples import head_of, model_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
-    from nereid.rpc import Status
 
 _MODEL = model_of(CONFIG)
 _HEAD = head_of([("I", "UINT8", [1, 1])])
@@ -73,29 +71,19 @@ class _End:
         self.up = False
 
 
-class _Executor:
-    """One instance: it executes a batch when that arrives. Fulfils BatchStream."""
+class _Executor(InstanceWire):
+    """One instance: it executes a batch when that arrives."""
 
-    def __init__(self, number: int, revision: bytes, on_reply: Any) -> None:
-        self.revision = revision
-        self.instance = RemoteInstance(number, f"i{number}", "e", self, revision=revision)
-        self.batches = Channel(f"to {self.instance.name}", self.execute)
-        self.replies = Channel(
-            f"from {self.instance.name}", lambda message: on_reply(self.instance, message)
-        )
+    def __init__(self, world: CacheWorld, number: int) -> None:
+        self.revision = world.revision
+        self.connect(world.loop, world.model, number, f"i{number}", revision=self.revision)
         self.executed: list[bytes] = []
 
-    def send(self, message: bytes) -> None:
-        inputs = [each.payloads[0].inline for each in pb.Batch.FromString(message).members]
-        self.batches.send(Message(message, f"execute {inputs}"))
+    def describe(self, batch: pb.Batch) -> str:
+        return f"execute {[each.payloads[0].inline for each in batch.members]}"
 
-    send_now = send
-
-    def finish(self) -> None:
-        """Do nothing."""
-
-    def fail(self, status: Status, message: str) -> None:
-        raise AssertionError(status, message)
+    def on_batch(self, message: Any) -> None:
+        self.execute(message)
 
     def execute(self, message: Any, error: str = "") -> None:
         batch = pb.Batch.FromString(message.body)
@@ -108,14 +96,10 @@ class _Executor:
             else:
                 response.head = b"head"
                 response.payloads.add(inline=member.payloads[0].inline + self.revision)
-        self.replies.send(Message(reply.SerializeToString(), error or "executed"))
+        self.reply(reply.SerializeToString(), error or "executed")
 
     def fail_batch(self) -> None:
         self.execute(self.batches.messages.popleft(), "no luck")
-
-    def break_stream(self) -> None:
-        self.batches.close()
-        self.replies.close()
 
 
 class CacheWorld(World):
@@ -242,10 +226,7 @@ class CacheWorld(World):
         self.cache_loop.run(self.service.attach, self.theirs)
 
     def _add_executor(self) -> None:
-        def on_reply(instance: RemoteInstance, message: Any) -> None:
-            self.loop.run(self.model.on_reply, instance, message.body)
-
-        self.executors.append(_Executor(len(self.executors), self.revision, on_reply))
+        self.executors.append(_Executor(self, len(self.executors)))
         self.model.add_instance(self.executors[-1].instance)
 
     def _see_stream_end(self) -> None:

@@ -29,30 +29,23 @@ from nereid_gateway.core.tensors.tensor_memory import TensorMemory
 from nereid_gateway.fronts.grpc.infer_stream import InferStreams, _InferStream
 from nereid_scheduler.admission.admission import Admission
 from nereid_scheduler.admission.gateway_session import GatewaySession
-from nereid_scheduler.core.instances.remote_instance import RemoteInstance
-from nereid_scheduler.core.models.lifecycle import LoadStatus
 from nereid_scheduler.core.requests.load_queue import LoadQueue
-from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
+from nereid_scheduler.placement.models.catalogue import Catalogue
 from nereid_scheduler.versions.model_version import ModelVersion
 from nereid_scheduler.versions.version_context import VersionContext
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
+from tests.protocols.instance_wire import InstanceWire
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop
-from tests.support.scheduler.samples import head_of, model_of
+from tests.support.scheduler.samples import model_of
+from tests.support.scheduler.world import HEAD, TENSORS, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from nereid.rpc import Status
 
-_MODEL = model_of(
-    """
-    input { name: "I" data_type: TYPE_UINT8 dims: 1 }
-    output { name: "O" data_type: TYPE_UINT8 dims: 1 }
-    model_transaction_policy { decoupled: true }
-    """
-)
-_HEAD = head_of([("I", "UINT8", [1])])
+_MODEL = model_of(TENSORS + "model_transaction_policy { decoupled: true }")
 _RESPONSE = kserve_pb2.ModelInferResponse(model_name="m").SerializeToString()
 _REQUESTS = 2
 _RESPONSES = 3
@@ -103,11 +96,11 @@ class _Call:
         self.finished = status
 
 
-class _Executor:
-    """One instance: its batches, the model that has them, and its stream. Fulfils BatchStream."""
+class _Executor(InstanceWire):
+    """One instance: its batches, the model that has them, and its stream."""
 
     def __init__(self, world: DecoupledWorld, number: int) -> None:
-        self.name = f"i{number}"
+        self.connect(world.loop, world.model, number, f"i{number}", accepts_controls=True)
         config = model_config_pb2.ModelConfig(name="m")
         config.CopyFrom(_MODEL.proto)
         self.open = OpenBatches(config, Path("1"), self.name, decoupled=True, traced=False)
@@ -116,28 +109,10 @@ class _Executor:
         self.names: dict[tuple[int, int], str] = {}
         self.paused: set[tuple[int, int]] = set()
         self.cancelled: set[tuple[int, int]] = set()
-        self.instance = instance = RemoteInstance(
-            number, self.name, "e", self, accepts_controls=True
-        )
-        self.batches = Channel(f"to {self.name}", self._on_message)
-        self.replies = Channel(
-            f"from {self.name}",
-            lambda message: world.loop.run(world.model.on_reply, instance, message.body),  # type: ignore[attr-defined]
-        )
 
-    def send(self, message: bytes) -> None:
-        batch = pb.Batch.FromString(message)
+    def describe(self, batch: pb.Batch) -> str:
         kinds = [pb.MemberControl.Kind.Name(each.kind) for each in batch.controls]
-        text = " ".join(kinds) or f"execute batch {batch.id}"
-        self.batches.send(Message(message, text))
-
-    send_now = send
-
-    def finish(self) -> None:
-        """Do nothing."""
-
-    def fail(self, status: Status, message: str) -> None:
-        raise AssertionError(status, message)
+        return " ".join(kinds) or f"execute batch {batch.id}"
 
     def actions(self) -> Iterator[Action]:
         yield from self.batches.arrivals()
@@ -149,12 +124,11 @@ class _Executor:
                 yield Action(self.name, text, partial(self._respond, key))
 
     def break_stream(self) -> None:
-        self.batches.close()
-        self.replies.close()
+        super().break_stream()
         self.sent.clear()
         self.open.received.lose_all()
 
-    def _on_message(self, message: Any) -> None:
+    def on_batch(self, message: Any) -> None:
         frame = pb.Batch.FromString(message.body)
         controls = list(self.open.controlled_members(frame.controls))
         for batch, member, kind in controls:
@@ -191,7 +165,7 @@ class _Executor:
     def _advance(self, batch: OpenBatch) -> None:
         frame = batch.next_frame(self.open.received, executed=True)
         if frame is not None:
-            self.replies.send(Message(frame, f"frame of batch {batch.number}"))
+            self.reply(frame, f"frame of batch {batch.number}")
         if batch.state is COMPLETE:
             self.open.received.end(batch)
 
@@ -217,11 +191,9 @@ class DecoupledWorld(World):
 
     def _start_scheduler(self) -> None:
         self.model = ModelVersion(_MODEL, 1, VersionContext())
-        served = ServedVersion("m", 1, "", model_config_pb2.ModelConfig())
-        served.life.await_executor()
-        served.runtime = self.model
-        served.life.report("e", LoadStatus.UP)
-        self.admission = Admission(Catalogue([ServedModel("m", {1: served})]), LoadQueue(10.0, 2))
+        catalogue = Catalogue()
+        serve(catalogue, runtime=self.model)
+        self.admission = Admission(catalogue, LoadQueue(10.0, 2))
         self._open_session()
         self._add_executor()
 
@@ -263,7 +235,7 @@ class DecoupledWorld(World):
 
     @staticmethod
     def _decode(message: bytes) -> InferRequest:
-        return InferRequest(0, _HEAD, [b"x"], request_id=message.decode())
+        return InferRequest(0, HEAD, [b"x"], request_id=message.decode())
 
     # ---- the wire
 

@@ -1,4 +1,7 @@
-"""The explorer finds what takes an unusual order, and says it in as few steps as possible."""
+"""The explorer finds faults that take an unusual order, and tells each in as few steps as possible.
+
+Kept as a test of an oracle: an explorer that prunes too much lets every protocol pass.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from nereid_scheduler.core.instances.remote_instance import RemoteInstance
 from nereid_scheduler.core.models.lifecycle import LoadStatus
 from nereid_scheduler.core.requests.load_queue import LoadQueue
 from nereid_scheduler.placement.executors.sessions import Session
-from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
+from nereid_scheduler.placement.models.catalogue import Catalogue
 from nereid_scheduler.versions.model_version import ModelVersion
 from nereid_scheduler.versions.queue_limits import QueueLimits
 from nereid_scheduler.versions.reruns.first_runs import FirstRuns
@@ -44,7 +44,8 @@ from nereid_scheduler.versions.waits.recalls import Recalls
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop
-from tests.support.scheduler.samples import head_of, model_of
+from tests.support.scheduler.samples import model_of
+from tests.support.scheduler.world import HEAD, TENSORS, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -56,12 +57,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.versions.waits.recalls import Decision
 
 _MODEL: Final = "m"
-_TENSORS: Final = """
-input { name: "I" data_type: TYPE_UINT8 dims: 1 }
-output { name: "O" data_type: TYPE_UINT8 dims: 1 }
-"""
 _AT_MOST_ONCE: Final = 'parameters { key: "at_most_once" value { string_value: "true" } }'
-_HEAD: Final = head_of([("I", "UINT8", [1])])
 # Responses of more bytes than this are not kept; those of requests with odd numbers have more.
 _MAX_KEPT_BYTES: Final = 100
 
@@ -88,7 +84,7 @@ class Parts:
 @cache
 def _configs_of(text: str) -> tuple[ModelConfig, model_config_pb2.ModelConfig]:
     """Complete, and as written."""
-    return model_of(text + _TENSORS), parse_config(f'name: "{_MODEL}" {text}', model_name=_MODEL)
+    return model_of(text + TENSORS), parse_config(f'name: "{_MODEL}" {text}', model_name=_MODEL)
 
 
 class Link:
@@ -450,10 +446,12 @@ class Scheduler:
             self.first_runs.recalls.begin_grace(0.0)
         context = VersionContext(QueueLimits(max_retries=9, waiting_batches=0))
         self.model = ModelVersion(world.config, 1, context)
-        self.served = ServedVersion(_MODEL, 1, "", world.draft)
-        self.served.runtime = self.model
+        catalogue = Catalogue()
+        self.served = serve(
+            catalogue, _MODEL, state="unknown", draft=world.draft, runtime=self.model
+        )
         self.admission = world.parts.admission(
-            Catalogue([ServedModel(_MODEL, {1: self.served})]),
+            catalogue,
             LoadQueue(1e9, 100),
             first_runs=self.first_runs,
             has_moved=lambda _: not self.owns,
@@ -603,7 +601,7 @@ class FirstRunsWorld(World):
         self._settle()
         for _ in range(requests):
             self.loop.settle(
-                self.router.pending.infer, InferRequest(0, _HEAD, [b"x"]), self._on_response
+                self.router.pending.infer, InferRequest(0, HEAD, [b"x"]), self._on_response
             )
 
     def _settle(self) -> None:

@@ -42,17 +42,17 @@ from nereid_scheduler.admission.gateway_links import GatewayLinks
 from nereid_scheduler.admission.gateway_session import GatewaySession
 from nereid_scheduler.admission.orphaned_requests import OrphanedRequests
 from nereid_scheduler.control.shards.model_moves import NO_MOVES
-from nereid_scheduler.core.models.lifecycle import LoadStatus
 from nereid_scheduler.core.requests.entry import EXECUTING, QUEUED, RESPONDED, Entry
 from nereid_scheduler.core.requests.load_queue import LoadQueue
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
-from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
+from nereid_scheduler.placement.models.catalogue import Catalogue
 from nereid_scheduler.versions.validation.request_validation import Validator
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop
 from tests.support.forms import pure_only
 from tests.support.scheduler.samples import head_of, model_of
+from tests.support.scheduler.world import serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -463,12 +463,7 @@ class _Process:
         draft = model_config_pb2.ModelConfig()
         if self.world.mesh.at_most_once:
             draft.parameters["at_most_once"].string_value = "true"
-        served = ServedVersion("m", 1, "", draft)
-        served.life.await_executor()
-        runtime: Any = self.model
-        served.runtime = runtime
-        served.life.report("e", LoadStatus.UP)
-        self.catalogue.set_model(ServedModel("m", {1: served}))
+        serve(self.catalogue, draft=draft, runtime=self.model)
         self.admission.models_changed()
 
     @property

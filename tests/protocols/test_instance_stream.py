@@ -34,26 +34,21 @@ from nereid_scheduler.core.instances.instance_places import Slot
 from nereid_scheduler.core.instances.pace import Pace
 from nereid_scheduler.core.instances.remote_instance import CrashReport, RemoteInstance
 from nereid_scheduler.placement.executors.crash_recovery import CrashRecovery
-from nereid_scheduler.placement.executors.sessions import PlacedInstance, Session
-from nereid_scheduler.placement.models.catalogue import ServedVersion
+from nereid_scheduler.placement.executors.sessions import PlacedInstance
 from nereid_scheduler.versions.model_version import ModelVersion
 from nereid_scheduler.versions.queue_limits import QueueLimits
 from nereid_scheduler.versions.version_context import VersionContext
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.virtual_loop import VirtualLoop
 from tests.support.forms import pure_only
-from tests.support.scheduler.fake_executors import Stream
 from tests.support.scheduler.samples import head_of, model_of
+from tests.support.scheduler.world import TENSORS, joined, served_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
     from nereid.rpc import Status
 
-TENSORS = """
-input { name: "I" data_type: TYPE_UINT8 dims: 1 }
-output { name: "O" data_type: TYPE_UINT8 dims: 1 }
-"""
 pytestmark = pure_only
 
 AT_MOST_ONCE = 'parameters { key: "at_most_once" value { string_value: "true" } }'
@@ -461,8 +456,8 @@ class InstanceStream(World):
     def _begin(self, make_version: Callable[..., ModelVersion], instances: int) -> None:
         context = VersionContext(QueueLimits(max_retries=3))
         self.version = make_version(self.config, 1, context)
-        self.served = ServedVersion("m", 1, "/m/1", _DRAFT, runtime=self.version)
-        self.session = Session(pb.Hello(name="executor"), Stream())
+        self.served = served_version(state="unknown", draft=_DRAFT, runtime=self.version)
+        self.session, _ = joined("executor")
         self.placed: dict[int, PlacedInstance] = {}
         self.crash_recovery = CrashRecovery(self.placed)
         self.wires = [Wires(self, number) for number in range(1, instances + 1)]

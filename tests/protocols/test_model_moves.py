@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -17,7 +16,6 @@ import pytest
 from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.wire.messages import Ownership
 from nereid.mesh_routing.table.routing_table import RoutingTable
-from nereid.pb import model_config_pb2
 from nereid.version import is_compiled
 from nereid_executor.instances.claims.model_claims import ModelClaims, Rank
 from nereid_scheduler.control.shards.members.member_changes import Due, MemberChanges
@@ -27,10 +25,11 @@ from nereid_scheduler.control.shards.model_moves import ModelMoves
 from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels, Why
 from nereid_scheduler.core.models.found_model import FoundModel
 from nereid_scheduler.core.models.lifecycle import LoadStatus
-from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
+from nereid_scheduler.placement.models.catalogue import Catalogue
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop
+from tests.support.scheduler.world import found, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -47,11 +46,6 @@ def _said(peer: Peer) -> Message:
     leaves = ", leaves" if peer.leaving else ""
     text = f"{peer.number}. epoch {peer.epoch}{leaves}, has {sorted(peer.models)}"
     return Message(cast("Any", peer), text)
-
-
-def _found(name: str) -> FoundModel:
-    draft = model_config_pb2.ModelConfig(name=name)
-    return FoundModel(name, Path("models") / name, draft, versions=(1,))
 
 
 @dataclass(frozen=True)
@@ -178,7 +172,7 @@ class Process:
         self.numbers.clear()
         for model in self.catalogue.models():
             if model.unloaded and self.owned.owns(model.name):
-                self.serve(_found(model.name))
+                self.serve(found(model.name))
             elif self.owned.owns(model.name):
                 self._load(model.name)
             else:
@@ -194,8 +188,8 @@ class Process:
         self.changes.start()
         self.owned.set_members(self.membership.members)
         self.membership.take_lost_models()
-        for found in self.moves.select([_found(each) for each in _MODELS]):
-            self.serve(found)
+        for model in self.moves.select([found(each) for each in _MODELS]):
+            self.serve(model)
         self.announce()
 
     def leave(self) -> None:
@@ -266,14 +260,12 @@ class Process:
 
     # ---- as Reconciler and Loader, and what the executor says
 
-    def serve(self, found: FoundModel) -> None:
-        if self.numbers.get(found.name) not in {None, *self.giving}:
+    def serve(self, model: FoundModel) -> None:
+        if self.numbers.get(model.name) not in {None, *self.giving}:
             return
-        served = ServedVersion(found.name, 1, "", found.draft)
-        served.life.await_executor()
-        self.catalogue.set_model(ServedModel(found.name, {1: served}))
-        self.ready.discard(found.name)
-        self._load(found.name)
+        serve(self.catalogue, model.name, state="loading", draft=model.draft)
+        self.ready.discard(model.name)
+        self._load(model.name)
 
     def _load(self, name: str) -> None:
         self.last_number += 1

@@ -20,7 +20,6 @@ from nereid.core.wire.messages import CachedModels, InferRequest, InferResponse
 from nereid.mesh_routing.access import OneScheduler
 from nereid.mesh_routing.router.mesh_router import MeshRouter
 from nereid.mesh_routing.router.pending_requests import PendingRequests
-from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Handlers, LocalChannel
 from nereid.shm.segments import SHM_THRESHOLD_BYTES, SegmentPool
@@ -30,22 +29,21 @@ from nereid_executor.core.shared_tensors import OutputLender, SharedTensors
 from nereid_gateway.core.tensors.tensor_memory import TensorMemory
 from nereid_scheduler.admission.admission import Admission
 from nereid_scheduler.admission.gateway_session import GatewaySession
-from nereid_scheduler.core.instances.remote_instance import RemoteInstance
-from nereid_scheduler.core.models.lifecycle import LoadStatus
 from nereid_scheduler.core.requests.load_queue import LoadQueue
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
-from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
+from nereid_scheduler.placement.models.catalogue import Catalogue
 from nereid_scheduler.versions.model_version import ModelVersion
 from nereid_scheduler.versions.version_context import VersionContext
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
+from tests.protocols.instance_wire import InstanceWire
 from tests.protocols.message import Message
 from tests.protocols.virtual_loop import VirtualLoop
 from tests.support.scheduler.samples import head_of, model_of
+from tests.support.scheduler.world import serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
-    from nereid.rpc import Status
 
 _SIZE = SHM_THRESHOLD_BYTES
 _MODEL = model_of(
@@ -99,42 +97,27 @@ class _Run:
                 self.input = shared.view(payload.shared_memory)
 
 
-class _Instance:
-    """An instance's thread at the executor, and its stream. Fulfils BatchStream."""
+class _Instance(InstanceWire):
+    """An instance's thread at the executor, and its stream."""
 
     def __init__(self, world: LeaseWorld, number: int) -> None:
         self.world = world
         self.number = number
-        self.name = f"i{number}"
         self.lender = world.parts.lender(world.shared)
         self.run: _Run | None = None
-        self._connect()
+        self._open()
 
-    def _connect(self) -> None:
+    def _open(self) -> None:
         self.ended = False
         world = self.world
         self.outputs = OutputSegments(
             self._grant, lambda: False, self._return_buffers, idle_s=math.inf
         )
-        self.instance = instance = RemoteInstance(self.number, self.name, "e", self)
-        self.batches = Channel(f"to {self.name}", self._begin)
-        self.replies = Channel(
-            f"from {self.name}",
-            lambda message: world.loop.run(world.model.on_reply, instance, message.body),  # type: ignore[attr-defined]
-        )
-        world.loop.run(world.model.add_instance, instance)
+        self.connect(world.loop, world.model, self.number, f"i{self.number}")
+        world.loop.run(world.model.add_instance, self.instance)
 
-    def send(self, message: bytes) -> None:
-        number = world_number(self.world, pb.Batch.FromString(message).members[0].id)
-        self.batches.send(Message(message, f"execute {number}"))
-
-    send_now = send
-
-    def finish(self) -> None:
-        """Do nothing."""
-
-    def fail(self, status: Status, message: str) -> None:
-        raise AssertionError(status, message)
+    def describe(self, batch: pb.Batch) -> str:
+        return f"execute {world_number(self.world, batch.members[0].id)}"
 
     def actions(self) -> Iterator[Action]:
         """Its own steps."""
@@ -166,7 +149,7 @@ class _Instance:
             return self.lender.lend([content]) or ()
         return self.outputs.write([content])[1]
 
-    def _begin(self, message: Any) -> None:
+    def on_batch(self, message: Any) -> None:
         self.run = _Run(pb.Batch.FromString(message.body), self.world.shared)
 
     def _end(self) -> None:
@@ -183,11 +166,7 @@ class _Instance:
             response.payloads.add(shared_memory=memory)
         self.lender.lent.clear()
         reply = pb.Executed(id=run.batch.id, responses=[response])
-        self.replies.send(Message(reply.SerializeToString(), f"executed {number}"))
-
-    def break_stream(self) -> None:
-        self.batches.close()
-        self.replies.close()
+        self.reply(reply.SerializeToString(), f"executed {number}")
 
     def _lose(self) -> None:
         self.ended = True
@@ -196,7 +175,7 @@ class _Instance:
     def _reconnect(self) -> None:
         self.lender.discard_lent()
         self.outputs.close()
-        self._connect()
+        self._open()
 
 
 def world_number(world: LeaseWorld, request_id: int) -> int:
@@ -243,11 +222,8 @@ class LeaseWorld(World):
         self.owners = SegmentOwners(self.shared.domain)
         self.owners.add_owner(self)
         self.model = ModelVersion(_MODEL, 1, VersionContext(segment_owners=self.owners))
-        served = ServedVersion("m", 1, "", model_config_pb2.ModelConfig())
-        served.life.await_executor()
-        served.runtime = self.model
-        served.life.report("e", LoadStatus.UP)
-        catalogue = Catalogue([ServedModel("m", {1: served})])
+        catalogue = Catalogue()
+        serve(catalogue, runtime=self.model)
         self.admission = Admission(catalogue, LoadQueue(10.0, 2))
         self._open_session()
 

@@ -24,14 +24,13 @@ from nereid.version import is_compiled
 from nereid_cache.memory_store import MemoryStore
 from nereid_executor.batch.batch_runner import BatchRunner
 from nereid_scheduler.batching.sequences.moves import Moves
-from nereid_scheduler.core.instances.remote_instance import RemoteInstance
 from nereid_scheduler.core.requests.recovery import Recovery, Restore
 from nereid_scheduler.versions.caching.cache_client import CacheClient
 from nereid_scheduler.versions.model_version import ModelVersion
 from nereid_scheduler.versions.state_transfers import _BASE, StateTransfers
 from nereid_scheduler.versions.version_context import VersionContext
 from tests.protocols.explorer import Action, Channel, World, explore, explore_random
-from tests.protocols.message import Message
+from tests.protocols.instance_wire import InstanceWire
 from tests.protocols.virtual_loop import VirtualLoop
 from tests.support.scheduler.cache_site import SECRETS
 from tests.support.scheduler.samples import head_of, model_of
@@ -39,7 +38,6 @@ from tests.support.scheduler.samples import head_of, model_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
-    from nereid.rpc import Status
 
 _CONFIG = """
 max_batch_size: 2
@@ -74,41 +72,25 @@ class _Model:
         """Do nothing."""
 
 
-class _Executor:
-    """One instance at its executor, and its stream. Fulfils BatchStream."""
+class _Executor(InstanceWire):
+    """One instance at its executor, and its stream."""
 
     def __init__(self, world: SequenceWorld, number: int, config: Any) -> None:
-        self.name = f"i{number}"
+        self.connect(world.loop, world.model, number, f"i{number}", has_states=True)
         spec = InstanceSpec(config=config, version=1, version_path=Path("1"), name=self.name)
         self.runner = BatchRunner(spec, _Model())
-        self.instance = instance = RemoteInstance(number, self.name, "e", self, has_states=True)
-        self.batches = Channel(f"to {self.name}", self._execute)
-        self.replies = Channel(
-            f"from {self.name}",
-            lambda message: world.loop.run(world.model.on_reply, instance, message.body),  # type: ignore[attr-defined]
-        )
         self.lost = self.unloaded = self.retiring = False
 
-    def send(self, message: bytes) -> None:
-        batch = pb.Batch.FromString(message)
+    def describe(self, batch: pb.Batch) -> str:
         what = f"export {list(batch.exported_slots)}" if batch.exported_slots else "execute"
         inputs = [each.id for each in batch.members]
         restores = [
             len(each.restore.requests) for each in batch.members if each.HasField("restore")
         ]
-        text = f"{what} {inputs} restoring {restores}" if restores else f"{what} {inputs}"
-        self.batches.send(Message(message, text))
+        return f"{what} {inputs} restoring {restores}" if restores else f"{what} {inputs}"
 
-    send_now = send
-
-    def finish(self) -> None:
-        """Do nothing."""
-
-    def fail(self, status: Status, message: str) -> None:
-        raise AssertionError(status, message)
-
-    def _execute(self, message: Any) -> None:
-        self.replies.send(Message(self.runner.execute(message.body), f"replies: {message}"))
+    def on_batch(self, message: Any) -> None:
+        self.reply(self.runner.execute(message.body), f"replies: {message}")
 
     def unload(self) -> None:
         self.unloaded = True
@@ -229,8 +211,7 @@ class SequenceWorld(World):
 
     def _break_stream(self, executor: _Executor) -> None:
         self.used.add("lost")
-        executor.batches.close()
-        executor.replies.close()
+        executor.break_stream()
 
     def _lose(self, executor: _Executor) -> None:
         executor.lost = True

@@ -72,7 +72,7 @@ def measured(
 
 
 def split(model: str = "m", requests: int = 100, **figures: float) -> ServerSplit:
-    """With 10 us of queue, 1, 100 and 2 us of compute, unless figures say otherwise."""
+    """Return 10 us of queue and 1, 100 and 2 us of compute, unless figures say otherwise."""
     usual = {
         "queue_us": 10.0,
         "compute_input_us": 1.0,

@@ -35,7 +35,7 @@ def plan(*models: ModelPlan, protocol: Any = "grpc", **more: Any) -> InputPlan:
 
 
 def grpc_message(request: Request) -> Any:
-    """As NVIDIA's client reads it."""
+    """Return the request as NVIDIA's client reads it."""
     return service_pb2.ModelInferRequest.FromString(request.message)
 
 

@@ -15,7 +15,7 @@ _MACHINE = Machine("bench-1", "Linux 6.1", "A processor of some make", 16, 64 <<
 
 
 def served(level: LoadLevel, seed: int = 1, slower: float = 1.0) -> Measurement:
-    """By a server of eight slots of 2 ms each, with a tail: what it does in half a second."""
+    """Return half a second of a server with eight slots of 2 ms each, and a tail."""
     rng = np.random.default_rng(seed)
     in_flight = level.value if level.kind == "concurrency" else level.value * 0.002
     rate = min(in_flight, 8) / 0.002 / slower

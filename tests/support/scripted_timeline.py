@@ -1,4 +1,4 @@
-"""What a mesh would record under a scripted load, with faults where a test plants them.
+"""Timelines that a mesh would record under a scripted load, with faults that a test plants.
 
 One scheduler, one gateway, executors with one instance each of each model; a model's queue is
 served in order, as by the dynamic batcher: by an idle instance at once, or after the delay.
@@ -44,7 +44,7 @@ class Load:
     delay: int = 0
     copy_in: int = 20 * US
     copy_out: int = 20 * US
-    # Of a batch of a size.
+    # Time of a batch by its size.
     compute: Callable[[int], int] = lambda size: 2 * MS + size * 100 * US
     # The share by which times vary.
     noise: float = 0.2
@@ -59,7 +59,7 @@ class Load:
 def scripted(
     *loads: Load, seconds: float = 5.0, seed: int = 1, killed: dict[str, int] | None = None
 ) -> Timeline:
-    """What would be recorded. killed: executors, and when (from START): their records are lost."""
+    """Return the timeline. killed: executors, and when (from START): their records are lost."""
     end = START + int(seconds * S)
     names = sorted({each for load in loads for each in load.executors})
     services = {

@@ -64,7 +64,7 @@ class SimulatedServer:
     # --- the formula
 
     def batch_us(self, name: str, candidate: Candidate, batch: float) -> float:
-        """With what all busy instances of it cost each other."""
+        """Return the time of a batch, with what all busy instances cost each other."""
         model = self.models[name]
         values = candidate.values(name)
         threads = int(values.get(THREADS, 1))  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ class SimulatedServer:
         return 1e6 / (self.front_us + slowest)
 
     def p99_us(self, candidate: Candidate, rate: float) -> float:
-        """Of an open load below the capacity."""
+        """Return the p99 of an open load below the capacity."""
         load = rate / self.capacity(candidate)
         if load >= 1:
             return 1e6
@@ -190,7 +190,7 @@ def settings_of(
     delays: tuple[int, ...] = (0, 500, 2000),
     threads: tuple[int, ...] = (),
 ) -> tuple[Setting, ...]:
-    """Those of one model."""
+    """Return the settings of one model."""
     found = [
         Setting(model, INSTANCES, tuple(range(1, instances + 1)), 1),
         Setting(model, MAX_BATCH, batches, 8),

@@ -13,7 +13,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """For code without sockets and threads: its clock jumps to the next timer."""
 
     now_s = 0.0
-    # What asyncio calls them.
+    # asyncio's own names.
     _ready: Any
     _scheduled: Any
 

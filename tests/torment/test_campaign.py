@@ -63,6 +63,7 @@ def test_a_mesh_keeps_its_contract_through_kills_and_edits(tmp_path: Path) -> No
     assert report.count(": from ") == 4
 
 
+@pytest.mark.nightly
 def test_a_mesh_keeps_its_contract_at_saturation(tmp_path: Path) -> None:
     """Hundreds of clients, some of which cancel or expire; no fault permits any other error."""
     report = torment(

@@ -1,4 +1,7 @@
-"""The checker finds what it is there for: each history here breaks one rule, or looks as if."""
+"""The campaigns' checker: each history here breaks one rule of the contract, or seems to.
+
+Kept as a test of an oracle: a checker that overlooks a breach lets every campaign pass.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class TritonPythonModel:
         time.sleep(3)
         return []
 """
-# As many responses as the first number says; of 0 none, and no end.
+# As many responses as the first number says; of 0 none, and no end before the next request.
 _COUNTS = """
 import triton_python_backend_utils as pb_utils
 
@@ -67,6 +67,9 @@ class TritonPythonModel:
             if not numbers.flat[0]:
                 self.senders.append(sender)
                 continue
+            for kept in self.senders:
+                kept.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            self.senders.clear()
             for number in range(int(numbers.flat[0])):
                 output = pb_utils.Tensor("OUTPUT0", numbers + number)
                 sender.send(pb_utils.InferenceResponse([output]))
@@ -401,6 +404,8 @@ def test_a_decoupled_models_responses_are_shown(page: Page, mesh: Mesh) -> None:
     page.get_by_role("button", name="Stop", exact=True).click()
     page.get_by_text("Stopped.", exact=True).wait_for()
     page.get_by_role("button", name="Send", exact=True).wait_for()
+    # The model lets go of it: a drain would wait for its end.
+    send(page, mesh, "counts", "1, 3", "1, 1, 2", outcome="1 response")
 
 
 def test_a_model_is_unloaded_and_loaded(page: Page, mesh: Mesh) -> None:

@@ -52,7 +52,7 @@ def offline(path: Path, steps: np.ndarray[Any, Any], first: np.ndarray[Any, Any]
 def test_interleaved_sequences_equal_the_offline_result(
     tmp_path: Path, strategy: str, initial: str
 ) -> None:
-    sequences, length = 200, 5
+    sequences, length = 80, 5
     version = onnx_models.gru(tmp_path / "models" / "gru" / "1", INPUTS, HIDDEN)
     config = CONFIG.format(strategy=strategy, initial=initial, inputs=INPUTS, hidden=HIDDEN)
     (version.parent / "config.pbtxt").write_text(config)

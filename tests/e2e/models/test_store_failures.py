@@ -132,7 +132,17 @@ def said(mesh: Mesh, at: int, reason: str) -> list[str]:
     return [each for each in lines if " ERROR " in each and reason in each]
 
 
-@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+# A store's library waits long where it is told to slow down.
+_SLOW: Final = {"a store that throttles"}
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        pytest.param(failure, id=name, marks=[pytest.mark.nightly] if name in _SLOW else [])
+        for name, failure in FAILURES.items()
+    ],
+)
 def test_what_is_served_remains(
     mesh: Mesh, s3: S3Server, tmp_path: Path, failure: StoreFailure
 ) -> None:

@@ -29,22 +29,29 @@ dynamic_batching { }
 _MISSED, _USAGE, _INTERRUPTED = 3, 2, 130
 _QUICK = (
     *("--window=0.05", "--rounds=1", "--vary=instances,max_batch_size", "--max-instances=2"),
-    "--max-candidates=5",
+    "--max-candidates=3",
 )
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    root = tmp_path / "repository"
+_EXPLICIT = ("--model-control-mode=explicit", "--load-model=doubler")
+
+
+def _save(root: Path) -> Path:
     for name in ("doubler", "tripler"):
         e2e_models.save_scaler(root, name, 2, _CONFIG)
     return root
 
 
 @pytest.fixture
-def mesh(repository: Path, tmp_path: Path) -> Iterator[Mesh]:
-    flags = ("--model-control-mode=explicit", "--load-model=doubler")
-    with running(repository, tmp_path / "log", *flags) as found:
+def repository(tmp_path: Path) -> Path:
+    return _save(tmp_path / "repository")
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """Each search leaves it as it was."""
+    root = _save(tmp_path_factory.mktemp("mesh") / "repository")
+    with running(root, root.parent / "log", *_EXPLICIT) as found:
         yield found
 
 
@@ -76,7 +83,7 @@ def test_a_search_reports_and_leaves_the_server_as_it_was(mesh: Mesh, tmp_path: 
     before = _config(mesh)
     flags = ("-m", "doubler", "-u", mesh.http, "-e", str(tmp_path), *_QUICK,
              f"--metrics-url=127.0.0.1:{mesh.metrics_port}/metrics",
-             "--max-batch-size=4", "--max-concurrency=8")  # fmt: skip
+             "--max-batch-size=2", "--max-concurrency=1")  # fmt: skip
     code, printed = _run(*flags)
     assert code == 0, printed
     assert "adaptive: " in printed
@@ -125,36 +132,42 @@ export_path: {tmp_path}
 perf_analyzer_path: elsewhere
 profile_models:
   doubler:
-    parameters: {{concurrency: [1, 4]}}
+    parameters: {{concurrency: [4]}}
     model_config_parameters:
-      max_batch_size: [2, 4]
+      max_batch_size: 4
       instance_group: [{{kind: KIND_CPU, count: [1, 2]}}]
   tripler:
     parameters: {{concurrency: 2}}
     model_config_parameters:
-      dynamic_batching: {{max_queue_delay_microseconds: [0, 100]}}
+      dynamic_batching: {{max_queue_delay_microseconds: 100}}
 """
     )
     code, printed = _run("-f", str(file), "--window=0.05", "--rounds=1")
     assert code == 0, printed
     assert "perf_analyzer_path has no effect here" in printed
-    assert "doubler: brute over 6 candidates" in printed
-    assert "tripler: brute over 3 candidates" in printed
+    assert "doubler: brute over 4 candidates" in printed
+    assert "tripler: brute over 2 candidates" in printed
     # It was not loaded before.
     assert mesh.index()["tripler"].get("state") != "READY"
     assert _config(mesh)["max_batch_size"] == 16
 
 
-def test_the_best_is_applied(mesh: Mesh, repository: Path, tmp_path: Path) -> None:
+def test_the_best_is_applied(repository: Path, tmp_path: Path) -> None:
+    with running(repository, tmp_path / "log", *_EXPLICIT) as mesh:
+        _apply_the_best(mesh, repository, tmp_path)
+
+
+def _apply_the_best(mesh: Mesh, repository: Path, tmp_path: Path) -> None:
     # Without batches there is little to be had: whatever the machine, more are better.
     path = repository / "doubler" / "config.pbtxt"
     path.write_text(_CONFIG.replace("16", "1"))
     Server(Endpoint("http", mesh.http)).load_model("doubler")
     before = _config(mesh)
     code, printed = _run(
-        "-m", "doubler", "-u", mesh.http, "-e", str(tmp_path), "--window=0.2", "--rounds=1",
+        "-m", "doubler", "-u", mesh.http, "-e", str(tmp_path), "--window=0.1", "--rounds=1",
         "--vary=max_batch_size", "--max-batch-size=64", "--max-concurrency=64",
-        "--metrics-url=127.0.0.1:1/", f"--model-repository={repository}", "--apply",
+        "--max-candidates=3", "--metrics-url=127.0.0.1:1/",
+        f"--model-repository={repository}", "--apply",
     )  # fmt: skip
     assert code == 0, printed
     if "No candidate is better" in printed:
@@ -179,10 +192,11 @@ def test_a_target_that_cannot_be_kept_is_said_so(mesh: Mesh, tmp_path: Path) -> 
     assert _config(mesh)["max_batch_size"] == 16
 
 
+@pytest.mark.nightly
 def test_models_that_share_the_machine(mesh: Mesh, tmp_path: Path) -> None:
     code, printed = _run(
         "-m", "doubler,tripler", "-u", mesh.http, "-e", str(tmp_path), *_QUICK, "--concurrently",
-        "--max-batch-size=2", "--max-concurrency=8", "--max-candidates=4",
+        "--max-batch-size=2", "--max-concurrency=2", "--max-candidates=2",
     )  # fmt: skip
     assert code == 0, printed
     assert "doubler_tripler: adaptive" in printed
@@ -193,7 +207,7 @@ def test_a_mesh_of_its_own(repository: Path, tmp_path: Path) -> None:
     code, printed = _run(
         "-m", "doubler", "--launch-mode=local", f"--model-repository={repository}",
         "-e", str(tmp_path), *_QUICK, "--max-batch-size=2", "--executors=1,2",
-        "--vary=max_batch_size", "--max-concurrency=8", "--max-candidates=3",
+        "--vary=max_batch_size", "--max-concurrency=1", "--max-candidates=2",
     )  # fmt: skip
     assert code == 0, printed
     # Each number of executors has its own mesh, and each has ended.

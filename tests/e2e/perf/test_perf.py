@@ -38,6 +38,7 @@ LOADS = {
     ),
     "cancellations over http": ("-i", "http", "--concurrency-range=8", "--cancel-percent=20"),
 }
+TIMED = ("http", "grpc", "streams")
 
 
 def _perf(mesh: Mesh, *flags: str) -> tuple[int, str]:
@@ -54,10 +55,15 @@ def _run(*flags: str) -> tuple[int, str]:
     return result.returncode, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("load", LOADS)
+# The others are measured by test_responses_say_where_their_time_went.
+@pytest.mark.parametrize("load", [load for load in LOADS if load not in TIMED])
 def test_loads_of_all_kinds(load: str, mesh: Mesh) -> None:
+    _measure(mesh, load)
+
+
+def _measure(mesh: Mesh, load: str, *flags: str) -> None:
     before = mesh.counts("doubler")["success"]
-    code, printed = _perf(mesh, "-m", "doubler", *_ANY, *LOADS[load])
+    code, printed = _perf(mesh, "-m", "doubler", *_ANY, *LOADS[load], *flags)
     # Where other tests run as well, the client may lack a CPU.
     assert code in {_OK, _BOTTLENECK}, printed
     assert "Failed" not in printed
@@ -196,7 +202,8 @@ def test_two_servers_in_turns(mesh: Mesh, tmp_path: Path) -> None:
     """Of this one by either name."""
     result = tmp_path / "result.json"
     sides = (mesh.http, f"http://{mesh.http}")
-    flags = ("-m", "doubler", "-p", "100", "--rounds=8", "--live=plain", f"--json={result}")
+    quick = ("-p", "100", "--rounds=8", "--warmup-request-count=10")
+    flags = ("-m", "doubler", *quick, "--live=plain", f"--json={result}")
     code, printed = _run("compare", *sides, *flags)
     assert code in {_OK, _BOTTLENECK}, printed
     assert "A: 1 in flight, measured" in printed
@@ -209,7 +216,8 @@ def test_two_servers_in_turns(mesh: Mesh, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("slo", "is_met"), [("errors=50%,p50=60s", True), ("p50=0.1us", False)])
 def test_the_highest_rate_under_an_objective(mesh: Mesh, slo: str, is_met: bool) -> None:
     # As many as can be in flight are no load for anything, so that the search ends soon.
-    flags = ("--max-in-flight=1", "--max-rate-precision=1", "--max-rate-votes=1/1", "-p", "100")
+    quick = ("-p", "100", "--warmup-request-count=10")
+    flags = ("--max-in-flight=1", "--max-rate-precision=1", "--max-rate-votes=1/1", *quick)
     code, printed = _perf(mesh, "-m", "doubler", "--find-max-rate", f"--slo={slo}", *flags)
     assert code in ({_OK, _BOTTLENECK} if is_met else {_MISSED, _BOTTLENECK}), printed
     assert f"Highest rate under {slo}: " in printed
@@ -251,12 +259,10 @@ def test_shared_memory_is_given_back(repository: Path, tmp_path: Path) -> None:
     assert {*_REGIONS.glob("nereid-perf-*")} <= before
 
 
-@pytest.mark.parametrize("load", ["http", "grpc", "streams"])
+@pytest.mark.parametrize("load", TIMED)
 def test_responses_say_where_their_time_went(mesh: Mesh, load: str, tmp_path: Path) -> None:
     kept = tmp_path / "result.json"
-    flags = ("--server-timing", f"--json={kept}")
-    code, printed = _perf(mesh, "-m", "doubler", *_ANY, *LOADS[load], *flags)
-    assert code in {_OK, _BOTTLENECK}, printed
+    _measure(mesh, load, "--server-timing", f"--json={kept}")
     level = read_result(kept).servers[0].measurements[-1]
     assert {"queue", "inference", "network", "total", "client and wire"} <= {*level.timings}
     assert level.timings["total"].requests == level.requests

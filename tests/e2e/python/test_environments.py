@@ -106,10 +106,10 @@ def test_limits(tmp_path: Path) -> None:
         directory = python_models.save(repository, "talk", python_models.TALK + config, name)
         if name == "sleepy":
             (directory / "1" / "model.py").write_text(SLEEPY)
-    flag = "--backend-config=python,execute-timeout-seconds=3"
+    flag = "--backend-config=python,execute-timeout-seconds=2"
     with running(repository, tmp_path / "log", flag) as mesh:
         reasons = {name: entry.get("reason", "") for name, entry in mesh.index().items()}
         assert "did not get ready within 0.5 s" in reasons["sleepy"]
         assert "is 'soon', expected a number of seconds" in reasons["odd"]
-        assert "within 3 s" in refusal(mesh, "hang")[1]
+        assert "within 2 s" in refusal(mesh, "hang")[1]
         assert say(mesh, "echo back") == "back"

@@ -160,8 +160,8 @@ def kill_a_worker(mesh: Mesh, chance: random.Random) -> None:
             os.kill(chance.choice(living), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.nightly)])
-def test_processes_that_are_killed_leave_no_memory_behind(tmp_path: Path, kills: int) -> None:
+@pytest.mark.nightly
+def test_processes_that_are_killed_leave_no_memory_behind(tmp_path: Path) -> None:
     """Neither callers, nor callees, nor executors with all of them."""
     save_models(tmp_path / "repository", 3)
     chance = random.Random(5)
@@ -169,7 +169,7 @@ def test_processes_that_are_killed_leave_no_memory_behind(tmp_path: Path, kills:
         clients = Clients(mesh, 6)
         try:
             clients.await_right(10)
-            for turn in range(kills):
+            for turn in range(20):
                 if turn % 4 == 3:
                     mesh.kill("nereid_executor")
                 else:

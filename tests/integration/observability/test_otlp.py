@@ -111,7 +111,12 @@ def test_an_unreachable_receiver_costs_spans_and_one_line(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "refusal", [None, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED]
+    "refusal",
+    [
+        None,
+        grpc.StatusCode.UNAVAILABLE,
+        pytest.param(grpc.StatusCode.RESOURCE_EXHAUSTED, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_receiver_that_is_slow_or_refuses_costs_spans_and_blocks_nothing(
     refusal: grpc.StatusCode | None, caplog: pytest.LogCaptureFixture

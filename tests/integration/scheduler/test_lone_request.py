@@ -15,7 +15,7 @@ from nereid_gateway.service import joined
 from nereid_scheduler.admission.gateway_session import GatewaySession
 from nereid_scheduler.core.instances.remote_instance import RemoteInstance
 from tests.support.mesh.fake_link import UnsharedTensors
-from tests.support.scheduler.admission_world import AdmissionWorld, request
+from tests.support.scheduler.world import AdmissionWorld, request
 
 
 class CountingLoop(asyncio.SelectorEventLoop):

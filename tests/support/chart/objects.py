@@ -26,7 +26,7 @@ def pod_template(workload: Object) -> Object:
 
 
 def labels(workload: Object) -> dict[str, str]:
-    """Of the workload's pods."""
+    """Return the labels of the workload's pods."""
     found: dict[str, str] = pod_template(workload)["metadata"]["labels"]
     return found
 
@@ -71,7 +71,7 @@ def containers(objects: list[Object]) -> Iterator[Container]:
 
 
 def selects(selector: Object, pod_labels: dict[str, str]) -> bool:
-    """Whether a label selector with matchLabels alone applies."""
+    """Return whether a label selector with matchLabels alone applies."""
     assert set(selector) <= {"matchLabels"}, selector
     wanted: dict[str, str] = selector.get("matchLabels", {})
     return wanted.items() <= pod_labels.items()

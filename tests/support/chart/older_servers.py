@@ -13,7 +13,7 @@ from tests.support.chart.rendering import CHART
 
 
 class _Change(NamedTuple):
-    """What an older server needs otherwise, up to the first Kubernetes that has it."""
+    """A change of the chart for servers older than the first Kubernetes that has a field."""
 
     since: tuple[int, int]
     # Within the chart.
@@ -29,7 +29,7 @@ _CHANGES: Final = (
     _Change((1, 22), "templates/gateway/services.yaml", r"\n *loadBalancerClass:.*", ""),
     _Change((1, 21), "templates/_names.tpl", r"\nipFamilyPolicy:.*", ""),
     _Change((1, 21), "templates/_names.tpl", r"\nipFamilies:.*", ""),
-    # Of the same fields.
+    # The older versions of these APIs have the same fields.
     _Change((1, 21), "templates/_pod.tpl", "policy/v1", "policy/v1beta1"),
     *(
         _Change(

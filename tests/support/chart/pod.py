@@ -1,4 +1,4 @@
-"""What a pod of the chart has: its files, in a folder of the test's, and its command line."""
+"""Files of a pod of the chart, in a folder of the test's, and its command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nereid.mesh_auth.tokens import MeshToken
 from tests.support.chart.value_sets import AUTH_CONFIG
 
 TOKEN: Final = "a mesh token for tests alone"
-# Whose token each service gets; none: the mesh's own.
+# Role whose token a service gets; a service that is not named gets the mesh's own.
 ROLES: Final = {"gateway": Role.GATEWAY, "executor": Role.EXECUTOR, "cache": Role.SCHEDULER}
 
 
@@ -38,7 +38,7 @@ class Pod:
             (own / folder / "tls.key").write_bytes(key)
 
     def path_here(self, text: str) -> str:
-        """What a command line says, with the pod's paths as they are here."""
+        """Return a command line, with the pod's paths as they are here."""
         text = re.sub(r"(s3|gs|as)://.+", "/models", text)
         return re.sub(r"(?<![\w.:/])/(?=run/|models|nfs/|state/)", f"{self.root}/", text)
 
@@ -60,5 +60,5 @@ def _certificate() -> tuple[bytes, bytes, bytes]:
 
 
 def arguments(container: dict[str, Any], name: str = "demo-0") -> list[str]:
-    """As the kubelet expands them."""
+    """Return a container's arguments, with variables expanded as the kubelet does."""
     return [each.replace("$(POD_NAME)", name) for each in container["args"]]

@@ -32,7 +32,7 @@ _SECCOMP: Final = ("RuntimeDefault", "Localhost")
 
 
 def restricted_violations(spec: dict[str, Any], chosen: frozenset[str] = _CHOSEN) -> Iterator[str]:
-    """What the standard forbids in a pod's spec. chosen: kinds of volumes allowed all the same."""
+    """Return what the standard forbids in a pod's spec. chosen: volumes that are allowed still."""
     context = spec.get("securityContext", {})
     for key in ("hostNetwork", "hostPID", "hostIPC"):
         if spec.get(key):

@@ -12,7 +12,7 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[3]
 CHART: Final = ROOT / "deploy/helm/nereid"
-# Of the chart, and so of its images.
+# Version of the chart, and so of its images.
 VERSION: Final = re.findall(
     r'^appVersion: "?([^"\n]+)', (ROOT / "deploy/helm/nereid/Chart.yaml").read_text(), re.MULTILINE
 )[0]
@@ -24,7 +24,7 @@ Object = dict[str, Any]
 
 
 class ValuesError(Exception):
-    """What Helm says to a user whose values it refuses."""
+    """Helm's refusal of a user's values, in its words."""
 
 
 def render(
@@ -40,7 +40,7 @@ def hooks(values: Object) -> list[Object]:
 
 
 def notes(values: Object) -> str:
-    """What Helm prints after an installation."""
+    """Return what Helm prints after an installation."""
     return _files(json.dumps(values), RELEASE, NAMESPACE, CHART)["nereid/templates/NOTES.txt"]
 
 

@@ -1,4 +1,4 @@
-"""What users of the chart ask for: values by what they are for."""
+"""Values that users of the chart set, by their purpose."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Watched:
         page.on("request", lambda request: self.urls.append(request.url))
 
     def _on_message(self, message: Any) -> None:
-        # That a response was an error says Chromium by itself.
+        # Chromium logs by itself that a response was an error.
         if message.type == "error" and "Failed to load resource" not in message.text:
             self.errors.append(message.text)
 
@@ -67,7 +67,7 @@ class Watched:
         dialog.dismiss()
 
     def check(self, origin: str) -> None:
-        """It did nothing of that."""
+        """Check that the page did nothing of that."""
         assert self.errors == []
         assert self.dialogs == []
         foreign = [url for url in self.urls if not url.startswith((f"{origin}/", "data:"))]
@@ -109,7 +109,7 @@ def axe_source() -> str:
 
 
 def violations(page: Page, source: str) -> list[str]:
-    """What axe-core finds on the page as it is: the rule and the elements."""
+    """Return what axe-core finds on the page as it is: the rule and the elements."""
     page.evaluate(source)
     options = json.dumps({"runOnly": _RULES, "resultTypes": ["violations"]})
     results: Mapping[str, Any] = page.evaluate(f"axe.run(document, {options})")

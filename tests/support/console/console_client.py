@@ -40,7 +40,7 @@ class ConsoleClient:
         raise EOFError
 
     def until(self, condition: Callable[[dict[str, Any]], object], events: int = 30) -> Any:
-        """What a condition gives of the first document of which it gives anything."""
+        """Return a condition's first value that is true, of the documents in their order."""
         for _ in range(events):
             if found := condition(self.read_event()):
                 return found

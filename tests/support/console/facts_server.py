@@ -32,7 +32,7 @@ class FactsServer:
     def __init__(self, document: dict[str, Any]) -> None:
         self.document = document
         self._files = read_files(package_files())
-        # What is to be responded with instead of the stream: status and text.
+        # Response instead of the stream: status and text.
         self.refusal: tuple[int, str] | None = None
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self._changed = threading.Condition()
@@ -150,9 +150,9 @@ class FactsServer:
     @classmethod
     @contextlib.contextmanager
     def running(cls, document: dict[str, Any] | None = None) -> Iterator[FactsServer]:
-        """Of the sample, if no document is given."""
+        """Serve the sample if no document is given."""
         site = cls(sample() if document is None else document)
-        thread = threading.Thread(target=site.server.serve_forever, daemon=True)
+        thread = threading.Thread(target=site.server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
             yield site

@@ -1,4 +1,4 @@
-"""Whether a JSON value is what a TypedDict says."""
+"""Comparison of a JSON value with a TypedDict."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, made: Callable[[], Any]) -> Any:
-        """What a function that is called in the loop returns, once that is there."""
+        """Call a function in the loop, and return its result once it is there."""
 
         async def call() -> Any:
             result = made()
@@ -80,7 +80,7 @@ class LinkScheduler:
         self.address = address
         self.respond = respond
         self.greets = greets
-        # Whatever else than a request arrived, and how often somebody wanted a link.
+        # Messages other than requests, and how often somebody wanted a link.
         self.notices: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.requests: queue.SimpleQueue[InferRequest] = queue.SimpleQueue()
         self.seen: list[InferRequest] = []
@@ -160,7 +160,7 @@ class DirectWay:
         """changed: metadata, timeout_s or idle_s; granted: what the executor says to a request of a
         link, or None: nothing.
         """
-        # Of links, to the executor.
+        # Requests for links, to the executor.
         self.requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.segments = request_segments.RequestSegmentPool(1 << 24, idle_s=3600)
         timeout_s = changed.get("timeout_s", LIMIT_S)
@@ -207,7 +207,7 @@ class DirectWay:
 
 
 class ExecutorsWay:
-    """By the worker's socket, and the executor's link."""
+    """A way by the worker's socket and the executor's link."""
 
     def __init__(self, scheduler: LinkScheduler) -> None:
         self._thread = LoopThread()

@@ -193,7 +193,7 @@ def turns(count: int) -> pb.BatchMember:
 
 
 def slow(directory: Path) -> Path:
-    """As many matrix products of some 50 us each as requested; done = turns."""
+    """Save a model of as many matrix products of some 50 us each as requested; done = turns."""
     scalar = ("FP32", [128, 128])
     body = helper.make_graph(
         [

@@ -36,6 +36,6 @@ class Frames:
 
 
 class OpenFrames(Frames):
-    """One that nobody ends."""
+    """Frames that nobody ends."""
 
     ended = False

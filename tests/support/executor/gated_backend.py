@@ -16,7 +16,7 @@ from nereid.pb import model_config_pb2
 started = threading.Event()
 released = threading.Event()
 closed = threading.Event()
-# Of the models that were loaded.
+# Specs of the models that were loaded.
 specs: list[InstanceSpec] = []
 
 

@@ -16,7 +16,7 @@ from nereid_executor.batch.batch_runner import BatchRunner
 def instance(
     written: str | model_config_pb2.ModelConfig, path: Path = Path("1"), **fields: Any
 ) -> InstanceSpec:
-    """Of model "m" with this configuration, whose version is at `path`."""
+    """Return the spec of an instance of model "m", whose version is at `path`."""
     made = written
     if isinstance(made, str):
         made = text_format.Parse(f'name: "m" {made}', model_config_pb2.ModelConfig())
@@ -26,6 +26,6 @@ def instance(
 
 
 def responses(runner: BatchRunner, *members: pb.BatchMember) -> list[pb.InferResponse]:
-    """To the members of a batch."""
+    """Execute a batch, and return the responses to its members."""
     batch = pb.Batch(members=members).SerializeToString()
     return list(pb.Executed.FromString(runner.execute(batch)).responses)

@@ -1,4 +1,4 @@
-"""Where a worker's replies go, in place of its connection to the executor."""
+"""A sink for a worker's replies, in place of its connection to the executor."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def member(value: float, slot: int = 1, flag: str = "", **fields: Any) -> pb.Bat
 
 
 def asked(value: int, slot: int = 1, flag: str = "") -> pb.BatchMember:
-    """Whose response comes with its sequence's state."""
+    """Return a request whose response comes with its sequence's state."""
     return member(value, slot, flag, returns_state=True)
 
 
@@ -166,7 +166,7 @@ def restored(request: pb.BatchMember, state: bytes, *again: pb.BatchMember) -> p
 
 
 def outcomes(executed: pb.Executed) -> list[float | str]:
-    """Of each response the value or the error."""
+    """Return the value or the error of each response."""
     return [
         each.error.message or float(np.frombuffer(each.payloads[0].inline, np.float32)[0])
         for each in executed.responses

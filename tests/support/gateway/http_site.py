@@ -99,7 +99,7 @@ async def read_response(reader: asyncio.StreamReader) -> tuple[int, bytes, bytes
 
 
 async def rest(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the connection is closed."""
+    """Return what comes until the connection is closed."""
     return await asyncio.wait_for(reader.read(), WAIT_S)
 
 

@@ -1,4 +1,4 @@
-"""What an attack is: a name, what the client does, and what may become of it."""
+"""An attack: a name, what the client does, and its permitted outcomes."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ class Attack:
     # How long it may take until it is refused, or has done what it came for.
     limit_s: float = 60
     nightly: bool = False
-    # What it may cost in memory beyond the budget: what it was served, for instance.
+    # Memory that it may cost beyond the budget, such as a large response.
     more_mib: int = 0

@@ -43,10 +43,10 @@ class RefusedError(Exception):
 
 @dataclass
 class Measurement:
-    """What the honest clients saw."""
+    """Measurement of what the honest clients saw."""
 
     requests: int = 0
-    # Of this process itself: what the machine, not the mesh, made them wait.
+    # Lag of this process itself: a wait that the machine caused, not the mesh.
     own_lag_s: float = 0.0
     longest_s: dict[str, float] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)

@@ -91,7 +91,7 @@ class RawClient:
 
     @property
     def ended(self) -> bool:
-        """Whether the server has said all that it will."""
+        """Return whether the server has said all that it will."""
         return False
 
     def on_received(self, data: bytes) -> None:
@@ -128,7 +128,7 @@ class HttpClient(RawClient):
 
     @property
     def ended(self) -> bool:
-        """Whether the whole response is there."""
+        """Return whether the whole response is there."""
         if self.pipelined or not self.head.endswith(b"\r\n\r\n"):
             return False
         _, _, size = self.head.lower().partition(b"\r\ncontent-length:")
@@ -184,9 +184,9 @@ class GrpcClient(RawClient):
         self.goaway: str | None = None
         self.greeted = False
         self._responding = False
-        # What the server lets this side send: on the connection, and more on each stream than ...
+        # Bytes that the server lets this side send: on the connection, on each stream at first, and
+        # on each stream beyond that.
         self.window = self.initial_window = 65_535
-        # ... its initial window.
         self.stream_windows: defaultdict[int, int] = defaultdict(int)
         self.pump(
             PREFACE + settings(window=window_bytes) + window(0, _MAX_WINDOW - 65_535),
@@ -247,7 +247,7 @@ class GrpcClient(RawClient):
         return self._writer.headers(stream, path, *fields, end=end)
 
     def sendable_bytes(self, stream: int) -> int:
-        """How many bytes the server lets this side send on a stream."""
+        """Return how many bytes the server lets this side send on a stream."""
         return min(self.window, self.initial_window + self.stream_windows[stream])
 
     def send_content(
@@ -291,19 +291,19 @@ class GrpcClient(RawClient):
         self.pump(until=lambda: self._responding, limit_s=limit_s)
 
     def wait_for(self, stream: int, limit_s: float = 10) -> str:
-        """What becomes of a call within limit_s."""
+        """Return the outcome of a call within limit_s."""
         self.pump(until=lambda: stream in self.statuses, limit_s=limit_s)
         return self.outcome_of(stream)
 
     def outcome_of(self, stream: int = 1) -> str:
-        """What became of a call."""
+        """Return the outcome of a call."""
         if stream in self.statuses:
             return self.statuses[stream]
         return self.goaway or ("closed" if self.closed else "waiting")
 
     @property
     def outcome(self) -> str:
-        """What became of the connection."""
+        """Return the outcome of the connection."""
         return self.goaway or ("closed" if self.closed else "waiting")
 
 

@@ -23,7 +23,7 @@ def http_body(make: Make, path: str = INFER, *lines: str) -> Client:
 
 
 def ask(target: Target, request: bytes) -> str:
-    """What becomes of one HTTP request."""
+    """Return the outcome of one HTTP request."""
     connection = HttpClient(target.http, target.source)
     try:
         return connection.pump(request, until=lambda: False, limit_s=_LIMIT_S).outcome

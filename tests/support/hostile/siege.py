@@ -23,7 +23,7 @@ _ROOT = Path(__file__).parents[3]
 
 @dataclass(frozen=True)
 class Report:
-    """What became of an attack, and of the others meanwhile."""
+    """Outcome of an attack, and what the others saw meanwhile."""
 
     outcome: str
     took_s: float
@@ -31,7 +31,8 @@ class Report:
     # By process, beyond what it had when the siege began: the peak, and what remained.
     peak_mib: dict[str, float]
     left_mib: dict[str, float]
-    # That ran at the beginning and no longer do; decoders may end, at their limits or when idle.
+    # Processes that ran at the beginning and no longer do, without decoders, which may end at their
+    # limits or when idle.
     ended: frozenset[str]
 
     @property
@@ -57,7 +58,7 @@ class Report:
 
 
 def _address(mesh: Mesh, flag: str) -> str:
-    """Of a managed port; empty if the mesh has none."""
+    """Return the address of a managed port; empty if the mesh has none."""
     ports = [each.removeprefix(flag) for each in mesh.flags if each.startswith(flag)]
     return f"127.0.0.1:{ports[0]}" if ports else ""
 
@@ -86,7 +87,7 @@ class Siege:
         self._at_first = {pid: _memory_mib(pid, "VmRSS") for pid in self.processes}
 
     def measure_quiet(self, duration_s: float) -> Measurement:
-        """What honest clients see without an attack."""
+        """Measure what honest clients see without an attack."""
         self._command("begin")
         time.sleep(duration_s)
         return Measurement(**self._command("end"))
@@ -146,7 +147,7 @@ class Siege:
         return beyond
 
     def _start_decoders(self) -> None:
-        """They start when they are needed, which is no attack."""
+        """Start the decoders, which otherwise start with the first large request."""
         body = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,400000],"data":[%b]}]}'
         status, _ = self._mesh.get(
             "/v2/models/identity_fp32/infer", "POST", body % b",".join([b"1.5"] * 400_000)

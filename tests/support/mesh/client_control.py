@@ -1,4 +1,4 @@
-"""What NVIDIA's clients ask for beside inference, of a mesh that allows all of it.
+"""Calls of NVIDIA's clients other than inference, to a mesh that allows all of them.
 
 What is refused, and in which words, is in tests/conformance/rows.
 """
@@ -282,7 +282,7 @@ def closing(client: Client) -> None:
     assert client("is_server_live")
 
 
-# What each check calls.
+# Methods that each check calls.
 CONTROL: dict[Callable[[Client], None], tuple[str, ...]] = {
     health: ("is_server_live", "is_server_ready", "is_model_ready"),
     server_metadata: ("get_server_metadata",),

@@ -17,7 +17,7 @@ from tests.support.mesh.nvidia_clients import Client, connected
 from tests.support.mesh.open_mesh import doubled
 
 ONES = np.ones((1, 8), np.float32)
-# What a model without sequences passes over.
+# Arguments that a model without sequences ignores.
 IGNORED = {
     "priority": 1,
     "timeout": 1_000_000,
@@ -281,7 +281,7 @@ def by_hand(client: Client) -> None:
         assert (identity_of(result), is_twos(result)) == ("mine", True)
 
 
-# What each check calls.
+# Methods that each check calls.
 INFERENCE: dict[Callable[[Client], None], tuple[str, ...]] = {
     one_request: ("infer",),
     outputs_as_asked: ("infer",),
@@ -293,7 +293,7 @@ INFERENCE: dict[Callable[[Client], None], tuple[str, ...]] = {
     by_async_stream: ("stream_infer",),
     by_hand: ("generate_request_body", "parse_response_body"),
 }
-# Whose clients have no other way of not waiting.
+# Protocols whose clients have no other way of not waiting.
 ONLY: dict[Callable[[Client], None], tuple[str, ...]] = {
     by_future: ("http",),
     by_callback: ("grpc",),

@@ -11,7 +11,7 @@ from tests.support.mesh.mesh import Mesh
 
 
 def say(mesh: Mesh, command: str, model: str = "talk", **options: Any) -> str:
-    """What the model replies to a command."""
+    """Return the model's reply to a command."""
     with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
         tensor = tritonclient.grpc.InferInput("COMMAND", [1], "BYTES")
         tensor.set_data_from_numpy(np.array([command], np.object_))

@@ -49,7 +49,7 @@ class FakeLink:
         self.closed = True
 
     def sent_ids(self) -> list[int]:
-        """Of what was sent since the last call: ids of requests, negative ids of cancellations."""
+        """Return the ids of requests sent since the last call, negative for cancellations."""
         sent, self.sent = self.sent, []
         assert not any(isinstance(item, Release) for item in sent)
         return [-item.id if isinstance(item, Cancel) else item.id for item in sent]  # type: ignore[union-attr]

@@ -101,7 +101,7 @@ def run_all(work: Callable[[str, int], None], clients: int) -> None:
 
 
 def kill_executors_under_load(mesh: Mesh, *models: str, kills: int = 4) -> list[str]:
-    """What goes wrong for clients of identity models while one executor after the other dies."""
+    """Return what goes wrong for clients of identity models while executors die in turn."""
     wrong: list[str] = []
     done = threading.Event()
     responded = threading.Semaphore(0)

@@ -132,7 +132,7 @@ class Mesh:
         return entries
 
     def counts(self, model: str) -> dict[str, int]:
-        """How often each thing happened to a model, by its statistics."""
+        """Return a model's counts by name, from its statistics."""
         _, reply = self.get(f"/v2/models/{model}/stats")
         (stats,) = json.loads(reply)["model_stats"]
         counts = {
@@ -157,7 +157,7 @@ class Mesh:
         until(lambda: len(self.children(_EXECUTOR)) >= instances, "the executors")
 
     def greeting(self) -> str:
-        """What it has said by the time that it has offered a first request to try."""
+        """Wait for the first request that the mesh offers to try, and return its log until then."""
         offer = re.compile(r"A first request to try:\n\n.*\n")
         until(lambda: offer.search(self.log.read_text()), "the greeting")
         return self.log.read_text()
@@ -176,7 +176,7 @@ class Mesh:
         return sorted(pids)
 
     def own_processes(self, module: str) -> list[int]:
-        """As children(), for tests that do something to them that the gateway shall not suffer."""
+        """Return children(), for tests that harm them; skip where that harms the gateway."""
         if module == _EXECUTOR and self.children("--with-executor"):
             pytest.skip("the executor has no process of its own")
         return self.children(module)
@@ -209,7 +209,7 @@ class Mesh:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether all its threads are; one that ended meanwhile is nobody's."""
+    """Return whether all threads of a process are stopped; one that has ended is ignored."""
     for each in Path(f"/proc/{pid}/task").glob("*/stat"):
         with contextlib.suppress(OSError):
             if ") T " not in each.read_text():

@@ -43,7 +43,7 @@ MARKED_PROTOCOLS = [
 
 
 def public_methods(flavour: str) -> set[str]:
-    """What a user of the client can call."""
+    """Return the methods that a user of the client can call."""
     members = inspect.getmembers(FLAVOURS[flavour].InferenceServerClient, callable)
     return {name for name, _ in members if not name.startswith("_")}
 
@@ -69,7 +69,7 @@ class Client:
         return self._made()
 
     def wait(self, awaitable: Any) -> Any:
-        """What comes of a coroutine."""
+        """Return the result of a coroutine."""
         assert self._runner
         return self._runner.run(awaitable)
 

@@ -42,7 +42,7 @@ def open_mesh(root: Path, engine: str) -> Iterator[Mesh]:
 
 
 def doubled(client: Client, rows: int = 1, version: str = "") -> float:
-    """What the scaler makes of ones."""
+    """Return the scaler's response to ones."""
     ones = np.ones((rows, 8), np.float32)
     response = client.infer("scaler", {"INPUT0": ones}, model_version=version).as_numpy("OUTPUT0")
     assert response.shape == ones.shape

@@ -27,13 +27,13 @@ COUNTED = (
 
 
 def analyze(mesh: Mesh, protocol: str, model: str, *flags: str) -> str:
-    """What it prints; it ends well, and without a failed request."""
+    """Return its output, after it has ended with 0 and without a failed request."""
     url = mesh.http if protocol == "http" else mesh.grpc
     command = [_ANALYZER, "-m", model, "-u", url, "-i", protocol, *flags]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     except subprocess.TimeoutExpired as deferred:
-        # Which side hangs: is a request still in flight here?
+        # The side that hangs shows in whether a request is still in flight here.
         ours = [each for each in mesh.metrics().splitlines() if "pending" in each]
         raise AssertionError(
             f"it does not end: {deferred.stdout!r}, {deferred.stderr!r}, {ours}"

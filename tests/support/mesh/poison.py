@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _SITE: Final = Path(__file__).with_name("site")
-# Neither is a printable character, nor a byte that UTF-8 repeats.
+# These bytes are neither printable characters, nor bytes that UTF-8 repeats.
 _FREED: Final = 0x1B
 _ALLOCATED: Final = 0xFF ^ _FREED
 # So many of them in a row are no coincidence.
@@ -35,7 +35,7 @@ def poisoned(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         **environ,
         "MALLOC_PERTURB_": str(_FREED),
-        # What a thread keeps for itself passes malloc's filling by.
+        # malloc does not fill what a thread keeps for itself.
         "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
         "MESH_TEST_HOOKS": ":".join(filter(None, hooks)),
         "PYTHONPATH": ":".join(filter(None, paths)),

@@ -67,7 +67,7 @@ def is_final(response: Any) -> bool:
 
 @contextlib.contextmanager
 def events(mesh: Mesh, model: str, **body: Any) -> Iterator[Iterator[Any]]:
-    """What the events say, until the end."""
+    """Return the contents of the events, until the end."""
     with contextlib.closing(http.client.HTTPConnection(mesh.http, timeout=LIMIT_S)) as connection:
         connection.request("POST", f"/v2/models/{model}/generate_stream", json.dumps(body))
         with connection.getresponse() as response:

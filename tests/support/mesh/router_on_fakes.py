@@ -25,7 +25,7 @@ LIMIT_S = 30.0
 
 
 def head(model: str) -> bytes:
-    """Of a request to this model."""
+    """Return the head of a request to this model."""
     return kserve_pb2.ModelInferRequest(model_name=model).SerializeToString()
 
 
@@ -79,7 +79,7 @@ class RouterOnFakes:
         self.schedulers.links[address].on_down()
 
     def sent(self, address: str) -> list[int]:
-        """As FakeLink.sent_ids."""
+        """Return FakeLink.sent_ids() of a scheduler's link."""
         return self.schedulers.links[address].sent_ids()
 
     def errors(self, pending: PendingRequest) -> list[str]:

@@ -117,7 +117,7 @@ def _identity(onnx_type: int) -> onnx.GraphProto:
 
 
 def _upper() -> onnx.GraphProto:
-    """Its operator looks into strings, which must be UTF-8."""
+    """Return a graph whose operator looks into strings, which must be UTF-8."""
     upper = {"case_change_action": "UPPER", "locale": "C"}
     return helper.make_graph(
         [helper.make_node("StringNormalizer", ["INPUT0"], ["OUTPUT0"], **upper)],

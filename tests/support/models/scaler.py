@@ -19,7 +19,7 @@ def rows(value: float) -> np.ndarray[Any, Any]:
 
 
 def scaled(mesh: Mesh, value: float = 1, version: str = "") -> float:
-    """What the model makes of a number."""
+    """Return the model's output for a number."""
     with http_client.InferenceServerClient(mesh.http) as client:
         tensor = http_client.InferInput("INPUT0", [1, 8], "FP32")
         tensor.set_data_from_numpy(rows(value))

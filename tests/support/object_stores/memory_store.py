@@ -25,7 +25,7 @@ class MemoryFiles(StoreFiles):
         self.lists = 0
         self.before_read: Callable[[str, int, int], None] = lambda *_: None
         self.before_list: Callable[[], None] = lambda: None
-        # What is sent of a content, if it is not the content.
+        # Bytes that are sent instead of an object's content.
         self.sent: dict[str, bytes] = {}
 
     def find(self, path: str) -> dict[str, Mapping[str, Any]]:

@@ -62,7 +62,7 @@ class S3Server:
         self.fail: Callable[[str], Reply | int | None] = lambda _: None
         self.omitted = ""
         self._server = make_server("127.0.0.1", 0, self._respond, threaded=True)
-        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
         self.client = boto3.client(
@@ -73,7 +73,7 @@ class S3Server:
             region_name="us-east-1",
         )
         self.client.meta.events.register("before-sign.s3", _mark)
-        # What an earlier server of this process had is this one's as well.
+        # moto keeps the objects of earlier servers of this process.
         urllib.request.urlopen(f"{self.endpoint}/moto-api/reset", data=b"").close()
         self.requests.clear()
         self.client.create_bucket(Bucket=BUCKET)

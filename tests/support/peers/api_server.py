@@ -24,7 +24,7 @@ from tests.support.peers.certificates import Authority
 
 START_S: Final = 180.0
 _PROGRAMS: Final = ("etcd", "kube-apiserver")
-# What scripts/build_kube_apiserver.sh makes.
+# Folder that scripts/build_kube_apiserver.sh makes.
 BUILT: Final = Path(__file__).parents[3] / "build/kubernetes/bin"
 
 Object = dict[str, Any]
@@ -47,7 +47,7 @@ class ApiError(Exception):
 
 
 class Resource(NamedTuple):
-    """Where the objects of a kind are."""
+    """The place of a kind's objects in URLs."""
 
     plural: str
     namespaced: bool
@@ -55,7 +55,7 @@ class Resource(NamedTuple):
 
 @dataclass(frozen=True)
 class Applied:
-    """What became of an object: as it is kept, and what the server had to say."""
+    """An object as it is kept, and what the server had to say."""
 
     stored: Object
     warnings: tuple[str, ...]
@@ -81,7 +81,7 @@ class ApiServer:
         )
         self._kinds: dict[str, dict[str, Resource] | None] = {}
         self._namespaces = itertools.count()
-        # Of Kubernetes, such as (1, 33).
+        # Version of Kubernetes, such as (1, 33).
         self.version = (0, 0)
 
     @property
@@ -144,13 +144,13 @@ class ApiServer:
         return Applied(found, tuple(response.headers.get_all("Warning", [])))
 
     def resource(self, api_version: str, kind: str) -> Resource | None:
-        """None: the server does not know the kind in that version."""
+        """Return a kind's resource; `None` if the server does not know it in that version."""
         if self._kinds.get(api_version) is None:
             self._kinds[api_version] = self._discovered(api_version)
         return (self._kinds[api_version] or {}).get(kind)
 
     def path(self, each: Object, namespace: str, name: str = "") -> str:
-        """Of an object, or of all of its kind in the namespace."""
+        """Return the path of an object, or of all of its kind in the namespace."""
         resource = self.resource(each["apiVersion"], each["kind"])
         assert resource is not None, each["apiVersion"]
         where = f"/namespaces/{namespace}" if resource.namespaced else ""

@@ -34,7 +34,7 @@ class Seen(NamedTuple):
     links: list[tuple[str, str]]
     # The text of an error status; None: no error.
     error: str | None
-    # Such as "server".
+    # Kind of a span, such as "server".
     kind: str
     # The text of W3C's header.
     state: str
@@ -81,7 +81,7 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
         # For gRPC, and for HTTP.
         self.url = ""
         self.http_url = ""
-        # Of each call.
+        # Metadata of each call.
         self.headers: list[dict[str, str]] = []
         # Responses to give first over HTTP: a status, and the value of Retry-After.
         self.http_refusals: list[tuple[int, str]] = []
@@ -111,7 +111,7 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
         return trace_service_pb2.ExportTraceServiceResponse()
 
     def trees(self) -> dict[str, Tree]:
-        """What has arrived up to now, by trace id."""
+        """Return the spans that have arrived up to now, by trace id."""
         by_trace: dict[str, list[Seen]] = defaultdict(list)
         with self._arrived:
             for span in self._spans:
@@ -188,7 +188,7 @@ def receiver() -> Iterator[Receiver]:
     server.start()
     http_server = _http_server(it)
     it.http_url = f"http://127.0.0.1:{http_server.server_port}/v1/traces"
-    serving = threading.Thread(target=http_server.serve_forever, daemon=True)
+    serving = threading.Thread(target=http_server.serve_forever, args=(0.01,), daemon=True)
     serving.start()
     try:
         yield it

@@ -15,7 +15,7 @@ from tests.support.mesh.mesh import ask
 
 
 class Prometheus:
-    """One that a test starts by its command line."""
+    """A Prometheus that a test starts by its command line."""
 
     def __init__(self, settings: Path, data: Path, address: str) -> None:
         self.address = address
@@ -39,7 +39,7 @@ class Prometheus:
         return json.loads(body)["data"]
 
     def shows(self, query: str) -> bool:
-        """Whether there is a number."""
+        """Return whether there is a number."""
         found = self.get("query", query=query)["result"]
         return any(not math.isnan(float(series["value"][1])) for series in found)
 

@@ -43,7 +43,7 @@ async def open_store_at(config: RedisConfig) -> AsyncIterator[ResponseStore]:
 
 
 async def look_up(store: ResponseStore, *keys: bytes) -> list[bytes | None]:
-    """What a lookup of these keys finds, in their order."""
+    """Look up these keys, and return the values in their order."""
     done: asyncio.Future[list[LookupResult]] = asyncio.get_running_loop().create_future()
     lookups = [CacheLookup(number, key) for number, key in enumerate(keys)]
     store.exchange(lookups, [], done.set_result)

@@ -97,7 +97,7 @@ class Site:
         call.on_half_close = call.finish
 
     def count(self, call: Call) -> None:
-        """As many messages as the request asks for, then an error when it is odd."""
+        """Send as many messages as the request asks for, then an error when the number is odd."""
         self._keep(call)
 
         def on_message(message: bytes) -> None:
@@ -148,14 +148,14 @@ async def serving(
 
 
 async def is_served(channel: SocketChannel) -> bool:
-    """Whether a call is, now: there may be no server yet, or a back-off."""
+    """Return whether a call succeeds now: there may be no server yet, or a back-off."""
     with contextlib.suppress(RpcError):
         return await channel.unary("/test/Echo", b"x") == b"x"
     return False
 
 
 def poll_messages(stream: BlockingStream) -> list[bytes]:
-    """What comes next on a stream whose owner polls."""
+    """Return what comes next on a stream whose owner polls."""
     poll = select.poll()
     poll.register(stream, select.POLLIN)
     messages: list[bytes] = []

@@ -539,7 +539,7 @@ MARKED = frame(PING, 0, 0, MARK)
 
 
 def check_outcome(frames: list[Frame], outcome: Outcome) -> None:
-    """Whether these are the frames that a server sends for a row and MARKED after it."""
+    """Check that these are the frames that a server sends for a row and MARKED after it."""
     kinds = [each.kind for each in frames]
     marked = any(each.kind == PING and each.payload == MARK for each in frames)
     if isinstance(outcome, Ended):

@@ -16,8 +16,8 @@ from nereid_scheduler.versions.tracing.request_traces import SpanTraces
 from nereid_scheduler.versions.version_context import VersionContext
 from tests.support.peers.spans import RecordedSpans
 from tests.support.scheduler.cache_site import SECRETS, FakeLink
-from tests.support.scheduler.fake_executors import Stream
 from tests.support.scheduler.samples import head_of, model_of
+from tests.support.scheduler.world import Stream
 
 CONFIG = """
 max_batch_size: 64

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from nereid.core.errors import Internal, NereidError
-from nereid.pb import model_config_pb2
 from nereid_scheduler.control.outcomes import ask_for
 from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
 from nereid_scheduler.control.rules import ModelControlRules
@@ -19,6 +18,7 @@ from nereid_scheduler.core.models.model_record import ModelRecord
 from nereid_scheduler.core.models.overrides import Override
 from nereid_scheduler.placement.loads.load_waiters import LoadWaiters
 from nereid_scheduler.placement.models.catalogue import Catalogue, FoundName, ServedVersion
+from tests.support.scheduler.world import found
 from tests.support.waiting import LIMIT_S
 
 if TYPE_CHECKING:
@@ -27,15 +27,8 @@ if TYPE_CHECKING:
     from nereid_scheduler.control.outcomes import Outcome
 
 
-def found(name: str, *steps: str, error: NereidError | None = None, **rest: Any) -> FoundModel:
-    draft = model_config_pb2.ModelConfig(name=name, platform="ensemble" if steps else "")
-    for each in steps:
-        draft.ensemble_scheduling.step.add(model_name=each)
-    return FoundModel(name, Path(f"/models/{name}"), draft, (1,), {1: b""}, b"d", error, **rest)
-
-
 class FakeRuntime:
-    """What is asked of a version about its use."""
+    """The part of a version that tells its use."""
 
     def __init__(self) -> None:
         self.in_use = False
@@ -127,7 +120,7 @@ class _Directory(NamedTuple):
 
 
 class FakeRecords:
-    """As RecordedModels, and as the ModelRecords that it reads."""
+    """A RecordedModels, and the ModelRecords that it reads."""
 
     def __init__(self) -> None:
         self.records = self
@@ -170,7 +163,7 @@ class FakeRecords:
 
 
 class FakeMoves:
-    """Of several schedulers this one owns all models but those that the test takes away."""
+    """One of several schedulers, which owns all models but those that the test takes away."""
 
     def __init__(self) -> None:
         self.away: set[str] = set()
@@ -185,7 +178,7 @@ class FakeMoves:
 class FakeOnDemand:
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
-        # Those that requests load, those that have been found, and all that were found last.
+        # Models that requests load, those of them that were found, and all that were found last.
         self.lazy: set[str] = set()
         self.deferred: list[str] = []
         self.retained: set[str] = set()

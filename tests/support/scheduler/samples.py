@@ -18,10 +18,10 @@ _numbers = count(1)
 
 
 @cache
-def model_of(text: str = "", *, backend: str = "python") -> ModelConfig:
-    """A model named m."""
-    written = parse_config(f'name: "m" backend: "{backend}" {text}', model_name="m")
-    return freeze_config(complete_config(written, model_name="m", description=None))
+def model_of(text: str = "", *, name: str = "m", backend: str = "python") -> ModelConfig:
+    """Return the complete configuration of a model."""
+    written = parse_config(f'name: "{name}" backend: "{backend}" {text}', model_name=name)
+    return freeze_config(complete_config(written, model_name=name, description=None))
 
 
 def head_of(inputs: Iterable[Tensor], outputs: Iterable[str] = ()) -> bytes:

@@ -128,7 +128,7 @@ class World:
         return reply.config
 
     async def statistics(self, name: str = "doubler") -> kserve_pb2.ModelStatistics:
-        """Of the first version."""
+        """Return the statistics of the first version."""
         reply: kserve_pb2.ModelStatisticsResponse = await self.control("ModelStatistics", name=name)
         return reply.model_stats[0]
 
@@ -388,7 +388,7 @@ class Executor:
         return await asyncio.wait_for(self.batches.get(), LIMIT_S)
 
     async def die(self) -> None:
-        """As by SIGKILL: all its connections break."""
+        """Break all its connections, as SIGKILL would."""
         await self.channel.close()
         for instance in self.instances:
             await instance.channel.close()
@@ -401,7 +401,7 @@ class Gateway:
         self.up = asyncio.Event()
         self.responses: dict[int, list[InferResponse]] = {}
         self.cached_models: tuple[str, ...] | None = None
-        # Whether the scheduler has said that it shuts down.
+        # True once the scheduler has said that it shuts down.
         self.scheduler_leaving = False
         self._futures: dict[int, asyncio.Future[InferResponse]] = {}
         # All responses in the order of their arrival.
@@ -444,7 +444,7 @@ class Gateway:
         self.link.send(Cancel(self._last_id))
 
     async def next_responses(self, count: int) -> list[tuple[int, float | str | None, bool]]:
-        """Of each response its request, its content as in Instance.send_responses, and `more`.
+        """Return request, content (see Instance.send_responses) and `more` of each response.
 
         Skips empty responses that are not the last.
         """

@@ -34,7 +34,7 @@ class Schedulers:
         return f"unix:{self._repository.parent / name}.sock"
 
     def owner(self, model: str) -> str:
-        """By rendezvous over those that run."""
+        """Return the owner of a model among the schedulers that run, by rendezvous hashing."""
         owner = owner_of(model, self.worlds)
         assert owner is not None
         return owner

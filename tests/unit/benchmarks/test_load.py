@@ -1,11 +1,14 @@
-"""The figures that h2load and wrk print, and every way in which they tell of trouble."""
+"""Figures and failures that h2load and wrk print.
+
+Kept as a test of an oracle: a failure that is overlooked lets every benchmark pass.
+"""
 
 from collections.abc import Callable
 
 import pytest
 
 from benchmarks.failure import BenchError
-from benchmarks.load import connections, parse_h2load, parse_wrk
+from benchmarks.load import parse_h2load, parse_wrk
 
 H2LOAD = """\
 starting benchmark...
@@ -56,11 +59,6 @@ def test_h2load_trouble(counts: str) -> None:
         parse_h2load(H2LOAD.format(finished="1.00s", counts=counts), LOG)
 
 
-def test_h2load_without_log_has_no_percentiles() -> None:
-    load = parse_h2load(H2LOAD.format(finished="1.00s", counts=GOOD), "")
-    assert (load.p50_us, load.p99_us) == (0, 0)
-
-
 @pytest.mark.parametrize("parse", [lambda text: parse_h2load(text, ""), parse_wrk])
 def test_output_not_understood(parse: Callable[[str], object]) -> None:
     with pytest.raises(BenchError, match="not understood: could not connect"):
@@ -79,12 +77,3 @@ def test_wrk_trouble() -> None:
         parse_wrk(WRK % 2)
     with pytest.raises(BenchError, match="0 requests"):
         parse_wrk((WRK % 0).replace('"requests": 300', '"requests": 0'))
-
-
-@pytest.mark.parametrize(
-    ("concurrency", "expected"),
-    [(1, (1, 1)), (5, (1, 5)), (16, (4, 4)), (64, (8, 8)), (256, (8, 32))],
-)
-def test_connections(concurrency: int, expected: tuple[int, int]) -> None:
-    assert connections(concurrency) == expected
-    assert expected[0] * expected[1] == concurrency

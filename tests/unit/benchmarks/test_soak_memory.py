@@ -1,4 +1,7 @@
-"""What of a process' memory counts as growth."""
+"""Growth of a process' memory over a long run.
+
+Kept as a test of an oracle: growth that is overlooked lets every soak pass.
+"""
 
 import os
 from typing import Any

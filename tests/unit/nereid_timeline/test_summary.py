@@ -43,7 +43,9 @@ def statement(summary: Summary, code: str) -> Statement:
 # ---- healthy
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))]
+)
 @pytest.mark.parametrize(
     "load",
     [

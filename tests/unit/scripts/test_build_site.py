@@ -1,4 +1,4 @@
-"""What the site's pages would fetch from other hosts."""
+"""Resources that the site's pages would fetch from other hosts."""
 
 from pathlib import Path
 

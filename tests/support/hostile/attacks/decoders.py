@@ -1,4 +1,4 @@
-"""What keeps the processes busy that decode and encode for others as well."""
+"""Attacks on the processes that decode and encode for others as well."""
 
 from __future__ import annotations
 

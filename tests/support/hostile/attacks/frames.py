@@ -120,7 +120,7 @@ def _changing_headers(writer: FrameWriter) -> bytes:
 
 
 def _many_calls(writer: FrameWriter) -> bytes:
-    """As many streams as there can be, and none ever brings anything."""
+    """Open as many streams as there can be, and send nothing on any."""
     return _open_streams(writer, 20_000, _INFER)
 
 

@@ -29,7 +29,7 @@ _CACHED = "/v2/models/cached_fp32/infer"
 _STRINGS = "/v2/models/identity_bytes/infer"
 _GZIP = ("grpc-encoding", "gzip")
 _FLOATS = 15 << 20
-# What the executor's runtime has, and keeps, of tensors of 60 MiB: input, copy and output.
+# The executor's runtime has, and keeps, tensors of 60 MiB: input, copy and output.
 _RUNTIME_MIB = 180
 # A response that has not begun by then waits for those before it.
 _BEGINS_S = 1
@@ -81,7 +81,7 @@ def _unread_http(connections: int) -> Client:
 
 
 def _unread_grpc(streams: int, method: str) -> Client:
-    """As that, over streams that have no window for their responses."""
+    """Request echoes over streams that have no window for their responses."""
 
     def send(target: Target, content: bytes) -> str:
         with ExitStack() as stack:

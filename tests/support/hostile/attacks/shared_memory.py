@@ -99,7 +99,7 @@ def _many_regions(count: int) -> Client:
     return client
 
 
-# Of the executor's runtime, which has, and keeps, input, copy and output of 64 MiB.
+# The executor's runtime has, and keeps, input, copy and output of 64 MiB.
 _RUNTIME_MIB = 3 * 64
 
 # Each with its harmless twin.

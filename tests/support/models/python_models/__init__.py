@@ -39,7 +39,7 @@ output [
 instance_group [{ count: 1 kind: KIND_CPU }]
 """
 
-# Of so many instances.
+# Configuration with so many instances.
 CALLER = """
 backend: "python"
 input { name: "COMMAND" data_type: TYPE_STRING dims: [1] }

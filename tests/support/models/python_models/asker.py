@@ -15,7 +15,7 @@ def reply(text):
 
 
 def heard(model, command):
-    """What another model replies to a command."""
+    """Return another model's reply to a command."""
     tensor = pb_utils.Tensor("COMMAND", np.array([command], np.object_))
     response = pb_utils.InferenceRequest(
         model_name=model, requested_output_names=["REPLY"], inputs=[tensor]
@@ -47,7 +47,7 @@ class TritonPythonModel:
         return reply(heard(*words.split(" ", 1)))
 
     def ask_later(self, request, words):
-        """From a thread, when there is a file "go"; "held" says that it waits for that."""
+        """Ask from a thread, when there is a file "go"; "held" says that it waits for that."""
         place, model, command = words.split(" ", 2)
         sender = request.get_response_sender()
 

@@ -78,7 +78,7 @@ class TritonPythonModel:
         return self.heard
 
     async def last(self, _request):
-        """What it heard last, also where nobody waited for that any more."""
+        """Return the last reply, also where nobody waited for it any more."""
         return self.heard
 
     async def large(self, _request, size, model="identity"):
@@ -91,7 +91,7 @@ class TritonPythonModel:
         return str(bool(np.array_equal(tensor.as_numpy(), array)))
 
     async def mapped(self, _request, size):
-        """How much of others' memory it holds with a response, and without."""
+        """Return how much of others' memory it holds with a response, and without."""
         response = through_identity(np.zeros((1, int(size)), np.float32)).exec()
         held = mappings()
         # Its own from then on, and nobody sees it.
@@ -107,7 +107,7 @@ class TritonPythonModel:
         return str(len(self.kept))
 
     async def let_go(self, _request):
-        """What the responses that it held have in them now."""
+        """Return the present contents of the responses that it held."""
         kept, self.kept = self.kept, []
         values = [np.unique(each.output_tensors()[0].as_numpy()).tolist() for each in kept]
         return json.dumps(values)
@@ -116,7 +116,7 @@ class TritonPythonModel:
         return str(os.getpid())
 
     async def linked(self, _request):
-        """Whether this process has a link of its own to the scheduler."""
+        """Return whether this process has a link of its own to the scheduler."""
         return str(any(each.name == "nereid-link" for each in threading.enumerate()))
 
     async def storm(self, _request, model, count):

@@ -1,4 +1,4 @@
-"""Its implicit state H grows by the sum of X, and is its output Y as well."""
+"""A model whose implicit state H grows by the sum of X, and is its output Y as well."""
 
 import triton_python_backend_utils as pb_utils
 

@@ -70,7 +70,7 @@ class TritonPythonModel:
         self.held.append((request.get_response_sender(), text))
 
     def do_withdrawn(self, _request):
-        """Whether nobody waits any more for what is held."""
+        """Return whether nobody waits any more for what is held."""
         return reply(str(all(sender.is_cancelled() for sender, _ in self.held)))
 
     def do_release(self, _request):

@@ -37,7 +37,7 @@ class TritonPythonModel:
         return self.response(sum(results))
 
     def decoupled(self, request):
-        """As many responses as the parameter says."""
+        """Send as many responses as the parameter says."""
         sender = request.get_response_sender()
         count = json.loads(request.parameters())["count"]
         for place in range(count):

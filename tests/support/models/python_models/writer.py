@@ -79,7 +79,7 @@ def inverted_response(tensors, kept):
 
 
 def inverted(tensor, faults):
-    """Its array, written to in place; of BF16 it as a tensor again, as numpy has no BF16."""
+    """Write to a tensor's array in place; return a tensor of BF16 itself, which numpy has not."""
     name = tensor.name()
     if name.endswith("BF16"):
         again = pb_utils.Tensor.from_dlpack("again", tensor.to_dlpack())

@@ -1,4 +1,7 @@
-"""Kubernetes' algorithm, by what its documentation says of it."""
+"""The model of Kubernetes' autoscaler, compared with the rules of Kubernetes' documentation.
+
+Kept as a test of an oracle: the rehearsals judge the scheduler's metrics by this model.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -72,19 +71,6 @@ def test_from_zero_requests_wait_for_the_first_executor() -> None:
     assert replicas_at(outcome, 1490) == 0
     # A scrape, a poll, and the pod's start.
     assert START_S < max(outcome.latencies_s) < START_S + 35
-
-
-def test_as_many_as_there_are_at_most_cost_most_and_wait_least() -> None:
-    fixed = run(one_burst, Scaling("fixed", None, 6, 6), 700.0)
-    scaled = run(one_burst, Scaling("scaled", TARGETS, 1, 6), 700.0)
-    assert fixed.changes == 0
-    assert max(fixed.latencies_s) < max(scaled.latencies_s)
-    assert scaled.pod_s < fixed.pod_s
-    assert fixed.to_json()["pod_hours"] == pytest.approx(6 * (700 + START_S + 1) / 3600, rel=0.01)
-    series = fixed.to_json()["series"]
-    assert series["minutes"] == pytest.approx(list(range(len(series["minutes"]))), abs=0.1)
-    assert set(series["replicas"]) == {6}
-    ET.fromstring(draw({run.scaling.name: run.to_json() for run in (fixed, scaled)}))
 
 
 def test_the_command_rehearses_a_recorded_load(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""The rehearsal's rules give what Prometheus gives for the recording rules."""
+"""The model of the recording rules, compared with Prometheus.
+
+Kept as a test of an oracle: the rehearsals judge the scheduler's metrics by this model.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Medians, paired ratios and their spread, the bare loop's best batch, aims, the file of a run."""
+"""Medians, paired ratios and their spread, the bare loop's best batch, aims, the file of a run.
+
+Kept as a test of an oracle: `make bench` passes or fails by the aims.
+"""
 
 import json
 

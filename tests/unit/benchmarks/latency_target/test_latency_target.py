@@ -10,18 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.latency_target.load import Phase, arrivals, phases_of
+from benchmarks.latency_target.load import phases_of
 from benchmarks.latency_target.plot import draw
-
-
-def test_requests_come_at_each_phase_s_rate() -> None:
-    burst = Phase("burst", 4, 100, burst_rate=1000, burst_s=0.5)
-    times = list(arrivals([Phase("calm", 4, 100), burst], seed=1))
-    assert times == sorted(times)
-    assert len([each for each in times if each < 4]) == pytest.approx(400, rel=0.15)
-    within = [each for each in times if each >= 4 and each % 1 < 0.5]
-    assert len(within) == pytest.approx(2000, rel=0.1)
-    assert len(times) - len(within) == pytest.approx(400 + 200, rel=0.15)
 
 
 @pytest.mark.slow

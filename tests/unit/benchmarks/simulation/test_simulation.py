@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks.simulation.measure import count_lines, in_virtual_time, measure
 from benchmarks.simulation.mesh import Size
-from benchmarks.simulation.plot import panels
 from benchmarks.simulation.virtual_time import Clock
 from tests.support.forms import pure_only
 
@@ -47,27 +46,3 @@ def test_schedulers_share_the_requests() -> None:
     size, clock = Size(1, 64, schedulers=4), Clock()
     *_, share = in_virtual_time(clock, measure(size, Size(1, 1), clock, 100, 1))
     assert 1 / 4 <= share <= 0.4
-
-
-def test_nothing_waits_for_real() -> None:
-    clock = Clock()
-    assert in_virtual_time(clock, measure(Size(1, 1), Size(1, 2, asked=1), clock, 10, 1))
-    # Ten executions of 3 ms at least, and those before them.
-    assert clock.now_ns > 14 * 3_000_000
-
-
-def test_the_plot_has_a_row_for_each_size_that_sweeps_vary() -> None:
-    row = {
-        "lines_per_request": 1.0,
-        "cpu_ratio": 1.1,
-        "utilisation": 0.9,
-        "executors": 1,
-        "schedulers": 1,
-    }
-    rows = [row | {"models": 1}, row | {"models": 8}]
-    by_models = panels({"models": rows})
-    assert [panel.x.title for panel in by_models] == ["models"] * 3
-    assert by_models[0].x.ticks == [1, 8]
-    both = panels({"models": rows, "executors": [rows[0], rows[0] | {"executors": 4}]})
-    assert [panel.x.title for panel in both] == ["executors"] * 3 + ["models"] * 3
-    assert [list(panel.lines) for panel in both[2:4]] == [["executors"], ["models"]]

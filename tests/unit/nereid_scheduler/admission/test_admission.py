@@ -21,8 +21,7 @@ from nereid_scheduler.core.requests.entry import Batch, Entry, ValidHead
 from nereid_scheduler.placement.executors.sessions import PlacedInstance
 from nereid_scheduler.versions.waits.nested_calls import NestedCalls
 from tests.support.peers.spans import RecordedSpans
-from tests.support.scheduler.admission_world import AdmissionWorld, loading_version, request
-from tests.support.scheduler.fake_executors import turn
+from tests.support.scheduler.world import AdmissionWorld, request, served_version, turn
 
 
 async def test_held_requests_go_to_the_model_once_it_is_ready() -> None:
@@ -70,7 +69,7 @@ async def test_held_requests_that_fail_have_waited_as_well() -> None:
 
 
 async def test_a_models_held_request_counts_in_deadlock_detection() -> None:
-    served = loading_version()
+    served = served_version(state="loading")
     others: Any = SimpleNamespace(runtime=SimpleNamespace())
     sink: Any = SimpleNamespace(send_now=lambda _: None, finish=lambda: None)
     other, mine = (RemoteInstance(number, "i", "executor", sink) for number in (7, 8))
@@ -97,7 +96,7 @@ async def test_a_models_held_request_counts_in_deadlock_detection() -> None:
 
 
 async def test_a_models_held_request_that_would_deadlock_is_refused() -> None:
-    served = loading_version()
+    served = served_version(state="loading")
     nowhere: Any = SimpleNamespace()
     mine = RemoteInstance(8, "i", "executor", nowhere)
     nested_calls = NestedCalls({8: PlacedInstance(mine, served, nowhere, nowhere)})

@@ -14,7 +14,7 @@ from nereid_scheduler.admission.gateway_links import GatewayLinks
 from nereid_scheduler.core.requests.load_queue import LoadQueue
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 from nereid_scheduler.placement.models.catalogue import Catalogue
-from tests.support.scheduler.fake_executors import turn
+from tests.support.scheduler.world import turn
 
 LEAVING = Ownership("", 0, (), leaving=True)
 

@@ -8,9 +8,7 @@ import pytest
 
 from nereid.core.errors import INTERNAL_MESSAGE, Unavailable
 from nereid.core.wire.messages import Cancel
-from nereid_scheduler.core.instances.remote_instance import RemoteInstance
-from tests.support.scheduler.admission_world import AdmissionWorld, request
-from tests.support.scheduler.fake_executors import Stream, turn
+from tests.support.scheduler.world import AdmissionWorld, add_instance, batches, request, turn
 
 
 async def test_a_bug_in_one_request_is_an_internal_error_of_it_alone(
@@ -55,24 +53,21 @@ async def test_cancelling_an_unknown_request_is_harmless() -> None:
 
 async def test_an_idle_model_begins_with_the_last_request_of_a_frame() -> None:
     it = AdmissionWorld()
-    model, streams = it.ready(), [Stream(), Stream()]
+    model = it.ready()
     it.gateway.on_items([request(1)])  # its head is not known yet
     await turn()
-    for number, stream in enumerate(streams):
-        model.add_instance(RemoteInstance(number, f"i{number}", "executor", stream))
+    first, second = (add_instance(model, f"i{number}", number)[1] for number in range(2))
     await turn()
-    first, second = streams
     it.gateway.on_items([request(2), Cancel(99), request(3)])
-    assert [[member.id for member in batch.members] for batch in first.sent] == [[1]]
-    assert [[member.id for member in batch.members] for batch in second.sent] == [[2]]
+    assert (batches(first), batches(second)) == ([[1]], [[2]])
 
 
 async def test_a_frame_that_ends_with_a_cancellation_runs_in_the_next_turn() -> None:
     it = AdmissionWorld()
-    model, stream = it.ready(), Stream()
+    model = it.ready()
     it.gateway.on_items([request(1)])
     it.gateway.on_items([Cancel(1)])
-    model.add_instance(RemoteInstance(1, "i", "executor", stream))
+    _, stream = add_instance(model)
     await turn()
     it.gateway.on_items([request(2), Cancel(99)])
     assert stream.sent == []

@@ -3,16 +3,15 @@
 from typing import Any, cast
 
 from nereid.core.errors import Unavailable
-from nereid.pb import model_config_pb2 as config_pb
 from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.core.measurements.latencies import MetricsConfig
-from nereid_scheduler.core.models.lifecycle import LoadStatus
 from nereid_scheduler.pages.counts_report import CountsReport
 from nereid_scheduler.pages.metrics import SchedulerMetrics
-from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
+from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
 from nereid_scheduler.versions.model_version import ModelVersion
 from nereid_scheduler.versions.version_context import VersionContext
 from tests.support.scheduler.samples import model_of
+from tests.support.scheduler.world import serve
 
 TENSORS = """
 max_batch_size: 8
@@ -39,12 +38,9 @@ class World:
         self.scheduler = self.change = 0
 
     def load(self, *, continues: bool) -> ServedVersion:
-        served = ServedVersion("m", 1, "", config_pb.ModelConfig(), continues=continues)
-        served.runtime = ModelVersion(model_of(TENSORS), 1, VersionContext())
-        served.life.await_executor()
-        served.life.report("a", LoadStatus.UP)
+        runtime = ModelVersion(model_of(TENSORS), 1, VersionContext())
+        served = serve(self.catalogue, runtime=runtime, continues=continues)
         served.record_load_times(0.0)
-        self.catalogue.set_model(ServedModel("m", {1: served}))
         return served
 
     def look(self) -> dict[str, pb.VersionCounts]:

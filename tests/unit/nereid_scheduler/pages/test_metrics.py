@@ -4,7 +4,7 @@ from nereid.observability.metrics_page import Page
 from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.pages.metrics import write_cpus, write_gpus
 from nereid_scheduler.placement.executors.sessions import Session
-from tests.support.scheduler.fake_executors import CommandStream
+from tests.support.scheduler.world import CommandStream
 
 
 def session(name: str, host: str, usage: pb.DeviceUsage | None) -> Session:

@@ -6,8 +6,7 @@ from nereid.core.wire.messages import MovedResponse
 from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.core.instances.remote_instance import RemoteInstance
 from nereid_scheduler.versions.version_context import VersionContext
-from tests.support.scheduler.fake_executors import Stream, turn
-from tests.support.scheduler.version_world import VersionWorld
+from tests.support.scheduler.world import Stream, VersionWorld, turn
 
 DIRECT = "sequence_batching { iterative_sequence: true } "
 OLDEST = """

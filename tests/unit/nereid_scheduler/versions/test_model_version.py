@@ -18,8 +18,7 @@ from nereid.core.wire.messages import (
 from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.core.instances.remote_instance import RemoteInstance
 from nereid_scheduler.core.requests.entry import Entry
-from tests.support.scheduler.fake_executors import Stream, executed, turn
-from tests.support.scheduler.version_world import VersionWorld, batches
+from tests.support.scheduler.world import Stream, VersionWorld, batches, turn
 from tests.support.waiting import until
 
 
@@ -44,12 +43,12 @@ async def test_after_a_batch_of_many_one_that_comes_alone_waits_for_others_of_it
     await turn()
     it.submit(1, 2, 3)
     await turn()
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     # Their clients send the next ones.
     it.submit(4, 5, at_once=True)
     assert len(stream.sent) == 1
     await turn()
-    it.model.on_reply(instance, executed(stream.sent[1]))
+    it.reply(instance, stream.sent[1])
     # Two were few: the next one may well be the only one.
     it.submit(6, at_once=True)
     assert batches(stream) == [[1, 2, 3], [4, 5], [6]]
@@ -75,7 +74,7 @@ async def test_what_expires_while_the_loop_is_behind_does_not_run() -> None:
     # The timer cannot fire meanwhile.
     while time.monotonic() <= deadline:
         pass
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     assert batches(stream) == [[1]]
     assert it.outcomes()[2].startswith("deadline exceeded while the request was queued")
 
@@ -103,7 +102,7 @@ async def test_a_batch_that_cannot_be_sent_fails_alone(
     stream.broken = False
     it.submit(2)
     await turn()
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     assert it.outcomes()[2] == ""
     assert repr(it.model) in caplog.text
 
@@ -118,7 +117,7 @@ async def test_a_callback_that_raises_affects_no_other(caplog: pytest.LogCapture
     it.model.submit(it.request(1), fail)
     it.submit(2)
     await turn()
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     assert it.outcomes() == {2: ""}
     assert "could not be sent" in caplog.text
     await it.model.idle()
@@ -192,7 +191,7 @@ async def test_a_delayed_batch_leaves_when_its_delay_is_over() -> None:
         while not stream.sent:
             await asyncio.sleep(0)
     assert loop.time() - submitted_s >= 0.002
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     await idle
     assert sorted(it.outcomes()) == [1, 2]
 
@@ -226,7 +225,7 @@ async def test_deferred_responses_delay_no_batch() -> None:
     assert len(stream.sent) == 2
     it.model.on_reply(instance, executed_in_part(batch, 2))
     assert it.outcomes() == {2: "", 3: ""}
-    it.model.on_reply(instance, executed(stream.sent[1]))
+    it.reply(instance, stream.sent[1])
     assert it.outcomes() == {2: "", 3: "", 4: ""}
     # One is still open: the instance must not be unloaded.
     assert instance.at_work
@@ -246,11 +245,10 @@ SEQUENCES = """sequence_batching {
 
 
 class SequenceWorld(World):
-    """Sequences 1 and 2, each at an instance of its own; `idle` has the instances to unload."""
+    """Sequences 1 and 2, each at an instance of its own."""
 
     def __init__(self, strategy: str) -> None:
         super().__init__(SEQUENCES % strategy)
-        self.idle: list[str] = []
         self.instances = [self.instance(name) for name in ("first", "second")]
 
     def step(self, which: int, **flags: bool) -> None:
@@ -265,18 +263,9 @@ class SequenceWorld(World):
         for instance, stream in self.instances:
             while stream.sent:
                 names.append(instance.name)
-                self.model.on_reply(instance, executed(stream.sent.pop()))
+                self.reply(instance, stream.sent.pop())
         await turn()
         return names
-
-    def retire(self, number: int) -> None:
-        """As instance updates do it."""
-        instance = self.instances[number][0]
-        self.model.retire_after_sequences(instance)
-        if instance.at_work:
-            instance.on_idle = lambda: self.idle.append(instance.name)
-        else:
-            self.idle.append(instance.name)
 
     async def begin(self) -> None:
         for which in (1, 2):
@@ -289,7 +278,7 @@ class TestRetireAfterSequences:
     async def test_the_last_end_unloads_the_instance(self, strategy: str) -> None:
         it = SequenceWorld(strategy)
         await it.begin()
-        it.retire(0)
+        it.retire(it.instances[0][0], after_sequences=True)
         for which in (1, 2, 3):
             it.step(which, start=which == 3)
         first, second = (stream for _, stream in it.instances)
@@ -310,7 +299,7 @@ class TestRetireAfterSequences:
     async def test_a_cancelled_sequence_unloads_it_as_well(self, strategy: str) -> None:
         it = SequenceWorld(strategy)
         await it.begin()
-        it.retire(0)
+        it.retire(it.instances[0][0], after_sequences=True)
         (entry,) = it.submit(9, parameters={"sequence_id": 1})
         it.model.cancel(entry)
         await turn()
@@ -318,13 +307,13 @@ class TestRetireAfterSequences:
 
     async def test_one_without_sequences_is_unloaded_at_once(self, strategy: str) -> None:
         it = SequenceWorld(strategy)
-        it.retire(0)
+        it.retire(it.instances[0][0], after_sequences=True)
         assert (it.idle, it.model.instances) == (["first"], (1, 1))
 
     async def test_a_lost_one_is_kept_no_more(self, strategy: str) -> None:
         it = SequenceWorld(strategy)
         await it.begin()
-        it.retire(0)
+        it.retire(it.instances[0][0], after_sequences=True)
         instance = it.instances[0][0]
         it.model.lose_instance(instance, "it broke")
         await turn()
@@ -335,7 +324,7 @@ class TestRetireAfterSequences:
     async def test_its_executor_may_leave_meanwhile(self, strategy: str) -> None:
         it = SequenceWorld(strategy)
         await it.begin()
-        it.retire(0)
+        it.retire(it.instances[0][0], after_sequences=True)
         instance = it.instances[0][0]
         it.model.retire_instance(instance)
         await turn()
@@ -351,7 +340,7 @@ async def test_without_sequences_an_instance_retires_after_its_batch() -> None:
     await turn()
     it.model.retire_after_sequences(instance)
     assert instance.at_work
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     assert not instance.at_work
 
 
@@ -412,10 +401,10 @@ async def test_the_next_request_of_a_sequence_joins_the_batch_behind_its_respons
         parameters: dict[str, Parameter] = {"sequence_id": which, "sequence_start": start}
         it.submit(number, parameters=parameters)
         await turn()
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     await turn()
     assert [len(batch.members) for batch in stream.sent] == [1, 2]
-    it.model.on_reply(instance, executed(stream.sent[1]))
+    it.reply(instance, stream.sent[1])
     assert it.outcomes() == {1: "", 2: "", 3: ""}
 
 
@@ -456,7 +445,7 @@ async def test_what_waits_is_returned_when_another_scheduler_has_the_model(batch
     it.submit(2, 3)
     await turn()
     it.model.return_queued()
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     await turn()
     assert {each.id: isinstance(each, MovedResponse) for each in it.responses} == {
         1: False,
@@ -485,9 +474,9 @@ async def test_what_cannot_run_is_known() -> None:
     assert [it.model.is_blocked(each) for each in entries] == [False, True, False, True]
     for each in (other, next_of_other):
         it.model.return_entry(each, moved_response(each.request.id))
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     await turn()
-    it.model.on_reply(instance, executed(stream.sent[1]))
+    it.reply(instance, stream.sent[1])
     await it.model.idle()
     assert {each.id: isinstance(each, MovedResponse) for each in it.responses} == {
         10: False,
@@ -518,9 +507,9 @@ async def test_responses_keep_their_order_though_requests_leave_at_once() -> Non
     await turn()
     it.submit(1, at_once=True)
     it.submit(2, at_once=True)
-    it.model.on_reply(other, executed(more.sent[0]))
+    it.reply(other, more.sent[0])
     assert it.responses == []
-    it.model.on_reply(one, executed(stream.sent[0]))
+    it.reply(one, stream.sent[0])
     assert [*it.outcomes()] == [1, 2]
 
 
@@ -540,7 +529,7 @@ async def test_a_target_that_cannot_be_held_is_logged_and_so_is_its_end(
     for number in (1, 2):
         it.submit(number)
         await turn()
-        it.model.on_reply(instance, executed(stream.sent[-1]))
+        it.reply(instance, stream.sent[-1])
     assert not target.reachable
     assert "cannot hold its target_p99_us=1: executing one request takes" in caplog.text
     assert it.outcomes() == {1: "", 2: ""}
@@ -553,7 +542,7 @@ async def test_a_target_that_cannot_be_held_is_logged_and_so_is_its_end(
     for number in (1, 2):
         it.submit(number)
         await turn()
-        it.model.on_reply(instance, executed(stream.sent[-1]))
+        it.reply(instance, stream.sent[-1])
     assert target.reachable
     assert "can hold its target_p99_us=60000000 again" in caplog.text
 
@@ -568,7 +557,7 @@ async def test_a_target_forgets_batches_that_no_instance_has_any_more() -> None:
     assert target.executing == 2
     it.model.lose_instance(lost, "it crashed")
     assert target.executing == 1
-    it.model.on_reply(other, executed(stream.sent[0]))
+    it.reply(other, stream.sent[0])
     await turn()
     # The retry.
     assert target.executing == 1
@@ -586,7 +575,7 @@ async def test_requests_that_would_miss_it_are_refused_with_a_hint() -> None:
     for number in (1, 2):
         it.submit(number)
         await turn()
-        it.model.on_reply(instance, executed(stream.sent[-1]))
+        it.reply(instance, stream.sent[-1])
     with pytest.raises(Unavailable, match=r"the model's target_p99_us of 1$") as refused:
         it.submit(*range(3, 1000))
     assert refused.value.retry_after_ms > 0
@@ -607,7 +596,7 @@ async def _two_groups_take_turns(it: World, taken_ns: int, most: int) -> int:
         first = instance.batches.first
         assert first is not None
         first.started_ns -= taken_ns
-        it.model.on_reply(instance, executed(stream.sent[ended]))
+        it.reply(instance, stream.sent[ended])
         if len(stream.sent) == ended + 1:
             return ended
         it.submit(next(numbers), next(numbers))

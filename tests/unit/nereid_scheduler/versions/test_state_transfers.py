@@ -11,8 +11,7 @@ from nereid_scheduler.core.instances.remote_instance import RemoteInstance
 from nereid_scheduler.versions.caching.cache_client import CacheClient
 from nereid_scheduler.versions.version_context import VersionContext
 from tests.support.scheduler.cache_site import SECRETS, FakeLink
-from tests.support.scheduler.fake_executors import Stream, executed, turn
-from tests.support.scheduler.version_world import VersionWorld
+from tests.support.scheduler.world import Stream, VersionWorld, executed, turn
 
 CONFIG = """
 max_batch_size: 4
@@ -34,7 +33,6 @@ class World(VersionWorld):
         context = VersionContext(snapshots=snapshots)
         more = "" if link is None else SNAPSHOTS
         super().__init__(config + more, backend="onnxruntime", context=context)
-        self.idle: list[str] = []
         self.numbers = count(1)
 
     def executor(self, name: str) -> tuple[RemoteInstance, Stream]:
@@ -47,14 +45,6 @@ class World(VersionWorld):
     def texts(self) -> list[str]:
         return [each.error.message if each.error else "" for each in self.responses]
 
-    def retire(self, instance: RemoteInstance) -> None:
-        """As the loader does it."""
-        self.model.retire_instance(instance)
-        if instance.at_work:
-            instance.on_idle = lambda: self.idle.append(instance.name)
-        else:
-            self.idle.append(instance.name)
-
 
 async def began(sequences: int) -> tuple[World, RemoteInstance, Stream]:
     """A world whose only instance has the states of so many sequences."""
@@ -63,7 +53,7 @@ async def began(sequences: int) -> tuple[World, RemoteInstance, Stream]:
     for which in range(sequences):
         world.step(which + 1, start=True)
     await turn()
-    world.model.on_reply(instance, executed(stream.sent.pop()))
+    world.reply(instance, stream.sent.pop())
     assert world.texts() == [""] * sequences
     return world, instance, stream
 
@@ -103,7 +93,7 @@ async def test_states_do_not_move_where_a_request_has_several_responses(
         (batch,) = stream.sent
         stream.sent.clear()
         assert not batch.exported_slots
-        world.model.on_reply(instance, executed(batch))
+        world.reply(instance, batch)
         await turn()
     errors = [each for each in world.texts() if each]
     if surplus:
@@ -126,7 +116,7 @@ async def test_states_come_after_the_last_batch() -> None:
     batch = stream.sent.pop()
     world.retire(instance)
     assert stream.sent == []
-    world.model.on_reply(instance, executed(batch))
+    world.reply(instance, batch)
     assert world.texts() == ["", ""]
     assert [list(each.exported_slots) for each in stream.sent] == [[1]]
 
@@ -159,7 +149,7 @@ async def test_states_wait_until_there_is_memory_for_them() -> None:
     new, other = world.executor("new")
     world.step(1)
     await turn()
-    world.model.on_reply(new, executed(other.sent.pop()))
+    world.reply(new, other.sent.pop())
     await turn()
     assert moves.kept_bytes == 0
     assert [list(each.exported_slots) for each in stream.sent] == [[2, 1], [2]]
@@ -230,7 +220,7 @@ async def test_a_snapshot_that_nobody_asked_for_breaks_the_stream_alone() -> Non
         with pytest.raises(ProtocolError, match="not asked for"):
             world.model.on_reply(instance, reply.SerializeToString())
     assert world.texts() == []
-    world.model.on_reply(instance, executed(batch))
+    world.reply(instance, batch)
     assert world.texts() == [""]
 
 

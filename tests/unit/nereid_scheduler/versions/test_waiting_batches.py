@@ -15,9 +15,8 @@ from nereid_scheduler.versions.tracing.request_traces import SpanTraces
 from nereid_scheduler.versions.tracing.trace_timestamps import TimestampTraces
 from nereid_scheduler.versions.waiting_batches import lets_batches_wait
 from tests.support.peers.spans import RecordedSpans
-from tests.support.scheduler.fake_executors import Stream, executed, turn
 from tests.support.scheduler.samples import model_of
-from tests.support.scheduler.version_world import TENSORS, VersionWorld, batches
+from tests.support.scheduler.world import TENSORS, Stream, VersionWorld, batches, executed, turn
 
 MS = 1_000_000
 
@@ -49,15 +48,15 @@ async def test_a_full_batch_waits_and_no_more_than_one() -> None:
     await it.submit_in_turn(5, 6, 7)
     assert batches(stream) == [[1, 2], [3, 4]]
     assert it.model.pending == 5
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     # At the response, before the responses to clients: the next one waits.
     assert batches(stream) == [[1, 2], [3, 4], [5, 6]]
     assert it.model.pending == 3
     assert [*it.outcomes()] == [1, 2]
-    it.model.on_reply(instance, executed(stream.sent[1]))
+    it.reply(instance, stream.sent[1])
     assert batches(stream) == [[1, 2], [3, 4], [5, 6]]
-    it.model.on_reply(instance, executed(stream.sent[2]))
-    it.model.on_reply(instance, executed(stream.sent[3]))
+    it.reply(instance, stream.sent[2])
+    it.reply(instance, stream.sent[3])
     assert [*it.outcomes()] == [1, 2, 3, 4, 5, 6, 7]
     assert it.model.pending == 0
     assert it.model.instances == (1, 1)
@@ -70,7 +69,7 @@ async def test_many_clients_requests_are_shared_between_two_batches() -> None:
     await it.submit_in_turn(*range(4))
     assert batches(stream) == [[0, 1, 2, 3]]
     # Not measured before, and short.
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     await it.submit_in_turn(*range(100, 164))
     assert batches(stream)[1:] == [[*range(100, 132)], [*range(132, 164)]]
     assert it.model.statistics.batches_closed["shared"] == 1
@@ -88,7 +87,7 @@ async def test_configured_batches_are_not_shared(text: str) -> None:
     it = World(text)
     instance, stream = it.fast_instance()
     await it.submit_in_turn(*range(48))
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     await it.submit_in_turn(*range(100, 164))
     assert len(batches(stream)[1]) >= 48
 
@@ -134,7 +133,7 @@ async def test_nothing_waits_where_execution_is_long() -> None:
     fast.pace.execution_ns = 10 * fast.pace.round_trip_ns
     await it.submit_in_turn(1, 2, 3)
     assert (batches(stream), batches(other)) == ([[1]], [[2]])
-    it.model.on_reply(fast, executed(other.sent[0]))
+    it.reply(fast, other.sent[0])
     assert (batches(stream), batches(other)) == ([[1]], [[2], [3]])
 
 
@@ -168,7 +167,7 @@ async def test_the_last_batch_of_a_retired_instance_is_withdrawn() -> None:
     instance, stream = it.fast_instance()
     await it.submit_in_turn(1, 2)
     instance.withdraw_waiting()
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     idle: list[int] = []
     instance.on_idle = lambda: idle.append(1)
     it.model.retire_instance(instance)
@@ -205,12 +204,12 @@ async def test_a_model_is_notified_of_what_was_cancelled_while_it_waited(control
     it.entries[2].cancel()
     await turn()
     assert [len(batch.controls) for batch in stream.sent] == [0, 0]
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     cancelled = [
         (each.batch, each.member, each.kind) for batch in stream.sent for each in batch.controls
     ]
     assert cancelled == ([(2, 0, pb.MemberControl.CANCEL)] if controls else [])
-    it.model.on_reply(instance, executed(stream.sent[1]))
+    it.reply(instance, stream.sent[1])
     assert it.outcomes() == {1: ""}
 
 
@@ -231,7 +230,7 @@ async def test_waiting_at_an_instance_is_waiting_in_the_queue(compute_ns: int, l
     first, second = it.entries[1], it.entries[2]
     assert instance.batches.waiting is not None
     sent_ns = instance.batches.waiting.started_ns
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     assert first.execution is not None
     queued_ns = it.model.statistics.queue_ns
     it.model.on_reply(instance, spent(executed(stream.sent[1]), compute_ns))
@@ -250,7 +249,7 @@ async def test_a_response_that_was_not_read_at_once_does_not_shorten_the_executi
     assert waiting is not None
     # Sent a minute ago; the response before it was sent half a minute ago.
     waiting.waited_since_ns -= 60_000 * MS
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     it.model.on_reply(instance, spent(executed(stream.sent[1]), 30_000 * MS))
     execution = it.entries[2].execution
     assert execution is not None
@@ -283,8 +282,8 @@ async def test_a_span_of_the_queue_lasts_until_the_instance_begins(
     if end is lost:
         instance, stream = it.fast_instance()
         await turn()
-    it.model.on_reply(instance, executed(stream.sent[0]))
-    it.model.on_reply(instance, executed(stream.sent[-1]))
+    it.reply(instance, stream.sent[0])
+    it.reply(instance, stream.sent[-1])
     assert it.outcomes() == {1: "", 2: ""}
     second = next(span for span in tracer.named("m") if span.parent == sampled[1])
     assert second.attributes["nereid.attempts"] == 1
@@ -298,8 +297,8 @@ async def test_timestamps_begin_to_compute_when_the_instance_does() -> None:
     instance, stream = it.fast_instance()
     for number in (1, 2):
         await it.submit_in_turn(number, trace_context=b"\0" + bytes([number]) * 24 + b"\1")
-    it.model.on_reply(instance, executed(stream.sent[0]))
-    it.model.on_reply(instance, executed(stream.sent[1]))
+    it.reply(instance, stream.sent[0])
+    it.reply(instance, stream.sent[1])
     first, second = (dict(each.trace[0].times) for each in it.responses if each.trace)
     assert second["COMPUTE_START"] >= first["COMPUTE_END"]
 
@@ -336,7 +335,7 @@ async def test_a_batch_that_was_withdrawn_while_the_response_before_it_came() ->
     for _ in range(2):
         instance.withdraw_waiting()
     await it.submit_in_turn(3)
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     # None is sent behind a batch that may have been given back: it would go first.
     assert batches(stream) == [[1], [2]]
     it.model.batch_withdrawn(instance, 2)

@@ -33,7 +33,7 @@ def server_of(body: bytes) -> Iterator[str]:
         def log_message(self, *_arguments: object) -> None: ...
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield f"127.0.0.1:{server.server_address[1]}"

@@ -12,8 +12,7 @@ from nereid_scheduler.core.instances.router import Router
 from nereid_scheduler.core.requests.entry import Entry
 from nereid_scheduler.core.resources import Device, Resources
 from nereid_scheduler.versions.version_context import VersionContext
-from tests.support.scheduler.fake_executors import Stream, executed
-from tests.support.scheduler.version_world import VersionWorld
+from tests.support.scheduler.world import Stream, VersionWorld
 from tests.support.waiting import until
 
 DEVICE = Device("h", 0)
@@ -67,7 +66,7 @@ class Version(VersionWorld):
         for instance, stream in self.instances:
             if instance.batches.first is not None:
                 self.executions += 1
-                self.model.on_reply(instance, executed(stream.sent[-1]))
+                self.reply(instance, stream.sent[-1])
 
 
 def limiter() -> RateLimiter[RemoteInstance]:

@@ -6,19 +6,17 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from nereid.core.errors import Internal
-from nereid.pb import model_config_pb2
 from nereid_scheduler.control.reconciler.next_action import FINDING, Action, Do, next_action
 from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels, Why
 from nereid_scheduler.core.models.found_model import FoundModel
-from nereid_scheduler.core.models.lifecycle import LoadStatus
 from nereid_scheduler.core.models.model_record import ModelRecord
 from nereid_scheduler.core.models.overrides import Override
-from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
+from nereid_scheduler.placement.models.catalogue import Catalogue
+from tests.support.scheduler.world import found, serve
 
 # Ensembles with the models of their steps; the last two contain each other.
 STEPS = {"a": "", "b": "", "e": "ab", "f": "ea", "x": "ya", "y": "x"}
@@ -38,20 +36,15 @@ class World:
         self.asked: list[DesiredModel] = []
 
     def find(self, name: str) -> FoundModel:
-        draft = model_config_pb2.ModelConfig(name=name)
-        if STEPS[name]:
-            draft.platform = "ensemble"
-            for each in STEPS[name]:
-                draft.ensemble_scheduling.step.add(model_name=each)
         error = Internal("bad") if self.random.random() < 0.1 else None
-        return FoundModel(name, Path(f"/{name}"), draft, (1,), {1: b""}, b"d", error)
+        return found(name, *STEPS[name], error=error)
 
     def ask(self) -> None:
         name, why = self.random.choice([*STEPS]), self.random.choice(WHYS)
         override = Override("{}") if why is Why.BY_NAME and self.random.random() < 0.5 else None
-        found = self.find(name) if why in FOUND_WITHOUT else None
+        model = self.find(name) if why in FOUND_WITHOUT else None
         awaited_as = name if why is Why.TAKEN_OVER else ""
-        added = self.desired.add(name, why, found, override=override, awaited_as=awaited_as)
+        added = self.desired.add(name, why, model, override=override, awaited_as=awaited_as)
         self.asked.append(added)
 
     def reconcile(self) -> None:
@@ -91,12 +84,9 @@ class World:
     def _finish(self, model: DesiredModel, do: Do) -> None:
         if do is Do.LOAD:
             assert model.found is not None
-            served = ServedVersion(model.name, 1, "", model.found.draft)
-            served.life.await_executor()
             failed = self.random.random() < 0.2
-            standing = LoadStatus.FAILED if failed else LoadStatus.UP
-            served.life.report("executor", standing, "bad")
-            self.catalogue.set_model(ServedModel(model.name, {1: served}))
+            state = "failed" if failed else "ready"
+            serve(self.catalogue, model.name, state=state, draft=model.found.draft)
             self.desired.on_load_ended(model, failed=failed, retried=False)
         elif do is Do.REFUSE:
             self.desired.on_refused(model)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError
-from nereid.pb import model_config_pb2
 from nereid_scheduler.control.reconciler.next_action import (
     Action,
     Do,
@@ -16,17 +13,10 @@ from nereid_scheduler.control.reconciler.next_action import (
 )
 from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels, Why
 from nereid_scheduler.core.models.found_model import FoundModel, NoVersion
-from nereid_scheduler.core.models.lifecycle import LoadStatus
 from nereid_scheduler.core.models.model_record import ModelRecord
 from nereid_scheduler.core.models.overrides import Override
-from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
-
-
-def found(name: str, *steps: str, error: NereidError | None = None) -> FoundModel:
-    draft = model_config_pb2.ModelConfig(name=name, platform="ensemble" if steps else "")
-    for each in steps:
-        draft.ensemble_scheduling.step.add(model_name=each)
-    return FoundModel(name, Path(f"/models/{name}"), draft, (1,), {1: b""}, b"d", error)
+from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
+from tests.support.scheduler.world import found, serve
 
 
 def missing(name: str) -> FoundModel:
@@ -39,12 +29,8 @@ class World:
         self.catalogue = Catalogue(desired=self.desired)
 
     def serve(self, model: FoundModel, *, ready: bool = True) -> ServedVersion:
-        served = ServedVersion(model.name, 1, "", model.draft)
-        served.life.await_executor()
-        if ready:
-            served.life.report("executor", LoadStatus.UP)
-        self.catalogue.set_model(ServedModel(model.name, {1: served}))
-        return served
+        state = "ready" if ready else "loading"
+        return serve(self.catalogue, model.name, state=state, draft=model.draft)
 
     def next(self, model: DesiredModel) -> Action:
         return next_action(model, self.desired, self.catalogue)

@@ -15,7 +15,8 @@ from nereid_scheduler.core.models.lifecycle import LoadStatus, VersionState
 from nereid_scheduler.core.models.model_record import ModelRecord
 from nereid_scheduler.core.models.overrides import Override
 from tests.support.scheduler.reconciler_world import ReconcilerWorld as World
-from tests.support.scheduler.reconciler_world import ended, found, turns
+from tests.support.scheduler.reconciler_world import ended, turns
+from tests.support.scheduler.world import found
 from tests.support.waiting import LIMIT_S
 
 UP, FAILED = LoadStatus.UP, LoadStatus.FAILED

@@ -14,7 +14,8 @@ from nereid_scheduler.control.residency.policies.policy import Residency
 from nereid_scheduler.control.residency.policies.popularity import Popularity
 from nereid_scheduler.core.models.desired_models import Why
 from nereid_scheduler.core.models.lifecycle import LoadStatus, VersionState
-from tests.support.scheduler.reconciler_world import ReconcilerWorld, ended, found, turns
+from tests.support.scheduler.reconciler_world import ReconcilerWorld, ended, turns
+from tests.support.scheduler.world import found
 from tests.support.waiting import LIMIT_S, until
 
 if TYPE_CHECKING:

@@ -11,18 +11,9 @@ from nereid_scheduler.control.residency.policies.popularity import Popularity
 from nereid_scheduler.control.residency.use import ModelUse
 from nereid_scheduler.core.models.desired_models import DesiredModels, OnDemandModel
 from nereid_scheduler.core.models.found_model import FoundModel
-from nereid_scheduler.placement.executors.sessions import Session
-from nereid_scheduler.placement.loads.load_rules import LoadRules
 from nereid_scheduler.placement.loads.loader import Loader
-from nereid_scheduler.placement.models.catalogue import (
-    Catalogue,
-    ServedModel,
-    ServedVersion,
-)
-from nereid_scheduler.placement.models.config_completion import CompletionRules
-from nereid_scheduler.versions.queue_limits import QueueLimits
 from nereid_scheduler.versions.queued_requests import QueuedRequests
-from tests.support.scheduler.fake_executors import CommandStream
+from tests.support.scheduler.world import CommandStream, LoaderWorld
 
 WRITTEN = """
 backend: "onnxruntime"
@@ -48,23 +39,17 @@ class Stream(CommandStream):
             placed.session.hosted[placed.served].memory[number] = {"cpu": 5}
 
 
-class World:
+class World(LoaderWorld):
     """Models in service on one executor, those of on_demand as their requests have loaded them."""
 
     def __init__(self, *names: str, on_demand: tuple[str, ...] = ()) -> None:
         desired = DesiredModels()
         self.on_demand = desired.on_demand
-        self.catalogue = Catalogue(desired=desired)
+        super().__init__(completes=True, desired=desired)
         self.held: list[str] = []
-        rules = LoadRules(CompletionRules(False, lambda _: {}), lambda _: {}, QueueLimits())
-        self.loader = Loader(rules, lambda: None, self.catalogue)
-        hello = pb.Hello(name="e", backends=("onnxruntime",))
-        self.loader.executor_joined(Session(hello, Stream(self.loader)))
+        self.join(stream=Stream(self.loader))
         for name in names:
-            draft = parse_config(f'name: "{name}"' + WRITTEN, model_name=name)
-            served = ServedVersion(name, 1, f"/{name}/1", draft)
-            self.catalogue.set_model(ServedModel(name, {1: served}))
-            self.loader.load(served)
+            self.load(name, WRITTEN)
         for name in on_demand:
             self.on_demand[name] = OnDemandModel(FoundModel(name))
         self.use = ModelUse(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,15 +9,14 @@ import pytest
 
 from nereid.config.recovery import RecoveryTimes
 from nereid.core.errors import InvalidArgument
-from nereid.pb import model_config_pb2
 from nereid_scheduler.control.shards.members.membership import Membership, Peer
 from nereid_scheduler.control.shards.members.ownership import OwnedModels, owner_of
 from nereid_scheduler.control.shards.model_moves import ModelMoves
 from nereid_scheduler.core.models.desired_models import DesiredModels, Why
 from nereid_scheduler.core.models.found_model import FoundModel
-from nereid_scheduler.core.models.lifecycle import LoadStatus
 from nereid_scheduler.core.models.overrides import Override
-from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
+from nereid_scheduler.placement.models.catalogue import Catalogue
+from tests.support.scheduler.world import found, serve
 from tests.support.waiting import until
 
 NAMES = [f"m{each}" for each in range(8)]
@@ -26,13 +24,6 @@ MINE, OTHERS = (
     [name for name in NAMES if (owner_of(name, "ab") == "a") is mine] for mine in (True, False)
 )
 QUICK = RecoveryTimes(silence_s=0.0, restart_s=0.0)
-
-
-def found(name: str, *steps: str) -> FoundModel:
-    draft = model_config_pb2.ModelConfig(name=name, platform="ensemble" if steps else "")
-    for each in steps:
-        draft.ensemble_scheduling.step.add(model_name=each)
-    return FoundModel(name, Path(f"/models/{name}"), draft, (1,))
 
 
 class Repositories:
@@ -93,10 +84,7 @@ class World:
 
     def serve(self, *names: str) -> None:
         for name in names:
-            served = ServedVersion(name, 1, "", self.repositories.models[name].draft)
-            served.life.await_executor()
-            served.life.report("executor", LoadStatus.UP)
-            self.catalogue.set_model(ServedModel(name, {1: served}))
+            serve(self.catalogue, name, draft=self.repositories.models[name].draft)
 
     def due(self, why: Why) -> list[str]:
         """What has been asked for, for this reason."""

@@ -13,7 +13,8 @@ from nereid_scheduler.control.sources.model_control import ModelControl
 from nereid_scheduler.core.models.lifecycle import LoadStatus, VersionState
 from nereid_scheduler.core.models.model_record import ModelRecord
 from nereid_scheduler.core.models.overrides import Override
-from tests.support.scheduler.reconciler_world import ReconcilerWorld, found, turns
+from tests.support.scheduler.reconciler_world import ReconcilerWorld, turns
+from tests.support.scheduler.world import found
 from tests.support.waiting import LIMIT_S, until
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
 from nereid_scheduler.core.resources import Device, Resources
 from nereid_scheduler.versions.queue_limits import QueueLimits
 from nereid_scheduler.versions.version_context import VersionContext
-from tests.support.scheduler.fake_executors import Stream, executed, turn
-from tests.support.scheduler.version_world import VersionWorld
+from tests.support.scheduler.world import Stream, VersionWorld, executed, turn
 from tests.support.waiting import until
 
 R = TypeVar("R")
@@ -50,7 +49,7 @@ async def test_a_batch_and_its_members() -> None:
     await turn()
     entries = it.submit(1, 2)
     await turn()
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     [batch] = it.records(BatchRecord)
     assert (batch.model, batch.version, batch.instance, batch.executor) == (
         "m",
@@ -81,7 +80,7 @@ async def test_payloads_are_not_kept() -> None:
     await turn()
     it.submit(1)
     await turn()
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     assert [type(each) for each in it.model.timeline._batches.objects] == [str, str, str]
 
 
@@ -93,7 +92,7 @@ async def test_any_number_that_a_request_may_have() -> None:
     it.submit(*numbers)
     await turn()
     for message in stream.sent:
-        it.model.on_reply(instance, executed(message))
+        it.reply(instance, message)
         await turn()
     found = [each.number for batch in it.records(BatchRecord) for each in batch.members]
     assert found == numbers
@@ -138,7 +137,7 @@ async def test_a_batch_that_was_lost_and_the_next_attempt() -> None:
     await turn()
     instance, stream = it.instance("m_1", 2)
     await turn()
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     first, second = it.records(BatchRecord)
     assert (first.instance, first.error) == ("m_0", "instance 'm_0' was lost")
     assert (second.instance, second.error) == ("m_1", "")
@@ -180,7 +179,7 @@ async def test_a_delay_is_one_wait_however_often_the_version_looks() -> None:
     [wait] = it.records(Wait)
     assert (wait.model, wait.version, wait.reason, wait.requests) == ("m", "1", DELAY, 2)
     assert wait.to_ns - wait.from_ns > 15_000_000
-    it.model.on_reply(instance, executed(stream.sent[0]))
+    it.reply(instance, stream.sent[0])
     [batch] = it.records(BatchRecord)
     assert batch.sent_ns == wait.to_ns
 
@@ -193,8 +192,8 @@ async def test_requests_behind_a_busy_instance_are_no_wait() -> None:
     await turn()
     it.submit(2)
     await turn()
-    it.model.on_reply(instance, executed(stream.sent[0]))
-    it.model.on_reply(instance, executed(stream.sent[1]))
+    it.reply(instance, stream.sent[0])
+    it.reply(instance, stream.sent[1])
     assert len(it.records(BatchRecord)) == 2
     assert it.records(Wait) == []
 

@@ -4,8 +4,7 @@ import asyncio
 import time
 
 from nereid.core.errors import Unavailable
-from tests.support.scheduler.admission_world import AdmissionWorld, request
-from tests.support.scheduler.fake_executors import turn
+from tests.support.scheduler.world import AdmissionWorld, request, turn
 
 
 async def test_the_load_queue_is_bounded() -> None:

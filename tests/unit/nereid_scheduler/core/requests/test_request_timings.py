@@ -17,7 +17,7 @@ from nereid_scheduler.core.requests.request_timings import (
     timings_of,
 )
 from tests.support.scheduler.samples import NoOwner, model_of, no_response
-from tests.support.scheduler.version_world import VersionWorld, batches
+from tests.support.scheduler.world import VersionWorld, batches
 
 NOW = 10_000
 DELAY = 500

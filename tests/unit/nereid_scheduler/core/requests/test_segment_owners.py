@@ -1,7 +1,6 @@
 """References that pass through the scheduler, and segments that return to their owners."""
 
 import os
-from typing import Any
 
 from nereid.core.errors import Unavailable
 from nereid.core.wire.messages import InferRequest, InferResponse, Release
@@ -15,32 +14,26 @@ from nereid_scheduler.core.requests.entry import Batch
 from nereid_scheduler.core.requests.load_queue import LoadQueue
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 from nereid_scheduler.placement.models.catalogue import Catalogue
-from tests.support.scheduler.fake_executors import MIB, Executor
 from tests.support.scheduler.samples import entry_of
+from tests.support.scheduler.world import MIB, LendingExecutor, ResponseLink
 
 
-class Gateway:
+class Gateway(ResponseLink):
     """A session, and its link."""
 
     def __init__(self, segment_owners: SegmentOwners, domain: str) -> None:
-        self.sent: list[Any] = []
+        super().__init__()
         admission = Admission(Catalogue(), LoadQueue(1.0, 1))
         self.session = GatewaySession(admission, segment_owners, domain)
         self.session.link = self
-
-    def send(self, item: Any) -> None:
-        self.sent.append(item)
-
-    def send_now(self, item: Any) -> None:
-        self.send(item)
 
     def send_response(self, response: InferResponse) -> None:
         self.session._pending[response.id] = entry_of()
         self.session._send_response(response)
 
 
-def world(gateways: str = "here") -> tuple[Executor, Gateway]:
-    segment_owners, executor = SegmentOwners("here"), Executor()
+def world(gateways: str = "here") -> tuple[LendingExecutor, Gateway]:
+    segment_owners, executor = SegmentOwners("here"), LendingExecutor()
     segment_owners.add_owner(executor)
     return executor, Gateway(segment_owners, gateways)
 
@@ -99,7 +92,7 @@ def test_a_response_to_a_gateway_that_has_gone_occupies_no_segment() -> None:
 
 def test_executors_that_left_or_share_no_memory_get_no_release() -> None:
     segment_owners = SegmentOwners("here")
-    left, remote = Executor(), Executor("elsewhere")
+    left, remote = LendingExecutor(), LendingExecutor("elsewhere")
     segment_owners.add_owner(left)
     segment_owners.remove_owner(left)
     segment_owners.add_owner(remote)

@@ -6,63 +6,49 @@ from collections.abc import Callable
 import pytest
 
 from nereid.core.errors import Internal
-from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
-from nereid.model_config import parse_config
+from nereid.core.wire.messages import ErrorStatus
 from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.core.instances.instance_places import Slot
-from nereid_scheduler.core.instances.remote_instance import CrashReport, RemoteInstance
+from nereid_scheduler.core.instances.remote_instance import CrashReport
 from nereid_scheduler.placement.executors.crash_recovery import CrashRecovery
 from nereid_scheduler.placement.executors.sessions import PlacedInstance, Session
-from nereid_scheduler.placement.models.catalogue import ServedVersion
-from nereid_scheduler.versions.model_version import ModelVersion
-from nereid_scheduler.versions.version_context import VersionContext
-from tests.support.scheduler.fake_executors import Stream, executed
-from tests.support.scheduler.samples import head_of, model_of
+from tests.support.scheduler.world import Stream, VersionWorld, joined, served_version
 
-CONFIG = """
-input { name: "I" data_type: TYPE_UINT8 dims: 1 }
-output { name: "O" data_type: TYPE_UINT8 dims: 1 }
-"""
 ERROR = ErrorStatus(Internal.code, "it died", accepted=True)
 
 
 def another() -> Session:
-    return Session(pb.Hello(), Stream())
+    return joined("")[0]
 
 
 def crashed(begun: int, stream: int = 1) -> CrashReport:
     return CrashReport(begun, ERROR, stream)
 
 
-class World:
+class World(VersionWorld):
     """An instance with a batch, and another one that is idle."""
 
     def __init__(self, *, crash_stream: int = 1) -> None:
-        self.runtime = ModelVersion(model_of(CONFIG), 1, VersionContext())
-        draft = parse_config(f'name: "m" {CONFIG}', model_name="m")
-        self.served = ServedVersion("m", 1, "/m/1", draft, runtime=self.runtime)
-        self.session = Session(pb.Hello(name="e"), Stream())
+        super().__init__()
+        self.served = served_version(state="unknown", runtime=self.model)
+        self.session, _ = joined()
         self.placed: dict[int, PlacedInstance] = {}
         self.crash_recovery = CrashRecovery(self.placed)
         self.on_report = self.crash_recovery.on_report
         self.on_no_report = self.crash_recovery.on_no_report
         self.executor_left = self.crash_recovery.on_executor_left
-        self.responses: list[InferResponse] = []
         self.first, self.stream = self.add_instance(1, crash_stream=crash_stream)
 
     async def start(self) -> None:
         await asyncio.sleep(0)
-        request = InferRequest(7, head_of([("I", "UINT8", [1])]), [b"x"])
-        self.runtime.submit(request, self.responses.append, at_once=True)
+        self.submit(7, at_once=True)
         assert len(self.stream.sent) == 1
         self.second, self.other = self.add_instance(2)
 
     def add_instance(self, number: int, *, crash_stream: int = 1) -> tuple[PlacedInstance, Stream]:
-        stream = Stream()
-        instance = RemoteInstance(number, f"m_0_{number}", "e", stream, crash_stream=crash_stream)
+        instance, stream = self.instance(f"m_0_{number}", number, crash_stream=crash_stream)
         slot = Slot(instance.name, pb.Device.CPU, 0)
         placed = self.placed[number] = PlacedInstance(instance, self.served, self.session, slot)
-        self.runtime.add_instance(instance)
         return placed, stream
 
     def break_stream(self) -> None:
@@ -77,7 +63,7 @@ class World:
         self.crash_recovery.on_report(self.session, 1, crashed(begun, stream))
 
     def respond_first(self) -> None:
-        self.runtime.on_reply(self.first.instance, executed(self.stream.sent[0]))
+        self.reply(self.first.instance, self.stream.sent[0])
 
     def outcome(self) -> str:
         """What became of the request."""

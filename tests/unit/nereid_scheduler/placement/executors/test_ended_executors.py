@@ -5,18 +5,11 @@ from __future__ import annotations
 from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.placement.executors.ended_executors import EndedExecutors
 from nereid_scheduler.placement.executors.sessions import Session
-
-
-class _Stream:
-    def send(self, message: bytes) -> None:
-        raise NotImplementedError
-
-    def finish(self) -> None:
-        raise NotImplementedError
+from tests.support.scheduler.world import joined
 
 
 def session(process: str, counted: float | None, model: str = "m") -> Session:
-    made = Session(pb.Hello(name=process), _Stream(), process)
+    made, _ = joined(process, process=process)
     if counted is not None:
         series = [
             pb.CustomSeries(name="c", kind="counter", value=counted, model=model),

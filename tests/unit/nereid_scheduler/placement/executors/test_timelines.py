@@ -14,21 +14,10 @@ from nereid.timeline.records import Timeline
 from nereid_scheduler.core.measurements.timeline import NO_TIMELINE, SchedulerTimeline
 from nereid_scheduler.placement.executors.sessions import Session
 from nereid_scheduler.placement.executors.timelines import Timelines
+from tests.support.scheduler.world import CommandStream, joined
 from tests.support.waiting import until
 
 ASK = pb.TimelineRequest(last_ns=10_000_000_000, with_executors=True)
-
-
-class Join:
-    """A Join stream's end at the scheduler."""
-
-    def __init__(self) -> None:
-        self.commands: list[pb.ExecutorCommand] = []
-
-    def send(self, message: bytes) -> None:
-        self.commands.append(pb.ExecutorCommand.FromString(message))
-
-    def finish(self) -> None: ...
 
 
 class World:
@@ -39,11 +28,10 @@ class World:
             timeline, lambda: self.sessions, silence_limit_s=0.05, max_held_bytes=max_held_bytes
         )
 
-    def executor(self, name: str, *, records: bool = True) -> tuple[Session, Join]:
-        join = Join()
-        session = Session(pb.Hello(name=name, records_timeline=records), join)
+    def executor(self, name: str, *, records: bool = True) -> tuple[Session, CommandStream]:
+        session, stream = joined(name, records_timeline=records)
         self.sessions.append(session)
-        return session, join
+        return session, stream
 
     def gather(self, ask: pb.TimelineRequest = ASK) -> asyncio.Task[Timeline]:
         async def read() -> Timeline:
@@ -60,9 +48,9 @@ def frames_of(name: str, events: int = 1) -> list[bytes]:
     return list(recorder.frames(10_000_000_000))
 
 
-async def replies(it: World, session: Session, join: Join, *, ends: bool = True) -> None:
-    await until(lambda: join.commands)
-    query = join.commands[-1].report_timeline
+async def replies(it: World, session: Session, stream: CommandStream, *, ends: bool = True) -> None:
+    await until(lambda: stream.sent)
+    query = stream.sent[-1].report_timeline
     assert query.last_ns == ASK.last_ns
     for frame in frames_of(session.name, 1000):
         part = pb.ExecutorTimeline(query=query.query, frames=[frame])
@@ -75,8 +63,8 @@ async def test_executors_follow_the_scheduler() -> None:
     it = World()
     joined = [it.executor("e1"), it.executor("e2")]
     gathering = it.gather()
-    for session, join in reversed(joined):
-        await replies(it, session, join)
+    for session, stream in reversed(joined):
+        await replies(it, session, stream)
     timeline = await gathering
     assert timeline.missing == []
     assert [each.name for each in timeline.services] == ["s", "e1", "e2"]
@@ -105,20 +93,20 @@ async def test_executors_that_do_not_reply_are_named() -> None:
 
 async def test_what_is_held_is_bounded() -> None:
     it = World(max_held_bytes=100)
-    session, join = it.executor("e")
+    session, stream = it.executor("e")
     gathering = it.gather()
-    await replies(it, session, join)
+    await replies(it, session, stream)
     [missing] = (await gathering).missing
     assert "ask for less time" in missing
 
 
 async def test_foreign_frames_are_ignored() -> None:
     it = World()
-    session, join = it.executor("e")
+    session, stream = it.executor("e")
     other, _ = it.executor("other", records=False)
     gathering = it.gather()
-    await until(lambda: join.commands)
-    query = join.commands[0].report_timeline.query
+    await until(lambda: stream.sent)
+    query = stream.sent[0].report_timeline.query
     part = pb.ExecutorTimeline(query=query, frames=frames_of("other"))
     it.timelines.on_frames(other, part)
     it.timelines.on_frames(session, pb.ExecutorTimeline(query=query, frames=[b"\xff"]))
@@ -131,10 +119,10 @@ async def test_foreign_frames_are_ignored() -> None:
 
 async def test_executors_only_where_they_are_asked_for() -> None:
     it = World()
-    _, join = it.executor("e")
+    _, stream = it.executor("e")
     timeline = await it.gather(pb.TimelineRequest(last_ns=1))
     assert [each.name for each in timeline.services] == ["s"]
-    assert not join.commands
+    assert not stream.sent
 
 
 async def test_a_scheduler_that_records_nothing() -> None:

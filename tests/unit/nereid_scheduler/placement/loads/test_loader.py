@@ -1,80 +1,47 @@
 """The loader with fake executors: failures, reconnections and updates."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf import text_format
 
 from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
-from nereid.model_config import ModelConfig, freeze_config, parse_config
+from nereid.model_config import ModelConfig, freeze_config
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.core.models.lifecycle import VersionState
 from nereid_scheduler.placement.executors.sessions import Session
-from nereid_scheduler.placement.loads.load_rules import LoadRules
-from nereid_scheduler.placement.loads.loader import Loader
-from nereid_scheduler.placement.models.catalogue import ServedVersion
-from nereid_scheduler.placement.models.config_completion import CompletionRules
 from nereid_scheduler.versions.caching.cache_client import CacheClient
-from nereid_scheduler.versions.queue_limits import QueueLimits
 from tests.support.scheduler.cache_site import SECRETS, FakeLink
-from tests.support.scheduler.fake_executors import CommandStream as Stream
-from tests.support.scheduler.fake_executors import turn
+from tests.support.scheduler.world import CommandStream as Stream
+from tests.support.scheduler.world import LoaderWorld, joined, turn
 
 WRITTEN = """
-name: "m" backend: "onnxruntime"
+backend: "onnxruntime"
 input { name: "I" data_type: TYPE_UINT8 dims: 1 }
 output { name: "O" data_type: TYPE_UINT8 dims: 1 }
 instance_group { count: 2 kind: KIND_CPU }
 """
 
 
-class World:
-    def __init__(
-        self,
-        config: str = WRITTEN,
-        *,
-        has_gpu: bool = False,
-        path: str = "/m/1",
-        cache: CacheClient | None = None,
-        settings: Callable[[str], dict[str, str]] = lambda _: {"key": "value"},
-    ) -> None:
-        """settings: of a backend."""
-        self.has_gpu = has_gpu
-        draft = parse_config(config, model_name="m")
-        self.served = ServedVersion("m", 1, path, draft)
-        self.changes = 0
-        rules = LoadRules(CompletionRules(False, settings), settings, QueueLimits(), cache=cache)
-        self.loader = Loader(rules, self.on_change)
-        self.loader.load(self.served)
+class World(LoaderWorld):
+    """A loader that loads version 1 of m."""
 
-    def on_change(self) -> None:
-        self.changes += 1
+    def __init__(
+        self, config: str = WRITTEN, *, has_gpu: bool = False, path: str = "/m/1", **rules: Any
+    ) -> None:
+        super().__init__(**({"settings": lambda _: {"key": "value"}} | rules), completes=True)
+        self.has_gpu = has_gpu
+        self.served = self.load("m", config, path=path)
 
     @property
     def state(self) -> VersionState:
         return self.served.life.state
 
-    def join(self, name: str = "e", *backends: str) -> tuple[Session, Stream]:
-        hello = pb.Hello(name=name, backends=backends or ("onnxruntime",))
-        if self.has_gpu:
-            hello.devices.add(kind=pb.Device.GPU, id=0, uuid="gpu")
-        stream = Stream()
-        session = Session(hello, stream)
-        self.loader.executor_joined(session)
-        return session, stream
-
-    def open(self, stream: Stream, process: str = "") -> list[Stream]:
-        """Open the streams of all instances that have been requested so far."""
-        streams = []
-        for command in stream.sent:
-            if command.HasField("load"):
-                streams.append(Stream())
-                number = command.load.instance
-                assert self.loader.streams.instance_opened(number, streams[-1], process)
-        return streams
+    def join(self, *names: str, **fields: Any) -> tuple[Session, Any]:
+        return super().join(*names, gpu=self.has_gpu, **fields)
 
 
 def described(command: int) -> pb.Described:
@@ -143,7 +110,7 @@ async def test_reports_about_another_executors_instances_are_ignored(
 ) -> None:
     it = World()
     _, stream = it.join()
-    stranger = Session(pb.Hello(name="stranger"), Stream())
+    stranger = joined("stranger")[0]
     it.loader.streams.instance_failed(stranger, stream.sent[0].load.instance, ErrorStatus(13, "x"))
     it.loader.streams.instance_failed(stranger, 99, ErrorStatus(13, "x"))
     it.loader.loads.model_described(stranger, described(99))
@@ -152,10 +119,10 @@ async def test_reports_about_another_executors_instances_are_ignored(
 
 
 async def test_a_description_by_another_executor_is_ignored() -> None:
-    it = World('name: "m" backend: "onnxruntime"')
+    it = World('backend: "onnxruntime"')
     session, stream = it.join()
     command = stream.sent[0].describe.command
-    stranger = Session(pb.Hello(name="stranger"), Stream())
+    stranger = joined("stranger")[0]
     it.loader.loads.model_described(stranger, described(command))
     assert it.served.runtime is None
     it.loader.loads.model_described(session, described(command))
@@ -166,7 +133,7 @@ async def test_a_description_by_another_executor_is_ignored() -> None:
 async def test_a_description_of_a_version_that_was_given_away_is_no_breach(
     caplog: pytest.LogCaptureFixture, leaves: bool
 ) -> None:
-    it = World('name: "m" backend: "onnxruntime"')
+    it = World('backend: "onnxruntime"')
     session, stream = it.join()
     it.loader.unload_now(it.served)
     if leaves:
@@ -178,7 +145,7 @@ async def test_a_description_of_a_version_that_was_given_away_is_no_breach(
 
 
 async def test_while_one_executor_describes_the_others_wait() -> None:
-    it = World('name: "m" backend: "onnxruntime"')
+    it = World('backend: "onnxruntime"')
     first, stream = it.join("first")
     _, other = it.join("second")
     assert other.sent == []

@@ -4,18 +4,16 @@ import asyncio
 
 import pytest
 
-from nereid.pb import model_config_pb2 as config_pb
 from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.core.instances.instance_places import Slot
 from nereid_scheduler.core.instances.remote_instance import RemoteInstance
-from nereid_scheduler.placement.executors.sessions import HostedVersion, PlacedInstance, Session
+from nereid_scheduler.placement.executors.sessions import HostedVersion, PlacedInstance
 from nereid_scheduler.placement.loads.readiness import (
     Readiness,
     is_version_ready,
     on_readiness_report,
 )
-from nereid_scheduler.placement.models.catalogue import ServedVersion
-from tests.support.scheduler.fake_executors import CommandStream
+from tests.support.scheduler.world import CommandStream, joined, served_version
 
 YES, NO, SILENT = True, False, None
 
@@ -50,10 +48,9 @@ class MeshRequest:
     """An executor with one instance of one version."""
 
     def __init__(self, *, reports_readiness: bool = True, ask_limit_s: float = 10.0) -> None:
-        self.commands = CommandStream()
-        self.session = Session(pb.Hello(name="one"), self.commands)
+        self.session, self.commands = joined("one")
         self.readiness = Readiness(lambda: [self.session], ask_limit_s)
-        self.served = ServedVersion("m", 1, "", config_pb.ModelConfig())
+        self.served = served_version(state="unknown")
         self.instance = RemoteInstance(
             9, "m_0", "one", stream=CommandStream(), reports_readiness=reports_readiness
         )

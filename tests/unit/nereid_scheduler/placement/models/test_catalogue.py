@@ -5,7 +5,6 @@ import pytest
 from nereid.core.errors import InvalidArgument, NotFound, Unavailable
 from nereid.pb import model_config_pb2
 from nereid_scheduler.core.models.desired_models import DesiredModels, Why
-from nereid_scheduler.core.models.lifecycle import LoadStatus
 from nereid_scheduler.placement.models.catalogue import (
     Catalogue,
     FoundName,
@@ -13,26 +12,14 @@ from nereid_scheduler.placement.models.catalogue import (
     ServedVersion,
     parse_version,
 )
+from tests.support.scheduler.world import served_model, served_version
 
 
 def model(name: str, **states: str) -> ServedModel:
     """Versions v1, v2, … as loading, ready, waiting, failed or unknown."""
-    made = ServedModel(name)
-    for key, state in states.items():
-        number = int(key[1:])
-        served = ServedVersion(name, number, "", model_config_pb2.ModelConfig())
-        made.versions[number] = served
-        life = served.life
-        if state == "unknown":
-            continue
-        life.await_executor()
-        if state in ("ready", "waiting"):
-            life.report("a", LoadStatus.UP)
-        if state == "waiting":
-            life.forget_executor("a")
-        if state == "failed":
-            life.report("a", LoadStatus.FAILED, "because")
-    return made
+    return served_model(
+        name, *(served_version(name, int(key[1:]), state=state) for key, state in states.items())
+    )
 
 
 def found(catalogue: Catalogue, name: str, version: str = "") -> int:

@@ -7,16 +7,12 @@ from functools import partial
 import pytest
 
 from nereid.core.errors import NereidError
-from nereid.model_config import parse_config
 from nereid_scheduler.core.models.lifecycle import LoadStatus, VersionState
-from nereid_scheduler.placement.loads.load_rules import LoadRules
-from nereid_scheduler.placement.loads.loader import Loader
-from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
-from nereid_scheduler.placement.models.config_completion import CompletionRules
+from nereid_scheduler.placement.models.catalogue import ServedVersion
 from nereid_scheduler.placement.models.ensemble_lifecycle import Ensembles
 from nereid_scheduler.versions.ensembles.graphs.graph import Step
-from nereid_scheduler.versions.queue_limits import QueueLimits
 from tests.support.scheduler.ensemble_configs import ensemble_config
+from tests.support.scheduler.world import LoaderWorld
 
 MODEL = """
 backend: "onnxruntime"
@@ -33,24 +29,17 @@ FAILED_INNER = (
 UP, FAILED = LoadStatus.UP, LoadStatus.FAILED
 
 
-class World:
+class World(LoaderWorld):
     """Executors report of models what the test says."""
 
     def __init__(self) -> None:
-        self.catalogue = Catalogue()
-        rules = LoadRules(CompletionRules(True, lambda _: {}), lambda _: {}, QueueLimits())
-        self.loader = Loader(rules, lambda: None, self.catalogue)
+        super().__init__()
         self.lives = self.loader._lives
 
-    def load(self, name: str, config: str = MODEL, number: int = 1) -> ServedVersion:
-        served = ServedVersion(
-            name, number, "/m", parse_config(f'name: "{name}"{config}', model_name=name)
-        )
-        model = self.catalogue.model(name) or ServedModel(name)
-        model.versions[number] = served
-        self.catalogue.set_model(model)
-        self.loader.load(served)
-        return served
+    def load(
+        self, name: str, config: str = MODEL, number: int = 1, path: str = "/m"
+    ) -> ServedVersion:
+        return super().load(name, config, number, path)
 
     def load_ensemble(self, name: str, *steps: str) -> ServedVersion:
         """Of steps one after another."""

@@ -6,9 +6,9 @@ import pytest
 
 from nereid.model_config import parse_config
 from nereid_scheduler.core.models.found_model import FoundModel
-from nereid_scheduler.core.models.lifecycle import LoadStatus
 from nereid_scheduler.placement.models.catalogue import ServedVersion
 from nereid_scheduler.placement.models.reload_plan import ReloadPlan, plan_reload
+from tests.support.scheduler.world import served_version
 
 CONFIG = 'name: "m" backend: "onnxruntime" max_batch_size: 4'
 PATH = Path("/models/m")
@@ -18,17 +18,8 @@ UNLOADING, UNLOADED = "unloading", "unloaded"
 
 def served(number: int, state: str = READY, config: str = CONFIG) -> ServedVersion:
     draft = parse_config(config, model_name="m")
-    version = ServedVersion("m", number, str(PATH / str(number)), draft, file_digest=b"files")
-    version.life.await_executor()
-    if state == FAILED:
-        version.life.report("e", LoadStatus.FAILED, "because")
-    elif state != LOADING:
-        version.life.report("e", LoadStatus.UP)
-    if state in (UNLOADING, UNLOADED):
-        version.life.begin_unload()
-    if state == UNLOADED:
-        version.life.end_unload()
-    return version
+    path = str(PATH / str(number))
+    return served_version(number=number, state=state, path=path, draft=draft, file_digest=b"files")
 
 
 def found(

@@ -13,8 +13,8 @@ from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SegmentPool
 from nereid_scheduler.core.instances.remote_instance import RemoteInstance
 from tests.support.scheduler.cached_model import REVISION, CachedModel, turn
-from tests.support.scheduler.fake_executors import Stream
 from tests.support.scheduler.samples import head_of
+from tests.support.scheduler.world import Stream
 from tests.support.waiting import until
 
 # What caches kept before they had a format of their own: here it names memory of another process.

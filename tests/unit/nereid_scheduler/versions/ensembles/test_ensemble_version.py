@@ -13,7 +13,6 @@ from nereid.core.tensors.classification import (
 )
 from nereid.core.wire.codecs import write_parameters, write_response
 from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse, Parameter
-from nereid.model_config import complete_config, freeze_config, parse_config
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.shm.reference import SharedMemory
@@ -22,15 +21,14 @@ from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 from nereid_scheduler.versions.caching.cache_client import CacheClient
 from nereid_scheduler.versions.caching.response_cache import ResponseCache
 from nereid_scheduler.versions.ensembles.ensemble_version import EnsembleVersion
-from nereid_scheduler.versions.model_version import ModelVersion
 from nereid_scheduler.versions.queue_limits import QueueLimits
 from nereid_scheduler.versions.version_context import VersionContext
 from tests.support.scheduler.cache_site import SECRETS, FakeLink
 from tests.support.scheduler.ensemble_configs import Step, ensemble_config
-from tests.support.scheduler.fake_executors import Executor, Stream, turn
+from tests.support.scheduler.samples import model_of
+from tests.support.scheduler.world import LendingExecutor, VersionWorld, turn
 
-CONFIG = """
-backend: "python"
+TENSORS = """
 input { name: "I" data_type: TYPE_UINT8 dims: -1 }
 input { name: "J" data_type: TYPE_UINT8 dims: -1 optional: true }
 output { name: "O" data_type: TYPE_UINT8 dims: -1 }
@@ -44,18 +42,14 @@ FORK: list[Step] = [
 ]
 
 
-class Model:
+class Model(VersionWorld):
     """One step's model, with an instance that responds when the test says so."""
 
-    def __init__(self, name: str, executor: Executor, segment_owners: SegmentOwners) -> None:
-        written = parse_config(f'name: "{name}" {CONFIG}', model_name=name)
-        config = freeze_config(complete_config(written, model_name=name, description=None))
+    def __init__(self, name: str, executor: LendingExecutor, segment_owners: SegmentOwners) -> None:
         context = VersionContext(segment_owners=segment_owners)
-        self.version = ModelVersion(config, 1, context)
+        super().__init__(name=name, tensors=TENSORS, context=context)
         self.executor = executor
-        self.stream = Stream()
-        self.instance = RemoteInstance(1, name, "executor", self.stream)
-        self.version.add_instance(self.instance)
+        self.runner, self.stream = self.instance(name)
 
     def asked(self) -> dict[str, Classification]:
         """The classes that the current batch requests."""
@@ -76,12 +70,12 @@ class Model:
             SharedMemory(whole.segment_name, whole.offset, size),
             SharedMemory(whole.segment_name, whole.offset + size, len(classes)),
         ]
-        head = kserve_pb2.ModelInferResponse(model_name=self.version.name)
+        head = kserve_pb2.ModelInferResponse(model_name=self.model.name)
         head.outputs.add(name="O", datatype="UINT8", shape=[size])
         head.outputs.add(name="O", datatype=datatype, shape=[1])
         response.head = head.SerializeToString()
         write_response(response, reply.responses.add())
-        self.version.on_reply(self.instance, reply.SerializeToString())
+        self.model.on_reply(self.runner, reply.SerializeToString())
         return response.segment_name
 
     def response(
@@ -96,7 +90,7 @@ class Model:
         """Respond to the current batch; returns the segment that the response lies in."""
         batch = self.stream.sent[-1]
         reply = pb.Executed(id=batch.id, compute_infer_ns=infer_ns)
-        head = kserve_pb2.ModelInferResponse(model_name=self.version.name)
+        head = kserve_pb2.ModelInferResponse(model_name=self.model.name)
         head.outputs.add(name="O", datatype="UINT8", shape=[len(content)])
         write_parameters(parameters or {}, head.parameters)
         response = (
@@ -108,7 +102,7 @@ class Model:
         if not response.segment_name:
             response.payloads = [content]
         write_response(response, reply.responses.add())
-        self.version.on_reply(self.instance, reply.SerializeToString())
+        self.model.on_reply(self.runner, reply.SerializeToString())
         return response.segment_name
 
 
@@ -120,18 +114,16 @@ class World:
         labels: dict[str, tuple[str, ...]] | None = None,
         max_entries: int = 1024,
     ) -> None:
-        segment_owners, self.executor = SegmentOwners("here"), Executor()
+        segment_owners, self.executor = SegmentOwners("here"), LendingExecutor()
         segment_owners.add_owner(self.executor)
         self.models = {name: Model(name, self.executor, segment_owners) for name in "abc"}
         tensors = [f"{name} UINT8 -1" for name in outputs.split()]
-        text = 'name: "e" ' + ensemble_config(["x UINT8 -1"], tensors, steps)
-        written = parse_config(text, model_name="e")
-        config = freeze_config(complete_config(written, model_name="e", description=None))
+        text = ensemble_config(["x UINT8 -1"], tensors, steps)
         self.ensemble = EnsembleVersion(
-            config,
+            model_of(text, name="e", backend=""),
             1,
             VersionContext(QueueLimits(max_retries=1), segment_owners=segment_owners),
-            find_model=lambda step: self.models[step.model].version,
+            find_model=lambda step: self.models[step.model].model,
             labels=labels,
             max_steps=max_entries,
             max_heads=max_entries,
@@ -168,10 +160,10 @@ class World:
         return self.executor.releases
 
     async def close(self) -> None:
-        for each in (self.ensemble, *(model.version for model in self.models.values())):
+        for each in (self.ensemble, *(model.model for model in self.models.values())):
             each.fail_all(Unavailable("over"))
         await turn()
-        for each in (self.ensemble, *(model.version for model in self.models.values())):
+        for each in (self.ensemble, *(model.model for model in self.models.values())):
             each.close()
 
 
@@ -231,7 +223,7 @@ async def test_an_output_that_was_not_requested_is_released_at_once() -> None:
     head.outputs.add(name="P", datatype="UINT8", shape=[3])
     response.head = head.SerializeToString()
     write_response(response, reply.responses.add())
-    model.version.on_reply(model.instance, reply.SerializeToString())
+    model.model.on_reply(model.runner, reply.SerializeToString())
     assert it.released == [([response.segment_name], False)]
     await turn()
     # The step behind it goes without.
@@ -263,9 +255,9 @@ async def test_segments_that_a_lost_instance_may_still_read_are_discarded(output
     await it.ask()
     first = await it.response("a", b"m")
     model = it.models["b"]
-    model.version.lose_instance(model.instance, "it stands still")
-    model.instance = RemoteInstance(2, "b", "executor", model.stream)
-    model.version.add_instance(model.instance)
+    model.model.lose_instance(model.runner, "it stands still")
+    model.runner = RemoteInstance(2, "b", "executor", model.stream)
+    model.model.add_instance(model.runner)
     await turn()
     await it.response("b", b"y", lent=False)
     assert it.released == [([first], True)]
@@ -346,16 +338,16 @@ async def test_an_ensemble_is_cached_if_its_steps_ran_on_the_current_revisions(
 ) -> None:
     it, link = World(CHAIN), FakeLink()
     client = CacheClient(link, SECRETS, 5)
-    for version in (it.ensemble, *(it.models[name].version for name in "ab")):
+    for version in (it.ensemble, *(it.models[name].model for name in "ab")):
         version.revision = b"old"
         version.cache = ResponseCache(version, client, 0)
         version.cache.set_revision(1, b"old")
-    it.models["b"].instance.revision = b"old"
+    it.models["b"].runner.revision = b"old"
     await it.ask()
     link.send_results(None)
     await turn()
     if changed == "hit":
-        it.models["a"].version.revision = b"new"
+        it.models["a"].model.revision = b"new"
     head = kserve_pb2.ModelInferResponse(model_name="a")
     head.outputs.add(name="O", datatype="UINT8", shape=[1])
     cached = pb.CachedResponse(head=head.SerializeToString(), payloads=[b"m"])
@@ -365,7 +357,7 @@ async def test_an_ensemble_is_cached_if_its_steps_ran_on_the_current_revisions(
     link.send_results(None)
     await turn()
     if changed == "executed":
-        it.models["b"].version.revision = b"new"
+        it.models["b"].model.revision = b"new"
     await it.response("b", b"y")
     assert it.responses[0].payloads == [b"y"]
     whole, _, step = (lookup.key for lookup in link.lookups())
@@ -390,7 +382,7 @@ async def test_a_response_without_outputs_of_a_step_is_one_of_the_ensemble() -> 
     reply = pb.Executed(id=model.stream.sent[-1].id)
     nothing = kserve_pb2.ModelInferResponse(model_name="a").SerializeToString()
     write_response(InferResponse(0, nothing), reply.responses.add())
-    model.version.on_reply(model.instance, reply.SerializeToString())
+    model.model.on_reply(model.runner, reply.SerializeToString())
     (response,) = it.responses
     assert response.error is None
     head = kserve_pb2.ModelInferResponse.FromString(response.head)
@@ -403,7 +395,7 @@ async def test_a_step_that_ends_without_a_response_is_a_deadlock() -> None:
     model = it.models["a"]
     reply = pb.Executed(id=model.stream.sent[-1].id)
     write_response(InferResponse(0), reply.responses.add())
-    model.version.on_reply(model.instance, reply.SerializeToString())
+    model.model.on_reply(model.runner, reply.SerializeToString())
     assert it.responses[0].error is not None
     text = "in ensemble 'e', [request id: <id_unknown>] unexpected deadlock, at least one output"
     assert it.responses[0].error.message.startswith(text)
@@ -425,7 +417,7 @@ async def test_a_damaged_response_fails_its_request_alone() -> None:
     model = it.models["a"]
     reply = pb.Executed(id=model.stream.sent[-1].id)
     reply.responses.add(head=b"\xff")
-    model.version.on_reply(model.instance, reply.SerializeToString())
+    model.model.on_reply(model.runner, reply.SerializeToString())
     assert it.responses[0].error is not None
     text = "in ensemble 'e', the executor's response cannot be understood"
     assert it.responses[0].error.message == text

@@ -14,8 +14,13 @@ from nereid_scheduler.core.models.dependencies import step_request_id
 from nereid_scheduler.core.requests.entry import Entry, RequestState
 from nereid_scheduler.placement.executors.sessions import Session
 from nereid_scheduler.versions.reruns.first_runs import FirstRuns
-from tests.support.scheduler.admission_world import AdmissionWorld, Link, loading_version, request
-from tests.support.scheduler.fake_executors import CommandStream
+from tests.support.scheduler.world import (
+    AdmissionWorld,
+    CommandStream,
+    ResponseLink,
+    request,
+    served_version,
+)
 from tests.support.waiting import until
 
 ABORTED = (
@@ -46,7 +51,7 @@ class World(AdmissionWorld):
     def __init__(self, *, at_most_once: bool = False, grace_s: float = 60, **fields: Any) -> None:
         self.first_runs = FirstRuns(grace_s)
         self.sessions: list[Session] = []
-        served = loading_version()
+        served = served_version(state="loading")
         if at_most_once:
             served.draft.parameters["at_most_once"].string_value = "true"
         super().__init__(served=served, first_runs=self.first_runs, **fields)
@@ -175,7 +180,7 @@ class Back:
     """The same gateway, on a new link."""
 
     def __init__(self, it: AdmissionWorld) -> None:
-        self.link = Link()
+        self.link = ResponseLink()
         self.session = GatewaySession(it.admission)
         self.session.link = self.link
 
@@ -214,7 +219,7 @@ async def test_what_runs_for_a_models_call_is_cancelled_with_its_link() -> None:
     it = AdmissionWorld()
     model = it.ready()
     calling = GatewaySession(it.admission, for_models=True)
-    calling.link = Link()
+    calling.link = ResponseLink()
     calling.on_items([request(1)])
     (entry,) = calling._pending.values()
     assert isinstance(entry, Entry)

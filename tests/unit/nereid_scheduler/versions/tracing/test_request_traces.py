@@ -9,9 +9,8 @@ from nereid_scheduler.core.requests.entry import Entry
 from nereid_scheduler.core.requests.entry_trace import NO_TRACES
 from nereid_scheduler.versions.tracing.request_traces import SpanTraces
 from tests.support.peers.spans import RecordedSpans
-from tests.support.scheduler.fake_executors import executed, turn
 from tests.support.scheduler.samples import entry_of, request_with
-from tests.support.scheduler.version_world import VersionWorld
+from tests.support.scheduler.world import VersionWorld, turn
 
 
 def context(number: int, sampled: bool = True) -> bytes:
@@ -29,7 +28,7 @@ class World(VersionWorld):
         return entry
 
     def response(self, instance: RemoteInstance, batch: pb.Batch) -> None:
-        self.model.on_reply(instance, executed(batch))
+        self.reply(instance, batch)
 
 
 async def test_without_a_tracer_contexts_are_passed_on() -> None:
@@ -38,7 +37,7 @@ async def test_without_a_tracer_contexts_are_passed_on() -> None:
     it.send(1, context(1))
     await turn()
     assert stream.sent[0].members[0].trace_context == context(1)
-    it.response(instance, stream.sent[0])
+    it.reply(instance, stream.sent[0])
     assert len(it.responses) == 1
 
 
@@ -52,7 +51,7 @@ async def test_sampled_members_of_a_batch_are_linked_and_others_are_not() -> Non
     (sent,) = stream.sent
     passed = [member.trace_context for member in sent.members]
     assert passed[1:3] == contexts[1:3]
-    it.response(instance, sent)
+    it.reply(instance, sent)
     assert len(it.responses) == 4
     first, last = it.tracer.named("m")
     assert (first.parent, last.parent) == (contexts[0], contexts[3])
@@ -84,7 +83,7 @@ async def test_a_lost_attempt_has_a_span_and_the_next_wait_begins_there() -> Non
     other, more = it.instance()
     await turn()
     assert more.sent[0].members[0].trace_context != stream.sent[0].members[0].trace_context
-    it.response(other, more.sent[0])
+    it.reply(other, more.sent[0])
     lost, done = it.tracer.named("execute")
     assert (lost.error, done.error) == ("the executor died", None)
     assert [span.attributes["nereid.attempt"] for span in (lost, done)] == [1, 2]
@@ -118,7 +117,7 @@ async def test_a_cancelled_request_has_spans_of_its_wait_and_its_execution() -> 
     assert [span.error for span in it.tracer.named("m")] == ["cancelled", "cancelled"]
     assert it.tracer.one("queue").parent == it.tracer.named("m")[1].context
     # Its batch goes on.
-    it.response(instance, stream.sent[0])
+    it.reply(instance, stream.sent[0])
     assert it.tracer.one("execute").parent == it.tracer.named("m")[0].context
     assert it.responses == []
 
@@ -167,7 +166,7 @@ async def test_a_target_s_decisions_are_attributes_of_the_batch() -> None:
     instance, stream = it.instance()
     it.send(1, context(1))
     await turn()
-    it.response(instance, stream.sent[0])
+    it.reply(instance, stream.sent[0])
     (batch,) = it.tracer.named("batch")
     decided = {name: each for name, each in batch.attributes.items() if "target" in name}
     assert decided == {
@@ -181,6 +180,6 @@ async def test_a_target_s_decisions_are_attributes_of_the_batch() -> None:
     instance, stream = it.instance()
     it.send(1, context(1))
     await turn()
-    it.response(instance, stream.sent[0])
+    it.reply(instance, stream.sent[0])
     (batch,) = it.tracer.named("batch")
     assert not any("target" in name for name in batch.attributes)
