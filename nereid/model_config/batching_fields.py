@@ -224,7 +224,10 @@ def read_dynamic_batching(config: model_config_pb2.ModelConfig) -> DynamicBatchi
     """Return the frozen dynamic_batching of a valid configuration; `None` if it has none."""
     if not config.HasField("dynamic_batching"):
         return None
-    return DynamicBatching(**message_values(DynamicBatching, config.dynamic_batching))
+    return DynamicBatching(
+        **message_values(DynamicBatching, config.dynamic_batching),
+        **parameter_values(DynamicBatching, config),
+    )
 
 
 # ---- the sequence batcher
@@ -323,8 +326,10 @@ class ModelParameters:
     target_p99_us: int = config_field(Parameter(TARGET_P99_US, 0, integer(0)))
 
 
+# Forms of which a model's parameters may set fields.
+FORMS: Final = (ModelParameters, DynamicBatching, SequenceBatching)
 PARAMETERS: Final[Mapping[str, Parameter]] = MappingProxyType(
-    {row.name: row for form in (ModelParameters, SequenceBatching) for row in parameters_of(form)}
+    {row.name: row for form in FORMS for row in parameters_of(form)}
 )
 
 

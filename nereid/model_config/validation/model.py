@@ -72,6 +72,7 @@ def validate_scheduling(config: ModelConfig, *, batch_size_open: bool = False) -
         )
     _check_metrics(config)
     parameter_values(ModelParameters, config)
+    parameter_values(DynamicBatching, config)
 
 
 def _check_platform(config: ModelConfig) -> None:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nereid.model_config.batching_fields import (
+    FORMS,
     PARAMETERS,
     DynamicBatching,
     QueuePolicy,
     SequenceBatching,
     runs_at_most_once,
 )
-from nereid.model_config.config_field import message_rows
+from nereid.model_config.config_field import message_rows, parameters_of
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
@@ -50,12 +51,9 @@ def test_the_fields_of_both_strategies_have_rows() -> None:
 
 
 def test_the_parameters() -> None:
-    assert [*PARAMETERS] == [
-        "at_most_once",
-        "admission_target_ms",
-        "target_p99_us",
-        "sequence_snapshot_interval",
-    ]
+    assert [*PARAMETERS] == [row.name for form in FORMS for row in parameters_of(form)]
+    known = {"at_most_once", "admission_target_ms", "target_p99_us", "sequence_snapshot_interval"}
+    assert known <= {*PARAMETERS}
 
 
 def test_a_parameter_of_a_draft_is_read_without_the_others() -> None:

@@ -1,8 +1,8 @@
-"""Decides which models shall be served, and brings that about.
+"""The reconciler: compares the desired models with the served ones, and acts on the difference.
 
-desired_models.py and next_action.py are pure: the first has what all sources ask for, the second
-compares that with what is served. reconciler.py acts, and it alone changes the catalogue. Callers
-wait for the outcome of what they asked for with outcomes.py.
+core/models/desired_models.py keeps what all sources ask for. next_action.py, which is pure, compares
+that with the served models. reconciler.py acts, and it alone changes the catalogue. Callers wait for
+outcomes with control/outcomes.py.
 """
 
 # layout: covered, pure
