@@ -26,7 +26,7 @@ def help_text(
 ) -> str:
     """Return the text of --help.
 
-    common: the names of the fields to show; empty means all. ending: the last lines.
+    common: names of the fields to show; empty shows all. ending: text that ends the help.
     """
     lines = [f"usage: {program} [FLAGS]", "", *textwrap.wrap(" ".join(description.split()), _WIDTH)]
     shown = [flag for flag in flags if not common or flag.field.name in common]
