@@ -66,8 +66,8 @@ def _serve(argv: Sequence[str], early: list[StandbyProcess]) -> int:
     # Imported after the first processes have been started.
     from nereid.core.files import temporary_directories  # noqa: PLC0415
 
-    # Signals are blocked: one between the creation of the directory and the with block would leave
-    # the directory behind.
+    # Signals are blocked because a signal between the creation of the directory and the with block
+    # would leave the directory behind.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     with temporary_directories.TemporaryDirectory.make(temporary_directories.SERVE) as directory:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
