@@ -51,6 +51,7 @@ def identity_of(path: Path, max_bytes: int = MAX_IDENTIFIED_BYTES) -> bytes | tu
 
     A file that is not regular, may not be read, or has more than max_bytes is identified by its
     state (size, inode and dates).
+
     Raises:
         OSError: the file does not exist.
     """

@@ -25,10 +25,11 @@ def find_model_file(
 
     default: name of the file if the configuration gives none. capability: the GPU's compute
     capability, such as 8.6, for which the configuration may name a separate file.
+
     Raises:
         NotFound: the file does not exist.
         InvalidArgument: the file is a Git LFS pointer, or the version's directory holds a pipe or a
-        device.
+            device.
     """
     name = config.cc_model_filenames.get(capability) or config.default_model_filename or default
     path = require_file(config, version_path / name)

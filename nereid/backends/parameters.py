@@ -34,6 +34,7 @@ def parse_count(
     """Return a parameter that is a count; a negative number counts as 0.
 
     most: maximum value; `None` means no maximum.
+
     Raises:
         InvalidArgument: the value is not a whole number, or is above the maximum.
     """

@@ -36,6 +36,7 @@ class RequestArrays:
         """Return the inputs of a request by name.
 
         BF16 inputs have the dtype uint16, and the elements of BYTES inputs are `bytes`.
+
         Raises:
             InvalidArgument: the bytes of a tensor do not fill its shape.
             Unavailable: the shared memory that holds a tensor is lost.
@@ -61,6 +62,7 @@ class RequestArrays:
         member: index of the request in its batch. more: whether another response follows. The
         arrays must have the shapes that clients see: a model with `reshape` first applies
         nereid.model_config.reshapes.
+
         Raises:
             InvalidArgument: an output has another datatype than the configuration says.
         """

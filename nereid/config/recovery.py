@@ -3,6 +3,7 @@
 One setting says after how much silence a service counts as failed, the other how long a restart may
 take. Both are flags that all services share, and they should be equal on all services.
 docs/reference/recovery.md is the table of all times.
+
 Other modules hold four kinds of times: bounds on clients (uploads, idle connections, deadlines),
 bounds on the execution times of models, pauses between two attempts that are far shorter than a
 failure, and intervals between log lines.

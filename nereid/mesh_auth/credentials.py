@@ -1,6 +1,7 @@
 """Credentials of calls within the mesh: a credential proves that its sender has a role's key.
 
     nereid-mesh-auth: v1 <role> <Unix time in ms> <nonce> <HMAC-SHA256 over these and the method>
+
 A credential is accepted once, for one method, and only if the clocks of sender and receiver differ
 by at most 30 s. A credential that was overheard, or that arrives late, is therefore useless. For
 this reason an executor can give a worker the credential for a single stream and keep the key to

@@ -2,6 +2,7 @@
 
 A call is refused as soon as its headers have arrived. The caller's roles depend on what is
 configured:
+
     configured      the caller's roles
     token           the role of its credential, whatever its certificate names
     mTLS alone      the roles that its certificate names; all roles on unix sockets

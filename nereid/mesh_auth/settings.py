@@ -125,6 +125,7 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
         """Return options for calls that a service with this role makes to another service.
 
         address: the address of the other service.
+
         Raises:
             OSError: the TLS files cannot be used.
         """

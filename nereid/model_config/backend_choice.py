@@ -26,6 +26,7 @@ def fill_backend(config: ModelConfig, *, model_name: str, filenames: Collection[
     """Fill in name, backend, platform and default_model_filename where they are missing.
 
     The configuration is changed in place.
+
     Raises:
         InvalidArgument: the backend cannot be determined.
     """

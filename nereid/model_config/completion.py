@@ -69,6 +69,7 @@ def complete_config(
 
     instance_group stays as written, because `instance_groups.py` completes it for each executor. If
     a description is given, the result is also valid and fits the model file.
+
     Raises:
         InvalidArgument: the configuration is not valid, or does not fit the model file.
     """

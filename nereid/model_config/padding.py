@@ -1,12 +1,15 @@
 """Padding of variable dimensions, so that requests of different sizes can run in one batch.
 
 Padding is an extension of Nereid's. A parameter of the model switches it on:
+
     parameters { key: "padding" value { string_value: "ids[0]=1 mask[0] -> logits[0]: 16 32 64" } }
+
 The inputs before the arrow are padded in the given dimensions (numbered as in dims, without the
 batch dimension) with the given values (0 by default). The sizes follow the colon. A request is
-padded to the next larger size, and requests that are padded to the same size share a batch. The
-outputs after the arrow are cut back to the size of the request. Parts for several dimensions are
-separated by `;`.
+padded to the smallest of them that is large enough, and requests that are padded to the same size
+share a batch. The outputs after the arrow are cut back to the size of the request. Parts for
+several dimensions are separated by `;`.
+
 The module does no I/O. The scheduler uses it to queue requests, the executor to assemble batches.
 """
 
@@ -94,6 +97,7 @@ def read_padding(config: ModelConfig) -> Padding | None:
     """Return the padding that a configuration asks for; `None` if it asks for none.
 
     The tensors of the configuration must be valid.
+
     Raises:
         InvalidArgument: the parameter does not fit the model.
     """

@@ -33,7 +33,7 @@ def parse_config(text: str, *, model_name: str) -> model_config_pb2.ModelConfig:
 
     Raises:
         InvalidArgument: the text is not a model configuration. The message names line, column and
-        reason.
+            reason.
     """
     config = model_config_pb2.ModelConfig()
     try:

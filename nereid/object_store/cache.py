@@ -148,6 +148,7 @@ class HostCache:
         """Return a lease of a model's directory with these files and folders; build it if need be.
 
         files: maps each path in the directory to its file.
+
         Raises:
             CacheFullError: there is no space for the files.
         """
@@ -278,6 +279,7 @@ class HostCache:
         """Remove files that no process uses, so that the needed bytes fit.
 
         needed: number of bytes to make room for. keep: names of objects that are about to be used.
+
         Raises:
             CacheFullError: the bytes do not fit.
         """

@@ -75,9 +75,9 @@ class Downloader:
 
         Raises:
             StoreError: the object cannot be read, or has changed since it was listed; the file
-            keeps the bytes written until then.
+                keeps the bytes written until then.
             DamagedObjectError: the content has another MD5 than the listed one; the file is then
-            empty.
+                empty.
             OSError: the file cannot be written.
         """
         url, stored = source.url, source.stored

@@ -143,6 +143,7 @@ def require_listing(parsed: Mapping[str, Any], context: Mapping[str, Any], **_: 
 
     botocore ignores unknown elements, so any other document would look like a bucket without
     objects. botocore also accepts a page that names itself as the next page.
+
     Raises:
         NoListingError: the response is no listing, or the listing does not end.
     """

@@ -75,6 +75,7 @@ class ObjectStore:
         """Return the bytes of an object from start to before end.
 
         key: the object's path in the repository.
+
         Raises:
             ObjectChangedError: the object has changed since it was listed.
         """

@@ -66,6 +66,7 @@ class ModelStores:
 
         digest: the digest of these files (ModelListing.digest). If the files are already in the
         cache, the store is not contacted.
+
         Raises:
             StoreError: the files cannot be fetched, or have changed.
         """

@@ -56,6 +56,7 @@ class MetricsEndpoint:
         """Bind a port, serve on it, and return the bound address.
 
         host: an interface, or unix:/path.
+
         Raises:
             OSError: the port cannot be bound.
         """

@@ -88,11 +88,10 @@ class Piece(NamedTuple):
 class PackedRing:
     """Ring of records that consist of numbers.
 
-    One thread writes them, and another one may read them.
-    For each record, the writing thread writes the record's numbers to `piece`, appends values that
-    are no numbers to `objects`, and calls end(). These objects must be small, and shared by many
-    records. Writing a number with too many bits raises ValueError; drop() then removes the
-    incomplete record.
+    One thread writes the records, and another one may read them. For each record, the writing
+    thread writes the record's numbers to `piece`, appends values that are no numbers to `objects`,
+    and calls end(). These objects must be small, and shared by many records. Writing a number with
+    too many bits raises ValueError; drop() then removes the incomplete record.
     """
 
     def __init__(

@@ -22,6 +22,7 @@ def arguments_of(model: str, names: Sequence[str], arguments: Sequence[str]) -> 
     There are three rules. If every input has the name of an argument, the names decide. Otherwise,
     if every name ends in two underscores and a number (INPUT__0), the numbers decide. Otherwise the
     order in the configuration decides.
+
     Raises:
         InvalidArgument: there are more inputs than arguments, or two inputs refer to one argument.
     """
@@ -44,6 +45,7 @@ def results_of(model: str, names: Sequence[str]) -> dict[str, int]:
 
     The index is the number at the end of the output's name, or else the output's place in the
     order.
+
     Raises:
         InvalidArgument: two outputs refer to one result.
     """

@@ -40,6 +40,7 @@ def instance_profiles(
     """Return the numbers of the profiles that the instance's group configures.
 
     If the group configures none, only profile 0 is returned.
+
     Raises:
         InvalidArgument: the engine has no profile of a configured number.
     """
@@ -110,6 +111,7 @@ def complete_from_engine(
     """Return the configuration, completed from the engine.
 
     rows: largest batch that the engine's profiles allow.
+
     Raises:
         InvalidArgument: the configuration does not fit the engine.
     """

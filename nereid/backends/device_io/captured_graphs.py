@@ -112,6 +112,7 @@ def capture_graphs(  # noqa: PLR0913 (called once)
     resources: collects the calls that free the graphs' memory. compute: the compute stream. Each
     graph is captured, launched and compared with a plain run before it is used, because a runtime
     may ignore the memory that it is given for an output, for example if the output is an input.
+
     Raises:
         InvalidArgument: an output has no batch dimension, or a graph does not write the output.
     """

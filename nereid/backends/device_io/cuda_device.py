@@ -70,6 +70,7 @@ def open_gpu(number: int, config: model_config_pb2.ModelConfig, library: Any = N
     """Open a GPU with streams and events as a model's configuration asks.
 
     number: CUDA's number of the GPU. library: replaces the machine's libcuda.
+
     Raises:
         Unavailable: there is no driver, or no GPU of this number.
     """
@@ -97,6 +98,7 @@ class CudaDevice:
         number: CUDA's number of the GPU. priority: priority of its streams; above 0 means the
         highest, below 0 the lowest. busy_wait: whether a thread that waits for an event polls
         instead of sleeping. library: libcuda, or `None` for the machine's.
+
         Raises:
             Unavailable: there is no driver, or no GPU of this number.
         """

@@ -35,10 +35,11 @@ def graph_specs(config: model_config_pb2.ModelConfig, inputs: Shapes) -> list[Gr
     """Return the specs of the graphs to capture.
 
     inputs: shapes of the model's inputs, including the batch dimension; -1 is a variable dimension.
+
     Raises:
         InvalidArgument: the model does not allow the shapes of a graph.
         Unimplemented: a lower bound differs from its graph in a dimension other than the batch
-        dimension.
+            dimension.
     """
     cuda = config.optimization.cuda
     if not cuda.graphs:

@@ -5,6 +5,7 @@ the host. A digest of the whole input would make the comparison unnecessary. How
 which clients cannot make collisions costs more than the copy that it saves: BLAKE3 of 1 MiB takes
 250 us, a copy to pinned memory 27 us, a comparison 33 us. An input is kept when its digest occurs
 for the second time, so an input that occurs once costs no more than the sample.
+
 Only one thread may use a cache. The module does no I/O except through the functions that the cache
 gets.
 """

@@ -110,6 +110,7 @@ def check_group_costs(model: str, groups: Iterable[ModelInstanceGroup]) -> None:
     """Check instance groups in the form in which an executor hosts them.
 
     A group that names no GPU has instances on each GPU of the executor.
+
     Raises:
         InvalidArgument: the groups have too many instances.
     """

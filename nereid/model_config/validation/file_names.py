@@ -21,7 +21,7 @@ def validate_file_names(config: ModelConfig) -> None:
 
     Raises:
         InvalidArgument: a name leads out of the model's folder; the message has the first such
-        name.
+            name.
     """
     for field, name in _file_names(config):
         if not is_inside(name):

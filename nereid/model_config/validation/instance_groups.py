@@ -36,6 +36,7 @@ def check_group(config: ModelConfig, group: ModelInstanceGroup, name: str) -> No
     """Check one group.
 
     name: the name that the group has or will get.
+
     Raises:
         InvalidArgument: the message of the first error.
     """

@@ -42,6 +42,7 @@ def validate_scheduling(config: ModelConfig, *, batch_size_open: bool = False) -
     """Check all but tensors and instances: what Triton checks while it reads the repository.
 
     batch_size_open: true if max_batch_size is not completed yet.
+
     Raises:
         InvalidArgument: the message of the first error, in Triton's words.
     """

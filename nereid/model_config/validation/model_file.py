@@ -1,10 +1,9 @@
 """Comparison of a configuration with the model file.
 
-Errors are those of Triton's onnxruntime backend.
-The two are compared twice: when the scheduler completes a configuration, and when a backend loads
-the model with the completed configuration. One rule is more lenient than Triton's: if either side
-leaves a dimension of an output variable, the dimension fits, because clients get the shape that the
-model produced.
+Errors are those of Triton's onnxruntime backend. Configuration and file are compared twice: when
+the scheduler completes the configuration, and when a backend loads the model with the completed
+configuration. One rule is more lenient than Triton's: if either side leaves a dimension of an
+output variable, the dimension fits, because clients get the shape that the model produced.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ def validate_sequence(config: ModelConfig, *, batch_size_open: bool = False) -> 
     """Check a configuration that has sequence_batching.
 
     batch_size_open: true if max_batch_size is not completed yet.
+
     Raises:
         InvalidArgument: the message of the first error.
     """

@@ -68,7 +68,7 @@ def parse_store_url(text: str) -> StoreUrl:
 
     Raises:
         ValueError: the URL names no bucket or container, or a component of its path is empty, "."
-        or "..".
+            or "..".
     """
     scheme, _, rest = text.partition("://")
     text = text.rstrip("/")

@@ -45,6 +45,7 @@ class RedisConfig:
     Timeouts are in milliseconds and ttl is in seconds; 0 means no limit. url takes precedence over
     host and port. Its forms are redis://, rediss://, unix://, redis+sentinel://host,host/service
     and redis+cluster://host,host; rediss+ in place of redis+ uses TLS.
+
     sentinel_user, sentinel_password: credentials for the sentinels themselves.
     tls_sni: the name in the server's certificate, if it differs from the host.
     """

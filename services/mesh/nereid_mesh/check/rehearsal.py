@@ -113,6 +113,7 @@ async def rehearse(
 
     names: the models to check, along with the models of their steps; empty means all. A name that
     is in no repository gets an error, and neither a path nor versions.
+
     Raises:
         OSError: a repository cannot be read.
     """
