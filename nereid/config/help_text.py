@@ -1,4 +1,4 @@
-"""The text of --help: flags under their topics, each once."""
+"""Text of --help, which lists each flag once, under the flag's topic."""
 
 from __future__ import annotations
 

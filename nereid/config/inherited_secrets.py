@@ -36,7 +36,7 @@ class SecretsFile:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Environment variable by which the child finds the file."""
+        """Environment variable that tells the child the number of the file's descriptor."""
         return {_VARIABLE: str(self._descriptor)}
 
     def __enter__(self) -> Self:

@@ -114,7 +114,7 @@ class Summary(_Counts, total=False):
 
 
 class Statement(TypedDict):
-    """One statement of `nereid explain`."""
+    """A statement about a model, as `nereid explain` makes it."""
 
     code: str
     text: str

@@ -79,7 +79,7 @@ def _labels(facts: MeshFacts, version: VersionFacts) -> dict[str, str]:
     return {"model": facts.model, "version": version.number}
 
 
-# ---- why it is not ready
+# ---- why the model is not ready
 
 
 def _of_mesh(facts: MeshFacts) -> Iterator[Statement]:
@@ -209,7 +209,7 @@ def _instances(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
     )
 
 
-# ---- why it does not batch
+# ---- why the model does not batch
 
 
 def _batching(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
@@ -296,7 +296,7 @@ def _closed(
     )
 
 
-# ---- what requests meet
+# ---- targets, queues and outcomes of requests
 
 
 def _target(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:

@@ -98,7 +98,7 @@ def set_up_logging(settings: LogSettings, service: str, stream: TextIO | None = 
 
 
 def apply_log_rules(rules: LogRules) -> None:
-    """Apply the rules that a client set for all services."""
+    """Apply the log rules that a client has set for all services."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, _Handler):
             _apply_rules(handler, rules)

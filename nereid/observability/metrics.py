@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nereid.observability.metrics_page import Page
     from nereid.pb import nereid_pb2 as pb
 
-# ---- Triton's, of models
+# ---- Triton's metrics of models
 
 _MODEL: Final = ("model", "version")
 # Only series of instances on a GPU have the label gpu_uuid.
@@ -123,7 +123,7 @@ CACHE_MISS_SUMMARY: Final = Family(
     _MODEL,
 )
 
-# ---- Triton's, of machines and of the cache
+# ---- Triton's metrics of machines and of the cache
 
 PINNED_TOTAL: Final = _gauge(
     "nv_pinned_memory_pool_total_bytes", "Size of the pool of pinned memory, in bytes"
@@ -163,7 +163,7 @@ CACHE_INSERTION_DURATION: Final = _gauge(
 )
 CACHE_UTIL: Final = _gauge("nv_cache_util", "Share of the cache's memory in use [0.0 - 1.0]")
 
-# ---- Nereid's: the scheduler
+# ---- Nereid's own metrics of the scheduler
 
 BATCH_SIZE: Final = Family(
     "nereid_batch_size", "histogram", "Sizes of the batches that were executed", _MODEL
@@ -278,7 +278,7 @@ CACHE_FAILURES: Final = _counter(
 CACHE_USED: Final = _gauge("nereid_cache_used_bytes", "Memory that the cache's responses take")
 CACHE_CAPACITY: Final = _gauge("nereid_cache_capacity_bytes", "Memory that the cache may take")
 
-# ---- Nereid's: gateway and executor
+# ---- Nereid's own metrics of gateway and executor
 
 HTTP_RESPONSES: Final = _counter(
     "nereid_gateway_http_responses_total", "Responses to HTTP requests, by status", "status"

@@ -149,9 +149,10 @@ def merge_pages(pages: Iterable[bytes], summed: Collection[str] = ()) -> bytes:
 
 
 def replace_series(page: bytes, replacements: Iterable[bytes]) -> bytes:
-    """Return the page with the replacements' series in place of its own, and their others added.
+    """Return the page with its series replaced by those of the replacements.
 
-    A replacement that shares no series with the page is ignored.
+    Series that only a replacement has are added. A replacement that shares no series with the page
+    is ignored.
     """
     shown = _samples(page)
     chosen = [other for other in replacements if not shown.keys().isdisjoint(_samples(other))]

@@ -58,7 +58,7 @@ class BatchRecord(NamedTuple):
 
     model: str
     version: str
-    # Names of the instance and of its executor.
+    # Name of the instance, and name of the instance's executor.
     instance: str
     executor: str
     # Number of the batch on the stream of the instance.

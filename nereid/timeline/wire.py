@@ -155,7 +155,7 @@ class _Budget:
     left: int
 
     def spend(self, count: int) -> None:
-        """Subtract records that are about to be read.
+        """Subtract the number of records that are about to be read.
 
         Raises:
             TimelineError: there are too many records.

@@ -43,16 +43,16 @@ MAX_WARMUP_COUNT: Final = 10_000
 # Maximum number of executions of all samples, for a model's instances on one executor. Each
 # execution takes at least 20 us.
 MAX_WARMUP_EXECUTIONS: Final = 1 << 16
-# Maximum number of tensors in all samples, for these instances. Each instance makes its own
-# tensors.
+# Maximum number of tensors in all samples, for a model's instances on one executor. Each instance
+# makes its own tensors.
 MAX_WARMUP_TENSORS: Final = 1 << 17
 # Maximum bytes of all tensors in a warm-up batch, which is executed at once.
 MAX_WARMUP_BYTES: Final = 1 << 27
 # Maximum bytes that samples take on one executor while all instances of a model are warmed up at
 # the same time.
 MAX_WARMUP_HELD_BYTES: Final = 1 << 30
-# Maximum bytes that all executions of all samples process, for these instances. Each request counts
-# as at least _REQUEST_BYTES.
+# Maximum bytes that all executions of all samples process, for a model's instances on one executor.
+# Each request counts as at least _REQUEST_BYTES.
 MAX_WARMUP_TOTAL_BYTES: Final = 1 << 35
 _REQUEST_BYTES: Final = 4096
 # Maximum bytes of a sequence's initial states, and of one padded tensor of a request.

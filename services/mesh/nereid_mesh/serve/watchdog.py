@@ -61,7 +61,7 @@ class HeartbeatPipe:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Environment variables by which the child finds the pipe."""
+        """Environment variable that tells the child the number of its end of the pipe."""
         return {VARIABLE: str(self._write_end)}
 
     def on_started(self) -> None:
