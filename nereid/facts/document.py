@@ -243,7 +243,7 @@ class Device(TypedDict, total=False):
     uuid: str
     memory_total_bytes: int
     memory_used_bytes: int
-    # Share of time in which the device is busy, from 0 to 1.
+    # Utilization of the device, as a fraction from 0 to 1.
     utilization: float
     power_watts: float
     tenants: list[Tenant]
@@ -267,7 +267,7 @@ class Scheduler(TypedDict):
     name: str
     reachable: bool
     models: int
-    # Names of the first of these models, sorted.
+    # Names of the first models that the scheduler owns, sorted.
     owned: list[str]
     gateways: int
     epoch: int

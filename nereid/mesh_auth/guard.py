@@ -68,7 +68,7 @@ class Guard:
         return replace(handlers, admit=self.check)
 
     def check(self, call: Call) -> None:
-        """Check that the caller may make this call; a refusal is logged once per kind and interval.
+        """Check that the caller may make this call; log refusals per peer, kind and interval.
 
         Raises:
             RpcError: the caller may not make the call.

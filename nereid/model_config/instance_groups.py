@@ -62,8 +62,9 @@ UNLIMITED: Final = RateLimit()
 
 @dataclass(frozen=True, slots=True)
 class InstanceGroup:
-    """Equal instances on one executor: `count` of them on each GPU in gpus, or on the CPU if empty.
+    """Equal instances on one executor.
 
+    If gpus is empty, there are `count` instances; otherwise there are `count` on each of the GPUs.
     Passive instances are loaded, but get no requests.
     """
 

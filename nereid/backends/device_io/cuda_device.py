@@ -29,8 +29,8 @@ _NON_BLOCKING: Final = 1
 # CU_EVENT_BLOCKING_SYNC: a waiting thread sleeps. CU_EVENT_DISABLE_TIMING: waiting costs less.
 _BLOCKING_SYNC: Final = 1
 _DISABLE_TIMING: Final = 2
-# CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: during a capture, other threads may make calls that could not
-# be captured.
+# CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: calls that must not be captured are refused in the capturing
+# thread only; other threads may make them.
 _THREAD_LOCAL: Final = 1
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _CAPABILITY: Final = (75, 76)
