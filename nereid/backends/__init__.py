@@ -1,15 +1,16 @@
 """The contract between an executor and a backend, which backend authors implement.
 
-A backend is a module, or any object, with the functions of Backend; a package offers its backends
-by the entry point group "nereid.backends". Most backends return a Model, which executes whole
-batches as numpy arrays and knows nothing of requests. A backend whose models need the requests
-themselves, or respond to each in their own time, returns a RequestModel. Capabilities declares
-everything else that a model can do.
+A backend is a module, or any object, with the functions of Backend. A package registers its
+backends under the entry point group "nereid.backends". Most backends return a Model, which executes
+whole batches as numpy arrays and never sees single requests. A backend returns a RequestModel
+instead if its models need the requests themselves, or respond to each request in their own time.
+Capabilities declares everything else that a model can do.
 
-Modules for authors' convenience are imported by name: parameters, model_file, shared_models,
-request_arrays, and device_io for copies to GPUs.
+Some modules are for authors' convenience and are imported by name: parameters, model_file,
+shared_models, request_arrays, and device_io for copies to GPUs.
 
-docs/backend-authors.md is the guide. Nothing here knows an executor, a scheduler, or one backend.
+docs/backend-authors.md is the guide. This package depends on no executor, no scheduler and no
+single backend.
 """
 
 from nereid.backends.backend import Backend, InstanceSpec, Model, ModelCodeBackend

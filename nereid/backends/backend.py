@@ -1,4 +1,4 @@
-"""The functions of a backend, and the model that most backends load: one that executes batches."""
+"""The functions of a backend, and Model, the kind of model that most backends load."""
 
 from __future__ import annotations
 
@@ -23,74 +23,78 @@ def _always() -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceSpec:
-    """One instance to load: its model and its device."""
+    """One instance to load: its model, its device and its settings."""
 
     # The complete and valid configuration.
     config: model_config_pb2.ModelConfig
     version: int
-    # The version's directory, whose parent is the model's.
+    # The directory of the version. Its parent is the directory of the model.
     version_path: Path
     # Name of the instance, unique in the executor.
     name: str
-    # CUDA's number of the GPU to run on; `None` means the CPU.
+    # CUDA's number of the GPU to run on; `None` means that the instance runs on the CPU.
     gpu: int | None = None
-    # The backend's settings (--backend-config).
+    # The settings of the backend (--backend-config).
     settings: Mapping[str, str] = field(default_factory=dict)
-    # Number of threads that the model's operators should use, so that its instances share the
-    # cores; 0 if it is unknown. The configuration's parameters take precedence.
+    # Number of threads that the model's operators should use, so that all instances share the
+    # cores; 0 if it is unknown. Parameters in the configuration take precedence.
     threads: int = 0
-    # Number that the scheduler has given the instance.
+    # Number that the scheduler gave the instance.
     number: int = 0
-    # Client for requests to other models, if the model can make any.
+    # Client for requests to other models; `None` if the model cannot make any.
     mesh: MeshClient | None = None
     # Function that returns whether the instance is still wanted. A load that takes long should call
-    # it, and raise an error if it is not.
+    # it repeatedly, and raise an error once it returns false.
     is_wanted: Callable[[], bool] = _always
 
 
 class Model(Protocol):
-    """A loaded model that executes batches; its instance's thread alone calls it.
+    """A loaded model that executes batches; only its instance's thread calls it.
 
-    An attribute `capabilities` (Capabilities) declares what it can do beyond this.
+    An attribute `capabilities` (Capabilities) declares what the model can do beyond these methods.
     """
 
     description: ModelDescription
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
-        """Return the named outputs, in this order; raise NereidError if the model fails.
+        """Return the named outputs in the order of the names; raise NereidError if the model fails.
 
-        BF16 arrays are uint16, BYTES arrays hold objects.
+        Arrays of BF16 have the dtype uint16; arrays of BYTES hold objects.
         """
 
     def close(self) -> None:
-        """Free what the model holds."""
+        """Free all resources that the model holds."""
 
 
 class Backend(Protocol):
-    """Functions of a backend's module, which is imported on first use: model runtimes are large.
+    """The functions of a backend's module.
 
-    An attribute `capabilities` (BackendCapabilities) declares what it can do beyond this.
+    The module is imported on first use, because model runtimes are large. An attribute
+    `capabilities` (BackendCapabilities) declares what the backend can do beyond these functions.
     """
 
     def uses_gpus(self) -> bool:
-        """Return whether it can run models on a GPU, as installed here."""
+        """Return whether the backend, as installed on this host, can run models on a GPU."""
 
     def describe(
         self, config: model_config_pb2.ModelConfig, version_path: Path
     ) -> ModelDescription:
-        """Return what the model file states; raise NereidError if it cannot be read."""
+        """Return what the model file states on tensors; raise NereidError if it cannot be read."""
 
     def load(self, spec: InstanceSpec) -> Model | PipelinedModel | RequestModel:
-        """Return a model that is ready to execute; raise NereidError."""
+        """Return a model that is ready to execute; raise NereidError if it cannot be loaded."""
 
 
 class ModelCodeBackend(Backend, Protocol):
-    """A backend that may run code of a model's author to describe it, in another process."""
+    """A backend that may run a model author's code, in another process, to describe the model."""
 
     def describe_runs_code(self, config: model_config_pb2.ModelConfig, version_path: Path) -> bool:
-        """Return whether describing this model runs code; raise NereidError without its file."""
+        """Return whether describing this model runs code; raise NereidError if it has no file."""
 
     def describe_within(
         self, config: model_config_pb2.ModelConfig, version_path: Path, limit_s: float | None
     ) -> ModelDescription:
-        """Describe as describe() does, and kill a process that takes longer; `None` is no limit."""
+        """Describe the model like describe(), but kill the process if it takes longer than limit_s.
+
+        `None` sets no limit.
+        """

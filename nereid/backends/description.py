@@ -1,4 +1,4 @@
-"""Descriptions of models' tensors, as model files state them."""
+"""Descriptions of a model's tensors, as its model file states them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ if TYPE_CHECKING:
 
 
 class TensorDescription(NamedTuple):
-    """An input or output of a model file."""
+    """One input or output, as a model file states it."""
 
     name: str
     # A KServe datatype, such as FP32 or BYTES.
     datatype: str
-    # Dimensions, with the batch dimension; -1 is a variable one. `None` if the file states no rank.
+    # Dimensions, including the batch dimension; -1 is a variable dimension. `None` if the file
+    # states no rank.
     dims: tuple[int, ...] | None
     optional: bool = False
 
 
 class ModelDescription(NamedTuple):
-    """The inputs and outputs of a model file, in its order."""
+    """The inputs and outputs that a model file states, in the order of the file."""
 
     inputs: tuple[TensorDescription, ...]
     outputs: tuple[TensorDescription, ...]
-    # The whole configuration, to which nothing is added, if the model completes it itself.
+    # The whole configuration, if the model completes it itself. Nothing is added to such a
+    # configuration.
     config: model_config_pb2.ModelConfig | None = None
 
 
-# Description of a file that states nothing: the configuration is used as it is written.
+# Description for a file that states nothing. The configuration is then used as it is written.
 EMPTY_DESCRIPTION: Final = ModelDescription((), ())

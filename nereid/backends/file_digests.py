@@ -1,8 +1,9 @@
 """Digests of model files: a file is identified by its content, not by its name and dates.
 
-Copies that keep dates, restored backups and clocks that were set can give a new file the size and
-date of the old one. A file is read again only if its size, its inode or one of its dates has
-changed. A file that is too large to be read for this purpose is identified by those.
+Copies that keep dates, restored backups and changed clocks can give a new file the size and dates
+of the old one. Therefore the content is compared. A file is read again only if its size, its inode
+or one of its dates has changed. A file that is too large to be read for this purpose is identified
+by its size, inode and dates.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MAX_FILES: Final = 4096
-# Digesting so much takes 0.15 s of CPU; a gigabyte would add 0.6 s to each first load.
+# Computing the digest of this many bytes takes 0.15 s of CPU; a gigabyte would add 0.6 s to each
+# first load.
 MAX_IDENTIFIED_BYTES: Final = 256 << 20
-# Changes within so short a time may have one date.
+# Two changes within this time may have the same date.
 _DATE_NS: Final = 2_000_000_000
 
-# State and digest of files, by path.
+# Maps a file's path to the file's state and digest.
 _known: BoundedCache[str, tuple[tuple[int, ...], bytes]] = BoundedCache(_MAX_FILES)
 
 
@@ -47,11 +49,11 @@ def digest_of(path: Path) -> bytes:
 def identity_of(path: Path, max_bytes: int = MAX_IDENTIFIED_BYTES) -> bytes | tuple[int, ...]:
     """Return an identity that is equal for files with equal content, and for no others.
 
-    A file that is not regular, may not be read or has more than max_bytes is identified by its
-    state.
+    A file that is not regular, may not be read, or has more than max_bytes is identified by its
+    state (size, inode and dates).
 
     Raises:
-        OSError: the file is not there.
+        OSError: the file does not exist.
     """
     status = path.stat()
     regular = stat.S_ISREG(status.st_mode)
@@ -59,7 +61,8 @@ def identity_of(path: Path, max_bytes: int = MAX_IDENTIFIED_BYTES) -> bytes | tu
         with contextlib.suppress(OSError):
             return _digest_file(path)
     state = _state_of(status)
-    # A young file may change again without another date, so its identity must equal no other.
+    # A file that has just changed may change again within the same date. Its identity must
+    # therefore equal no other.
     is_young = regular and time.time_ns() - status.st_ctime_ns <= _DATE_NS
     return (*state, time.time_ns()) if is_young else state
 

@@ -14,34 +14,34 @@ RequestControl = Literal["cancel", "pause", "resume"]
 
 
 class MeshRequest(Protocol):
-    """A request to the mesh that has been submitted."""
+    """A request that a model has submitted to the mesh."""
 
     def send_control(self, kind: RequestControl) -> None:
-        """Cancel the request, or pause or resume its responses. From any thread."""
+        """Cancel the request, or pause or resume its responses. Any thread may call this."""
 
 
 class MeshClient(Protocol):
-    """Submits models' requests to the mesh.
+    """Client that submits models' requests to the mesh.
 
-    Methods may be called from any thread. Callbacks run in another one, and must not block.
+    Any thread may call the methods. Callbacks run in another thread and must not block.
     """
 
-    # Bytes that a model's process may share with the mesh for its requests, and seconds for which
-    # it keeps free memory. `None` if it cannot share memory.
+    # Number of bytes that a model's process may share with the mesh for its requests, and number of
+    # seconds for which it keeps free memory. `None` if it cannot share memory.
     memory: tuple[int, float] | None
 
     def infer(
         self, request: InferRequest, on_response: Callable[[InferResponse], None]
     ) -> MeshRequest:
-        """Have a request executed; on_response receives all its responses.
+        """Submit a request for execution; on_response receives all its responses.
 
-        The receiver of a response in a shared-memory segment must call release_segment.
+        If a response is in a shared-memory segment, its receiver must call release_segment.
         """
 
     def release_segment(self, segment_name: str) -> None:
-        """Release a segment whose response has been read."""
+        """Release a segment after its response has been read."""
 
     def call_scheduler(
         self, method: str, message: bytes, on_reply: Callable[[bytes | NereidError], None]
     ) -> None:
-        """Call a control method of the scheduler."""
+        """Call a control method of the scheduler; on_reply receives the reply or the error."""

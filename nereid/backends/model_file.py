@@ -1,4 +1,4 @@
-"""Look-up of a version's model file, by the configuration."""
+"""Look-up of a version's model file, as the configuration says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from nereid.pb import model_config_pb2
 
-# Beginning of a Git LFS pointer, and its largest size in bytes.
+# Beginning of a Git LFS pointer file, and the maximum size of such a file in bytes.
 # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 _POINTER: Final = b"version https://git-lfs.github.com/spec/"
 _MAX_POINTER: Final = 1023
@@ -21,18 +21,19 @@ _MAX_POINTER: Final = 1023
 def find_model_file(
     config: model_config_pb2.ModelConfig, version_path: Path, default: str, capability: str = ""
 ) -> Path:
-    """Return the path of the model file, or of a directory in its place.
+    """Return the path of the model file, or of the directory that takes its place.
 
-    default: the name of the file if the configuration has none. capability: the GPU's compute
-    capability, such as 8.6, which may have a file of its own.
+    default: name of the file if the configuration gives none. capability: the GPU's compute
+    capability, such as 8.6, for which the configuration may name a separate file.
 
     Raises:
         NotFound: the file does not exist.
-        InvalidArgument: the file is a Git LFS pointer, or the version has a pipe or a device.
+        InvalidArgument: the file is a Git LFS pointer, or the version's directory holds a pipe or a
+            device.
     """
     name = config.cc_model_filenames.get(capability) or config.default_model_filename or default
     path = require_file(config, version_path / name)
-    # Runtimes read other files of the version as well, such as weights beside the graph.
+    # Runtimes also read other files of the version, such as weights beside the graph.
     for place in (path, version_path):
         special = find_special_file(place)
         if special is not None:
@@ -44,7 +45,7 @@ def find_model_file(
 
 
 def require_file(config: model_config_pb2.ModelConfig, path: Path) -> Path:
-    """Return the path of a file that exists.
+    """Return the path of a file, and check that the file exists.
 
     Raises:
         NotFound: the file does not exist.

@@ -1,4 +1,4 @@
-"""Parsing of models' parameters and backends' settings, which are texts."""
+"""Parsing of models' parameters and backends' settings, which are given as texts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 
-# Bound on a model's threads, far above what one needs: each takes memory of the process that all
-# models share.
+# Maximum number of threads of a model. It is far above what a model needs; it exists because each
+# thread takes memory of the process that all models share.
 MAX_THREADS: Final = max(64, 4 * (os.cpu_count() or 1))
 
 
 def parameters_of(config: model_config_pb2.ModelConfig) -> dict[str, str]:
-    """Return the parameters of a configuration by name, as they are written."""
+    """Return the texts of a configuration's parameters, by name."""
     return {name: value.string_value for name, value in config.parameters.items()}
 
 
@@ -31,12 +31,12 @@ def parse_count(
     default: int = 0,
     most: int | None = None,
 ) -> int:
-    """Return a count, which is 0 for a negative number.
+    """Return a parameter that is a count; a negative number counts as 0.
 
-    most: its bound; `None` means no bound.
+    most: maximum value; `None` means no maximum.
 
     Raises:
-        InvalidArgument: the value is not a whole number, or is above its bound.
+        InvalidArgument: the value is not a whole number, or is above the maximum.
     """
     text = values.get(name)
     if text is None:
@@ -59,17 +59,17 @@ def parse_count(
 def parse_threads(
     config: model_config_pb2.ModelConfig, values: Mapping[str, str], name: str, default: int = 0
 ) -> int:
-    """Return a number of threads; raise InvalidArgument as parse_count() does."""
+    """Return a parameter that is a number of threads; raise InvalidArgument like parse_count()."""
     return parse_count(config, values, name, default, MAX_THREADS)
 
 
 def parse_boolean(
     config: model_config_pb2.ModelConfig, values: Mapping[str, str], name: str, *, default: bool
 ) -> bool:
-    """Return true or false, written in any of the spellings of flags.
+    """Return a parameter that is true or false, in any spelling that flags allow.
 
     Raises:
-        InvalidArgument: the value is neither.
+        InvalidArgument: the value is neither true nor false.
     """
     text = values.get(name)
     if text is None:

@@ -1,4 +1,4 @@
-"""Models that have several batches at a time, as on a GPU, where copies and compute overlap."""
+"""Models that accept several batches at a time, as on a GPU, where copies and compute overlap."""
 
 from __future__ import annotations
 
@@ -15,41 +15,44 @@ if TYPE_CHECKING:
 
 
 class TensorParts(NamedTuple):
-    """An input of a batch, in the pieces that its requests brought.
+    """An input of a batch, in the pieces in which its requests sent it.
 
-    The pieces' bytes in a row are the input's elements, row by row. They can be read until the
-    batch is collected.
+    The pieces, one after the other, are the elements of the input, row by row. The pieces can be
+    read until the batch is collected.
     """
 
     parts: Sequence[bytes | memoryview]
-    # Shape of the whole, with the batch dimension.
+    # Shape of the whole input, including the batch dimension.
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
 
 class PipelinedModel(Protocol):
-    """A Model that accepts a batch before it has finished the one before.
+    """A Model that accepts a batch before it has finished the previous one.
 
-    It declares a `pipeline_depth` (Capabilities). Its instance's thread alone calls it. Batches are
-    collected in the order in which they were submitted.
+    The model declares a `pipeline_depth` (Capabilities). Only its instance's thread calls it.
+    Batches are collected in the order in which they were submitted.
     """
 
     description: ModelDescription
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
-        """Execute as Model.execute() does; called only while no batch is submitted."""
+        """Execute a batch like Model.execute(). This is called only while no batch is submitted."""
 
     def submit_batch(self, inputs: Mapping[str, TensorParts], outputs: Sequence[str]) -> None:
-        """Begin executing a batch; the model has not taken it if this raises NereidError."""
+        """Begin executing a batch.
+
+        If this raises NereidError, the model has not accepted the batch.
+        """
 
     def is_batch_complete(self) -> bool:
-        """Return whether collect_batch() would not have to wait."""
+        """Return whether collect_batch() would return without waiting."""
 
     def collect_batch(self) -> Sequence[Array]:
-        """Return the oldest batch's outputs, which are valid until the next call.
+        """Wait for and return the oldest batch's outputs, which are valid until the next call.
 
         Raises NereidError if the batch failed.
         """
 
     def close(self) -> None:
-        """Free what the model holds; batches that were not collected are dropped."""
+        """Free all resources of the model; drop the batches that were not collected."""

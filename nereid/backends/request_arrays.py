@@ -1,4 +1,4 @@
-"""Tensors of single requests as numpy arrays, for a RequestModel that lives in the executor."""
+"""Tensors of single requests as numpy arrays, for a RequestModel in the executor's process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RequestArrays:
-    """Reads the requests to one model, and writes its responses; usable from any thread."""
+    """Reads the requests to one model, and creates its responses. Any thread may use it."""
 
     def __init__(self, spec: InstanceSpec) -> None:
         config = spec.config
@@ -33,11 +33,13 @@ class RequestArrays:
         }
 
     def read_inputs(self, request: Request) -> dict[str, Array]:
-        """Return the inputs of a request by name; BF16 is uint16, BYTES elements are `bytes`.
+        """Return the inputs of a request by name.
+
+        BF16 inputs have the dtype uint16, and the elements of BYTES inputs are `bytes`.
 
         Raises:
-            InvalidArgument: a tensor's bytes do not fill its shape.
-            Unavailable: the shared memory with a tensor is lost.
+            InvalidArgument: the bytes of a tensor do not fill its shape.
+            Unavailable: the shared memory that holds a tensor is lost.
         """
         arrays = {}
         for (name, datatype, shape), tensor in zip(
@@ -57,8 +59,9 @@ class RequestArrays:
     ) -> Response:
         """Return a response with those of the outputs that the request asks for.
 
-        member: the request's index in its batch. more: another response follows. Arrays have the
-        shapes that clients see: a model with `reshape` applies nereid.model_config.reshapes.
+        member: index of the request in its batch. more: whether another response follows. The
+        arrays must have the shapes that clients see: a model with `reshape` first applies
+        nereid.model_config.reshapes.
 
         Raises:
             InvalidArgument: an output has another datatype than the configuration says.
@@ -82,5 +85,5 @@ class RequestArrays:
 
 
 def error_response(member: int, error: NereidError) -> Response:
-    """Return the last response to a request that failed."""
+    """Return the error response that ends a failed request."""
     return Response(member, more=False, error_status=ErrorStatus(error.code, error.message, True))

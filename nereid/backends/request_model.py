@@ -1,4 +1,4 @@
-"""Models that receive the requests of a batch one by one, and respond to each in their own time."""
+"""Models that get the requests of a batch one by one, and respond to each in their own time."""
 
 from __future__ import annotations
 
@@ -16,23 +16,27 @@ if TYPE_CHECKING:
 
 
 class ControlKind(IntEnum):
-    """Controls of a request that a model has begun; the values are those of pb.MemberControl."""
+    """Controls for a request that a model has begun. The values are those of pb.MemberControl."""
 
-    #: Nobody waits for its responses any more; it still needs a last one.
+    #: Nobody waits for the request's responses any more. The request still needs a last response.
     CANCEL = 0
-    #: Its client cannot keep up, and wants no responses for now.
+    #: The request's client cannot keep up, and wants no responses for now.
     PAUSE = 1
     RESUME = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestSpec:
-    """The common part of requests with one head; the same object while such requests come."""
+    """The part that requests with equal heads have in common.
 
-    # Name, datatype, and shape with the batch dimension, of each input.
+    Consecutive requests with equal heads share one object.
+    """
+
+    # Name, datatype and shape of each input; the shape includes the batch dimension.
     inputs: tuple[tuple[str, str, tuple[int, ...]], ...]
     outputs: tuple[str, ...]
-    # Classifications requested of outputs, by output. The executor computes them.
+    # Maps an output to the classification that the client requested of it. The executor computes
+    # the classifications.
     classes: Mapping[str, Classification] = field(default_factory=dict)
 
 
@@ -40,68 +44,69 @@ class Request(NamedTuple):
     """One request for a RequestModel."""
 
     spec: RequestSpec
-    # Raw bytes of the inputs in the spec's order, or references that are valid until the last
+    # Raw bytes of the inputs in the order of the spec, or references that are valid until the last
     # response.
     tensors: Sequence[bytes | SharedMemory]
     request_id: str
     parameters: dict[str, Parameter]
-    # W3C trace context in its binary form, or empty.
+    # W3C trace context in its binary form; empty if there is none.
     trace_context: bytes
-    # Time until the client's deadline, or 0 if it has none.
+    # Microseconds until the client's deadline; 0 if the client has set none.
     remaining_us: int
-    # The client's limit on queueing.
+    # The client's limit on the time in the queue, in microseconds.
     timeout_us: int
-    # Shared memory for the outputs of the response, if they fit.
+    # Shared memory for the outputs of the response; it is used if they fit.
     output_buffer: SharedMemory | None = None
 
 
 class Response(NamedTuple):
-    """One response to a request: an error, or a ModelInferResponse's head and its tensors."""
+    """One response to a request: an error, or the head of a ModelInferResponse with its tensors."""
 
     # Index of the request in its batch.
     member: int
-    # Another response follows. The last one may have neither error nor head.
+    # True if another response follows. The last response may have neither an error nor a head.
     more: bool
     error_status: ErrorStatus | None = None
     head: bytes = b""
-    # Outputs. Either all or none of them are in the request's output buffer.
+    # The outputs. Either all of them or none are in the request's output buffer.
     tensors: Sequence[bytes | memoryview | SharedMemory] = ()
 
 
 class BatchUpdate(NamedTuple):
-    """Progress of one batch."""
+    """Progress of one batch: its new responses, and whether the next batch may start."""
 
     batch: int
     responses: Sequence[Response]
-    # The model has finished executing the batch and can execute the next one.
+    # True once the model has finished executing the batch and can execute the next one.
     ready_for_next: bool
-    # Requests of iterative sequences that the model wants again, in a later batch.
+    # Indexes of requests of iterative sequences that the model wants to get again in a later batch.
     rescheduled: Sequence[int] = ()
 
 
 class ModelLostError(Exception):
-    """A RequestModel has ended unexpectedly, with everything that it was executing."""
+    """Error for a RequestModel that has ended unexpectedly. All its running requests are lost."""
 
 
 class RequestModel(Protocol):
-    """A loaded model that responds in its own time; its instance's thread alone calls it.
+    """A loaded model that responds in its own time; only its instance's thread calls it.
 
-    It declares that it `executes_requests` (Capabilities). If its configuration says `decoupled`, a
-    request may have any number of responses, also after its batch has been executed. A class that
-    extends this one inherits what suits a model that lives in the executor's process.
+    The model declares that it `executes_requests` (Capabilities). If its configuration says
+    `decoupled`, a request may have any number of responses, even after its batch has been executed.
+    A class that extends this protocol inherits defaults that suit a model in the executor's
+    process.
     """
 
-    # Limit on the execution of a batch, in seconds; `None` means no limit.
+    # Maximum seconds for the execution of a batch; `None` means no limit.
     execution_timeout_s: float | None = None
 
     def file_descriptors(self) -> Sequence[int]:
-        """Return descriptors; at least one is readable while there are updates to collect."""
+        """Return descriptors, at least one of which is readable while there are updates."""
 
     def begin_batch(self, batch: int, requests: Sequence[Request]) -> None:
         """Start executing a batch.
 
         Raises:
-            NereidError: the model cannot execute this batch; it continues with others.
+            NereidError: the model cannot execute this batch, but can execute others.
             ModelLostError: the model has ended.
         """
 
@@ -109,45 +114,46 @@ class RequestModel(Protocol):
         """Cancel, pause or resume a request; kind: a ControlKind."""
 
     def collect_updates(self, ready: Collection[int]) -> Iterator[BatchUpdate]:
-        """Yield all updates that are there, without waiting.
+        """Yield all available updates without waiting.
 
-        ready: those of its file descriptors that are readable. Raises ModelLostError after the last
-        update if the model has ended.
+        ready: those of the model's file descriptors that are readable. If the model has ended,
+        ModelLostError is raised after the last update.
         """
 
     def may_have_begun(self, batch: int) -> bool:
-        """Return whether a model that has ended may have seen this batch."""
+        """Return whether the model, which has ended, may have begun this batch."""
         return batch > 0
 
     def terminate(self) -> None:
-        """End the model at once: its batch takes too long, or nobody wants its warm-up any more."""
+        """End the model at once: its batch takes too long, or its warm-up is no longer wanted."""
 
     def restart(self, stopping: Event) -> bool:
         """Start a lost model again, which may take long; return False to end the instance.
 
-        A model that never raises ModelLostError is not asked. `stopping` is set when nobody wants
-        the instance any more.
+        This is called only for models that raise ModelLostError. `stopping` is set when nobody
+        wants the instance any more.
         """
         del stopping
         return False
 
     def close(self) -> None:
-        """Free what the model holds."""
+        """Free all resources that the model holds."""
 
 
 class ReadinessReporter(Protocol):
     """A RequestModel that may decide by itself whether it is ready.
 
-    It declares that it `decides_readiness` (Capabilities).
+    The model declares that it `decides_readiness` (Capabilities).
     """
 
     @property
     def reports_readiness(self) -> bool:
-        """Return whether the model that is loaded now decides it."""
+        """True if the loaded model decides by itself whether it is ready."""
 
     def query_readiness(self, on_response: Callable[[bool | None], None]) -> None:
-        """Ask the model whether it is ready. Called from any thread.
+        """Ask the model whether it is ready. Any thread may call this.
 
-        on_response is called from any thread: soon with None, as the model is being asked, then
-        with its response, or never if the model hangs.
+        on_response may be called from any thread. It is called first with `None`, soon, to report
+        that the model is being asked. It is called again with the model's reply, or never if the
+        model hangs.
         """

@@ -1,6 +1,6 @@
-"""Loaded models that several instances on one device share, as long as one of them uses the model.
+"""Loaded models that instances on one device share, for as long as any instance uses them.
 
-This is for modules and engines that several threads may use at the same time.
+This module is for models and engines that several threads may use at the same time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LoadedModel = TypeVar("LoadedModel")
 
 
 class SharedModels(Generic[LoadedModel]):
-    """One model for each file, by path and content, and device; may be used from any thread."""
+    """Holds one model for each file (by path and content) and device. Any thread may use it."""
 
     def __init__(self) -> None:
         self._models: WeakValueDictionary[tuple[str, bytes, str], LoadedModel] = (
@@ -28,7 +28,7 @@ class SharedModels(Generic[LoadedModel]):
         self._lock = threading.Lock()
 
     def get_or_load(self, path: Path, device: str, load: Callable[[], LoadedModel]) -> LoadedModel:
-        """Return the model that another instance uses, or the one that `load` returns."""
+        """Return the model that other instances already use, or the model that `load` returns."""
         key = (str(path), digest_of(path), device)
         with self._lock:
             model = self._models.get(key)

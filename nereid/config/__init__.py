@@ -1,4 +1,5 @@
-"""Settings, declared and read from flags, environment variables and TLS files.
+"""Declare settings, and read them from flags, environment variables and TLS files.
 
-Each service's own settings are in its `settings.py`; nothing else reads argv or the environment.
+The settings of each service are in the service's `settings.py`. No other module reads argv or the
+environment.
 """

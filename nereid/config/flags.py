@@ -1,7 +1,8 @@
 """Declaration of flags: settings are a frozen dataclass whose fields are made by `flag()`.
 
-A flag's environment variable is NEREID_ and its name in capitals (--http-port: NEREID_HTTP_PORT).
-`nereid.config.settings_reader` reads the declared flags. This module knows no service's settings.
+The environment variable of a flag is NEREID_ and the field's name in capitals: NEREID_HTTP_PORT for
+--http-port. `nereid.config.settings_reader` reads the flags. This module holds no service's
+settings.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ _FALSE = frozenset({"false", "0", "no", "off"})
 
 
 class Topic(enum.Enum):
-    """The heading under which help and the reference page list a flag, in their order.
+    """The heading under which a flag appears in the help and on the reference page.
 
-    A settings class names the topic of the flags that it declares: `TOPIC: ClassVar = Topic.HTTP`.
+    The headings appear in the order of these members. A settings class names the topic of the flags
+    that it declares: `TOPIC: ClassVar = Topic.HTTP`.
     """
 
     PROCESSES = "Processes and their addresses"
@@ -57,16 +59,16 @@ class Topic(enum.Enum):
 class PlatformVariable:
     """An environment variable that a hosting platform sets.
 
-    It counts if neither the flag nor the flag's own variable is given. texts maps the variable's
-    text to the flag's; `None` means that they are the same. An empty text, or one that texts lacks,
-    is ignored.
+    The variable counts only if neither the flag nor the flag's own variable is given. texts maps
+    the variable's text to the text of the flag; `None` means that both are the same. The variable
+    is ignored if its text is empty or not in texts.
     """
 
     name: str
     texts: Mapping[str, str] | None = None
 
     def flag_text(self, environ: Mapping[str, str]) -> str | None:
-        """Return the flag's text by this variable; `None` if it is not set, or is ignored."""
+        """Return the flag's text that follows from the variable; `None` if there is none."""
         text = environ.get(self.name) or None
         return text if text is None or self.texts is None else self.texts.get(text)
 
@@ -81,21 +83,22 @@ class Flag:
     help: str
     parse: Parse
     aliases: tuple[str, ...] = ()
-    # Deprecated flags, and the prefix that turns their values into values of this flag.
+    # Maps each deprecated flag to the prefix that turns the deprecated flag's value into a value of
+    # this flag.
     deprecated: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    # The flag may be given several times, and its values are a tuple. In the environment they are
-    # separated by ; or stand in a JSON list.
+    # True if the flag may be given several times; its value is then a tuple. In the environment the
+    # elements are separated by ; or written as a JSON list.
     repeated: bool = False
-    # "--flag" alone stands for this text.
+    # The text that "--flag" without a value stands for.
     bare: str | None = None
-    # The value may hold a password: errors do not show it, and child processes get it by the
-    # environment only.
+    # True if the value may hold a password. Errors do not show such a value, and child processes
+    # get it through the environment only.
     secret: bool = False
-    # The text that replaces the default with --hardened; `None`: the default stays.
+    # The default when --hardened is given; `None` keeps the usual default.
     hardened: str | None = None
     platform: PlatformVariable | None = None
-    # Function of the environment and the given texts that returns all texts: it adds those of
-    # another standard's variables, which count less. The texts that it adds must be valid.
+    # Function that takes the environment and the given texts and returns all texts. It adds texts
+    # from another standard's variables, which have lower priority. The added texts must be valid.
     merge: Callable[[Mapping[str, str], Sequence[str]], list[str]] | None = None
 
 
@@ -113,7 +116,7 @@ def flag(  # noqa: PLR0913 - each argument is one fact of the declaration
     platform: PlatformVariable | None = None,
     merge: Callable[[Mapping[str, str], Sequence[str]], list[str]] | None = None,
 ) -> Any:
-    """Return a dataclass field that is read from --its-name.
+    """Return a dataclass field that is read from the flag of the same name, with dashes.
 
     A default of `...` makes the flag required.
     """
@@ -151,7 +154,7 @@ class DeclaredFlag:
 
     @property
     def default_text(self) -> str:
-        """The default as a user would write it; empty if there is none worth showing."""
+        """The default as a user would write it; empty if there is no default or it is empty."""
         default = self.field.default
         if default in (dataclasses.MISSING, None, (), ""):
             return ""
@@ -159,7 +162,7 @@ class DeclaredFlag:
 
 
 def declared_flags(*settings: type[Any]) -> list[DeclaredFlag]:
-    """Return all flags of these settings classes; the first one of each name counts."""
+    """Return all flags of these settings classes; of flags with one name, the first counts."""
     flags: dict[str, DeclaredFlag] = {}
     for cls in settings:
         for field in dataclasses.fields(cls):
@@ -211,7 +214,7 @@ def boolean(text: str) -> bool:
 
 
 def integer(least: int, most: int | None = None) -> Parse:
-    """Return a parser of whole numbers within bounds, which are allowed themselves."""
+    """Return a parser of whole numbers from least to most, both included."""
 
     def parse(text: str) -> int:
         try:
@@ -227,10 +230,10 @@ def integer(least: int, most: int | None = None) -> Parse:
 
 
 def seconds(text: str) -> float:
-    """Parse a finite time in seconds that is not negative.
+    """Parse a number of seconds that is finite and not negative.
 
     Raises:
-        ValueError: the text is no such number.
+        ValueError: the text is not such a number.
     """
     try:
         value = float(text)
@@ -264,12 +267,12 @@ def address(text: str) -> str:
 
 
 def listening_address(interface: str, port: int) -> str:
-    """Return the address of an interface, which may also be unix:/path or [v6], and a port."""
+    """Return the address of an interface (which may be unix:/path or [v6]) and a port."""
     if unix_path(interface) is not None:
         return interface
     return text_of((interface.removeprefix("[").removesuffix("]"), port))
 
 
 port = integer(0, 65535)
-# Parser of a port that is opened only on request; -1 means no port.
+# Parser of a port that opens only on request; -1 means no port.
 own_port = integer(-1, 65535)

@@ -1,6 +1,7 @@
 """--hardened: other defaults for the flags that declare one (`flag(..., hardened=...)`).
 
-A flag that is given wins over --hardened, so that one thing can be opened again.
+A flag that is given explicitly takes precedence over --hardened, so a user can open a single thing
+again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The text of --help: flags under their topics, each once."""
+"""Text of --help, which lists each flag once, under the flag's topic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def help_text(
 ) -> str:
     """Return the text of --help.
 
-    common: the names of the fields to show; empty means all. ending: the last lines.
+    common: names of the fields to show; empty shows all. ending: text that ends the help.
     """
     lines = [f"usage: {program} [FLAGS]", "", *textwrap.wrap(" ".join(description.split()), _WIDTH)]
     shown = [flag for flag in flags if not common or flag.field.name in common]

@@ -1,8 +1,8 @@
 """Secrets that a process of `nereid serve` reads from an inherited file descriptor.
 
-A secret in argv is visible to everybody on the machine, and one in a process's environment to all
-processes of its user, Python models included. The file exists in memory only, and is closed once it
-is read.
+Everybody on the machine can see a secret in argv. All processes of the same user, Python models
+included, can see a secret in a process's environment. The file with the secrets exists in memory
+only, and is closed once it is read.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _VARIABLE: Final = "NEREID_SECRETS_FD"
-# Prefixes of variables that may be secret: Nereid's own, and Triton's for the account in Redis.
+# Prefixes of environment variables that may be secret: Nereid's own, and Triton's for the Redis
+# account.
 _PREFIXES: Final = ("NEREID_", "TRITONCACHE_")
 
 
 class SecretsFile:
-    """A child's secrets in a file in memory, until the child has been started."""
+    """A file in memory that holds a child's secrets until the child has been started."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
-        """Write the secrets, which are variables of the child's settings, into the file."""
+        """Write the secrets to the file. They are environment variables of the child's settings."""
         self._descriptor = os.memfd_create("nereid-secrets", os.MFD_CLOEXEC)
         os.write(self._descriptor, json.dumps(dict(secrets)).encode())
         os.lseek(self._descriptor, 0, os.SEEK_SET)
@@ -35,7 +36,7 @@ class SecretsFile:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Environment variable by which the child finds the file."""
+        """Environment variable that tells the child the number of the file's descriptor."""
         return {_VARIABLE: str(self._descriptor)}
 
     def __enter__(self) -> Self:
@@ -46,15 +47,16 @@ class SecretsFile:
 
 
 def read_environ() -> Mapping[str, str]:
-    """Return the environment of this process, with the inherited secrets; closes their file."""
+    """Return this process's environment with the inherited secrets added; close their file."""
     descriptor = os.environ.pop(_VARIABLE, None)
     if descriptor is not None:
         with os.fdopen(int(descriptor), encoding="utf-8") as file:
-            # /proc does not show these changes, and public_environ() keeps them from workers.
+            # /proc does not show these changes to the environment, and public_environ() withholds
+            # them from workers.
             os.environ.update(json.load(file))
     return os.environ
 
 
 def public_environ() -> dict[str, str]:
-    """Return the environment for processes that run a model's own code, without secrets."""
+    """Return the environment, without secrets, for processes that run a model's own code."""
     return {name: text for name, text in os.environ.items() if not name.startswith(_PREFIXES)}

@@ -1,6 +1,6 @@
 """TLS between the services: the flags that all services share, and the TLS sides made from them.
 
-Only TCP is encrypted: unix sockets never leave the machine, and file modes guard them.
+Only TCP is encrypted. Unix sockets never leave the machine, and file modes protect them.
 """
 
 from __future__ import annotations

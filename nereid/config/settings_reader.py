@@ -1,7 +1,7 @@
-"""The reader of settings from a command line and the environment, and their writer for a child.
+"""Read settings from a command line and the environment, and write settings for a child process.
 
-All errors are reported at once, one line each, with exit code 2, before a port opens. A flag wins
-over its environment variable. This module knows no service's settings.
+The reader reports all errors at once, one line each, and exits with code 2 before a port opens. A
+flag takes precedence over its environment variable. This module holds no service's settings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Settings = TypeVar("Settings")
 
 # Name of the field of --hardened (nereid.config.hardened).
 _HARDENED = "hardened"
-# Similarity from which an unknown flag counts as a typing error of a known one.
+# Minimum similarity at which an unknown flag is reported as a misspelling of a known flag.
 _SIMILARITY = 0.75
 
 
@@ -33,7 +33,8 @@ def read_settings(
 ) -> Settings:
     """Return the settings that argv and environ give; on errors, print them all and exit with 2.
 
-    Settings may have a method `errors()`, which returns the errors in them as a whole, a line each.
+    A settings class may have a method `errors()`. It returns the errors that concern the settings
+    as a whole, one line each.
     """
     (result,) = read_shared_settings((settings,), argv, environ, program)
     return cast("Settings", result)
@@ -50,8 +51,9 @@ def read_shared_settings(  # noqa: PLR0913 (by keyword)
 ) -> list[Any]:
     """Return several settings that share one command line, read like `read_settings()`.
 
-    Equal names are one flag, declared by the first class that has it. common: the fields that
-    --help shows; empty means all. --help-all always shows all. ending: the help's last lines.
+    Fields with equal names are one flag, declared by the first class that has it. common: names of
+    the fields that --help shows; empty shows all. --help-all always shows all. ending: text that
+    ends the help.
     """
     flags = declared_flags(*classes)
     parser = _parser(flags, program)
@@ -95,7 +97,7 @@ def exit_on_errors(errors: Sequence[str], program: str) -> None:
 
 
 def settings_argv(settings: Any) -> list[str]:
-    """Return the argv that read_settings() turns into these settings in any environment.
+    """Return the argv that read_settings() turns into these settings, whatever the environment.
 
     Secret settings are left out: anybody on the machine can see a process's argv.
     """
@@ -110,12 +112,12 @@ def settings_argv(settings: Any) -> list[str]:
 
 
 def secret_environ(settings: Any) -> dict[str, str]:
-    """Return the variables that read_settings() turns into the secret ones of these settings."""
+    """Return the environment variables from which read_settings() reads these settings' secrets."""
     variables: dict[str, str] = {}
     for flag in declared_flags(type(settings)):
         value = getattr(settings, flag.field.name)
         if flag.option.secret and value:
-            # An element may contain the separator, so that the list is written as JSON.
+            # An element may contain the separator, so the list is written as JSON.
             text = json.dumps(value) if flag.option.repeated else flag_text(value)
             variables[flag.variable] = text
     return variables
@@ -159,15 +161,15 @@ def _warn_of_deprecated(
 
 
 def _texts_in_argv(given: argparse.Namespace, flag: DeclaredFlag) -> list[str] | None:
-    """Return a flag's texts in argv, its deprecated forms first; `None` if it is not given."""
+    """Return a flag's texts in argv, with those of deprecated forms first; `None` if not given."""
     values = vars(given)
     return [*(values.get(_deprecated_dest(flag)) or ()), *(values[flag.field.name] or ())] or None
 
 
 def _unknown_arguments(surplus: Sequence[str], flags: Iterable[DeclaredFlag]) -> list[str]:
-    """Return an error for each unknown flag, with a similar known one.
+    """Return an error for each unknown flag, with a similar known flag if there is one.
 
-    The value after an unknown flag is no error of its own.
+    The value that follows an unknown flag is not reported separately.
     """
     names = ["--help", "--help-all"]
     for flag in flags:
@@ -204,7 +206,7 @@ def _parsed(
 def _texts(
     flag: DeclaredFlag, in_argv: list[str] | None, environ: Mapping[str, str]
 ) -> tuple[list[str] | None, str]:
-    """Return the texts given for a flag, and the flag or variable that gave them."""
+    """Return the texts given for a flag, and the name of the flag or variable that gave them."""
     if in_argv is not None:
         return in_argv, flag.name
     text = environ.get(flag.variable)
@@ -218,7 +220,10 @@ def _texts(
 
 
 def _split_list(text: str) -> list[str]:
-    """Return the elements of a;b or, as secret_environ() writes it, of ["a", "b"]."""
+    """Return the elements of a list written as a;b or as ["a", "b"].
+
+    secret_environ() writes the second form.
+    """
     if text.startswith('["'):
         with contextlib.suppress(ValueError):
             return [str(element) for element in json.loads(text)]

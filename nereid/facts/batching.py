@@ -1,6 +1,7 @@
-"""Findings about a model's batching: how requests are batched, and what prevents it.
+"""Findings about a model's batching: how requests are batched, and what prevents batching.
 
-Pure: a completed configuration and the model file's description in, findings out.
+The module does no I/O: it derives findings from a completed configuration and the model file's
+description.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
     from nereid.pb.model_config_pb2 import ModelConfig
 
 _DYNAMIC: Final = "dynamic_batching { }"
-# Batch size that a hint proposes.
+# Batch size that hints propose.
 _SOME_BATCH: Final = 8
 
 
 def advise_batching(config: ModelConfig, description: ModelDescription | None) -> list[Finding]:
-    """Return what keeps requests from sharing executions.
+    """Return findings about what keeps requests from sharing executions.
 
-    description is the model file's; `None` if the file has none.
+    description: what the model file states; `None` if it states nothing.
     """
     return [*_batching(config, description), *_target(config)]
 
@@ -100,7 +101,7 @@ def _unbatched(config: ModelConfig, description: ModelDescription | None) -> Fin
 
 
 def _size_hint(description: ModelDescription | None) -> str:
-    """Return what has to change so that this model batches."""
+    """Return the change that would let requests to this model be batched."""
     change = (
         f"set max_batch_size, say {_SOME_BATCH}, leave the first dimension out of all dims, and add"
         f" {_DYNAMIC}"
@@ -153,7 +154,7 @@ def _dynamic(config: ModelConfig) -> Iterator[Finding]:
 
 
 def _target(config: ModelConfig) -> Iterator[Finding]:
-    """Yield a finding if a target for the p99 has no effect, or leaves other fields without one."""
+    """Yield a finding if a p99 target has no effect, or makes other fields have none."""
     if not target_p99_us(config):
         return
     name = f"the parameter {TARGET_P99_US}"
@@ -190,7 +191,7 @@ def _target(config: ModelConfig) -> Iterator[Finding]:
 
 
 def _advice(config: ModelConfig, form: type[Any], *messages: Message) -> Iterator[Finding]:
-    """Yield what the rows of a frozen form say of the messages that it is made of."""
+    """Yield the findings that the rows of a frozen form declare and that apply to the messages."""
     for _, row in message_rows(form, messages[0]):
         advice = row.advice
         if advice is None or not any(map(advice.applies, messages)):

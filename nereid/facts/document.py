@@ -1,19 +1,21 @@
-"""The console's document, which GET /console/facts responds with and /console/stream streams.
+"""The console's document, which /console/facts returns and /console/stream streams.
 
-The document is made of JSON objects. Nothing in it is null: an unknown member is absent. Texts
-(names, reasons, errors) come from models, clients and files: whatever shows them escapes them.
+The document consists of JSON objects. No value is null: a member whose value is unknown is absent.
+Texts (names, reasons, errors) come from models, clients and files, so a program that shows them
+must escape them.
 
 Endpoints, on the HTTP port, with --console:
 
-GET /console                 the page; GET /console/static/NAME: its files, to which the page
-                             refers as console/static/NAME. Both are open: they have no data.
+GET /console                 the console's page. GET /console/static/NAME: the page's files, to
+                             which it refers as console/static/NAME. Both are open to everybody,
+                             because they contain no data.
 GET /console/facts           a Document. Query: model=NAME (and version=N) for one model alone, with
                              `details`; else query=TEXT (part of a name), offset=N, limit=N.
-GET /console/stream          the same, as server-sent events, with query, offset and limit, or
-                             model. `event: snapshot` has a Document, at the start and whenever
-                             documents were left out for a slow reader; `event: patch` has an RFC
-                             7396 JSON merge patch for the last one: objects merge, null deletes a
-                             member, and any other value replaces.
+GET /console/stream          the same document, as server-sent events, with query, offset and limit,
+                             or model. `event: snapshot` has a Document; it is sent at the start and
+                             whenever documents were left out for a slow reader. `event: patch` has
+                             an RFC 7396 JSON merge patch for the last document: objects merge, null
+                             deletes a member, and any other value replaces the old one.
 
 Errors are {"error": text}: 401 and 403 as of any API, 400 for a query that makes no sense, 404
 without --console, 503 with Retry-After when too many consoles are open. Actions (load, unload,
@@ -36,71 +38,75 @@ MAX_QUERY_CHARACTERS: Final = 200
 
 
 class Server(TypedDict):
-    """The gateway that responds."""
+    """The gateway that sends the document."""
 
     name: str
     version: str
     ready: bool
     draining: bool
-    # Time of the facts, in seconds since 1970. Rates and means are over the `interval_s` before it.
+    # Time at which the facts were collected, in seconds since 1970. Rates and means are over the
+    # `interval_s` seconds before it.
     time_s: float
     interval_s: float
-    # Consoles that are open at this gateway, and how many may be.
+    # Number of consoles that are open at this gateway, and the maximum number.
     consoles: int
     max_consoles: int
-    # This gateway's port; 0: it serves no gRPC.
+    # This gateway's gRPC port; 0 if it serves no gRPC.
     grpc_port: int
-    # Value of --timeline-seconds; 0: no timeline is recorded.
+    # Value of --timeline-seconds; 0 means that no timeline is recorded.
     timeline_seconds: float
-    # Questions that the mesh did not answer, with the reasons; empty if it answered all.
+    # Facts that could not be collected from the mesh, with the reasons; empty if all were
+    # collected.
     problems: list[str]
 
 
 class Permissions(TypedDict):
     """The viewer's permissions. Rights are names of API groups: inference, model-repository, ..."""
 
-    # Name of the viewer; empty: nobody needs credentials.
+    # Name of the viewer; empty if nobody needs credentials.
     principal: str
     rights: list[str]
-    # Rights that hold for all models; the others hold for models whose row has them in `may`.
+    # Rights that hold for all models. The other rights hold for those models whose row lists them
+    # in `may`.
     for_all_models: list[str]
-    # True if load and unload are open to the viewer: with --open-control-apis=false they may be
-    # closed to everybody.
+    # True if the viewer may load and unload models. With --open-control-apis=false nobody may be
+    # allowed to.
     may_load: bool
     may_infer: bool
-    # True if POST /v2/nereid/executors/NAME/drain is open to the viewer, like may_load, for all
-    # models.
+    # True if the viewer may call POST /v2/nereid/executors/NAME/drain. As with may_load, this holds
+    # for all models.
     may_drain: bool
 
 
 class _Counts(TypedDict):
-    """Figures that are counted by model."""
+    """Figures that are counted per model."""
 
     models: int
-    # Number of versions by state: READY, UNAVAILABLE, LOADING, UNLOADING, and "" for versions that
-    # were never loaded.
+    # Maps a state (READY, UNAVAILABLE, LOADING, UNLOADING, or "" for never loaded) to its number of
+    # versions.
     states: dict[str, int]
-    # Versions that should serve and cannot.
+    # Number of versions that should be served but cannot be.
     failed: int
     executors: int
     schedulers: int
-    # Requests that wait in queues.
+    # Number of requests that wait in queues.
     pending: int
     requests_per_s: float
     errors_per_s: float
-    # Latency of all requests in the last interval that had any.
+    # Latency of all requests, in the last interval in which there were any.
     latency_us: Latency
-    # True if rates are those of the shown models alone, since the mesh has very many.
+    # True if the rates cover the shown models only, because the mesh has very many models.
     partial: bool
 
 
 class Summary(_Counts, total=False):
-    """The mesh at a glance."""
+    """Summary of the whole mesh."""
 
-    # Waiting requests: those that wait for a first load; all by device kind cpu, gpu, any.
+    # held: number of requests that wait for a model's first load. waiting: number of waiting
+    # requests by device kind (cpu, gpu, any).
     held: int
     waiting: dict[str, int]
-    # Responses of this gateway (or its group) per second, by status.
+    # Responses per second by status, from this gateway or its group of gateways.
     http: dict[str, float]
     grpc: dict[str, float]
     http_connections: int
@@ -108,30 +114,30 @@ class Summary(_Counts, total=False):
 
 
 class Statement(TypedDict):
-    """One thing that `nereid explain` says."""
+    """A statement about a model, as `nereid explain` makes it."""
 
     code: str
     text: str
     problem: bool
-    # Recommended change; empty: none.
+    # Recommended change; empty if there is none.
     advice: str
     version: str
     figures: dict[str, Any]
 
 
 class Rates(TypedDict):
-    """Rates per second, in the last interval."""
+    """Rates per second in the last interval."""
 
     requests: float
     errors: float
     refused: float
-    # Rows (inferences) and executions (batches).
+    # rows: inferences. executions: executed batches.
     rows: float
     executions: float
 
 
 class Latency(TypedDict, total=False):
-    """Mean microseconds of a request in the last interval with any, by phase."""
+    """Mean microseconds per request and phase, in the last interval that had requests."""
 
     request: float
     queue: float
@@ -141,24 +147,26 @@ class Latency(TypedDict, total=False):
 
 
 class Batches(TypedDict):
-    """Sizes of batches, and why they were closed."""
+    """Sizes of batches, and the reasons for which batches were closed."""
 
-    # Mean number of rows in the last interval; 0: there were no executions.
+    # Mean number of rows in the last interval; 0 if there were no executions.
     mean_rows: float
     max_batch_size: int
-    # Executions by size, since the load; the keys are upper bounds ("1", "2", "4", ..., "+Inf").
+    # Number of executions since the load, by size. The keys are upper bounds of sizes ("1", "2",
+    # "4", ..., "+Inf").
     sizes: dict[str, int]
-    # Batches by the reason for which they were closed (metrics.CLOSING_REASONS), since the load and
-    # in the last interval.
+    # Number of batches by the reason for which they were closed (metrics.CLOSING_REASONS): since
+    # the load, and in the last interval.
     closed: dict[str, int]
     closed_recently: dict[str, int]
 
 
 class Queue(TypedDict):
-    """Requests that wait for an execution."""
+    """Requests that wait to be executed."""
 
     pending: int
-    # Words such as "an instance: all 2 are busy"; empty: nothing waits.
+    # Description of what the requests wait for, such as "an instance: all 2 are busy"; empty if
+    # nothing waits.
     waits_for: str
 
 
@@ -167,15 +175,16 @@ class Model(TypedDict, total=False):
 
     name: str
     version: str
-    # READY, LOADING, UNLOADING, UNAVAILABLE; empty: never loaded.
+    # READY, LOADING, UNLOADING or UNAVAILABLE; empty if the version was never loaded.
     state: str
     reason: str
-    # True if the version is ready and in memory.
+    # True if the version is ready and loaded in memory.
     in_memory: bool
-    # Rights that the viewer has for this model; present only where rights differ by model.
+    # Rights that the viewer has for this model. It is present only if the viewer's rights differ
+    # between models.
     may: list[str]
-    # "failed": the version should serve and does not; "problem": a statement is a problem; else
-    # "busy", "idle" or "out".
+    # "failed" if the version should be served but is not, "problem" if one of the statements is a
+    # problem; otherwise "busy", "idle" or "out".
     health: str
     statements: list[Statement]
 
@@ -183,57 +192,58 @@ class Model(TypedDict, total=False):
     latency_us: Latency
     batches: Batches
     queue: Queue
-    # Number of ready instances by state: free and busy.
+    # Number of ready instances by state: free or busy.
     instances: dict[str, int]
-    # Number of sequences of a stateful model by state: live and backlog.
+    # Number of sequences of a stateful model by state: live or backlog.
     sequences: dict[str, int]
-    # Cache lookups of a cached model: hits and misses, since the load.
+    # Number of lookups for a cached model since the load: hits and misses.
     cache: dict[str, int]
-    # Memory of the loads, by device.
+    # Bytes of memory that the loads took, by device.
     memory_bytes: dict[str, int]
-    # Counters since the load: all, and failures by reason.
+    # Counters since the load: all counters, and the failures by reason.
     totals: dict[str, int]
     failures: dict[str, int]
     load_seconds: float
-    # Figures of a model with target_p99_us.
+    # Figures about the target of a model that has a target_p99_us.
     target: dict[str, float]
-    # The scheduler that owns it, where there are several.
+    # The scheduler that owns the model, if there are several schedulers.
     scheduler: str
 
 
 class Models(TypedDict):
-    """A page of the models. Failed ones come first; else they are sorted by name."""
+    """One page of the list of models. Failed versions come first; the others are sorted by name."""
 
     query: str
     offset: int
     limit: int
-    # Number of versions that match the query and that the viewer may see; number of all versions.
+    # matched: number of versions that match the query and that the viewer may see. total: number of
+    # all versions.
     matched: int
     total: int
-    # Keys of `rows` in the order of the page. Keys are opaque: never take them apart.
+    # The keys of `rows`, in the order of the page. Keys are opaque: readers must not parse them.
     keys: list[str]
     rows: dict[str, Model]
 
 
 class Tenant(TypedDict):
-    """A model's part of a device."""
+    """A model's share of a device."""
 
     model: str
     version: str
     instances: int
-    # Memory that the loads took, as far as executors measured it.
+    # Bytes of memory that the loads took, as far as executors measured them.
     memory_bytes: int
 
 
 class Device(TypedDict, total=False):
     """A device of an executor."""
 
-    # Examples: "cpu", "gpu:0".
+    # Name of the device, such as "cpu" or "gpu:0".
     name: str
     uuid: str
     memory_total_bytes: int
     memory_used_bytes: int
-    # Fraction from 0 to 1.
+    # Utilization of the device, as a fraction from 0 to 1.
     utilization: float
     power_watts: float
     tenants: list[Tenant]
@@ -243,7 +253,7 @@ class Executor(TypedDict):
     """An executor that has joined."""
 
     name: str
-    # Opaque name of the machine, equal for all that runs on it.
+    # Opaque name of the executor's machine; it is equal for everything that runs on that machine.
     host: str
     backends: list[str]
     instances: int
@@ -257,7 +267,7 @@ class Scheduler(TypedDict):
     name: str
     reachable: bool
     models: int
-    # Names of the first models, sorted.
+    # Names of the first models that the scheduler owns, sorted.
     owned: list[str]
     gateways: int
     epoch: int
@@ -280,21 +290,21 @@ class Cache(TypedDict):
 class SlowRequest(TypedDict, total=False):
     """One of the slowest requests of the last minute at this gateway."""
 
-    # Time of its last response, in seconds since 1970.
+    # Time of the request's last response, in seconds since 1970.
     time_s: float
     model: str
     version: str
     request_id: str
-    # Number of the request in the mesh, for `nereid timeline --request`; decimal text, as it may be
-    # above 2^53.
+    # Number of the request in the mesh, for `nereid timeline --request`. It is decimal text,
+    # because it may be above 2^53.
     number: str
     duration_us: float
-    # Error text; empty: the request succeeded.
+    # Error text; empty if the request succeeded.
     error: str
-    # 32 hexadecimal digits; present only if the request is traced.
+    # Trace id of 32 hexadecimal digits; present only if the request is traced.
     trace_id: str
-    # Duration of each phase by the scheduler's times: queue, batch_wait, input, inference, output,
-    # network, ...
+    # Duration of each phase, from the scheduler's times: queue, batch_wait, input, inference,
+    # output, network, ...
     phases_us: dict[str, float]
     batch_size: int
     instance: str
@@ -302,7 +312,7 @@ class SlowRequest(TypedDict, total=False):
 
 
 class BatchMember(TypedDict):
-    """A request of a batch."""
+    """A request that is part of a batch."""
 
     request_id: str
     rows: int
@@ -310,47 +320,50 @@ class BatchMember(TypedDict):
 
 
 class Batch(TypedDict):
-    """A batch that an instance executes."""
+    """A batch that an instance is executing."""
 
-    # Time when it began, in seconds since 1970, and microseconds that have passed since.
+    # time_s: when the execution began, in seconds since 1970. duration_us: microseconds that have
+    # passed since.
     time_s: float
     duration_us: float
     instance: str
-    # Reason for which it was closed.
+    # Reason for which the batch was closed.
     reason: str
     rows: int
-    # Its first members.
+    # The first requests of the batch.
     members: list[BatchMember]
 
 
 class Difference(TypedDict, total=False):
-    """A field of the effective configuration that differs from the file."""
+    """A field whose value in the effective configuration differs from the value in the file."""
 
-    # Path as in config.pbtxt: dynamic_batching.preferred_batch_size
+    # Path of the field as in config.pbtxt, such as dynamic_batching.preferred_batch_size.
     field: str
-    # Values in the file and in the effective configuration; absent where the field is not set.
+    # The field's value in the file and in the effective configuration; absent if the field is not
+    # set.
     declared: Any
     effective: Any
 
 
 class Configuration(TypedDict, total=False):
-    """The effective configuration beside the declared one."""
+    """The effective configuration and the declared one."""
 
-    # JSON of /v2/models/NAME/config.
+    # The JSON document of /v2/models/NAME/config.
     effective: dict[str, Any]
-    # Content of config.pbtxt, or of the load's override; empty: the configuration is all derived.
+    # Content of config.pbtxt, or of the override in the load request; empty if the whole
+    # configuration is derived.
     declared: dict[str, Any]
     differences: list[Difference]
 
 
 class Details(TypedDict, total=False):
-    """Details of one model, by version; present only with model=NAME."""
+    """Details of one model, by version; present only if the query has model=NAME."""
 
     model: str
     versions: dict[str, Configuration]
-    # Batches that are executed at the moment.
+    # Maps a version to the batches that are being executed.
     batches: dict[str, list[Batch]]
-    # The document of `nereid explain --json`.
+    # The document that `nereid explain --json` prints.
     explanation: dict[str, Any]
 
 
@@ -360,7 +373,7 @@ class _Sections(TypedDict):
     permissions: Permissions
     summary: Summary
     models: Models
-    # Keys are names of executors and of schedulers.
+    # Maps from the names of executors and of schedulers.
     executors: dict[str, Executor]
     schedulers: dict[str, Scheduler]
     # The slowest request comes first.

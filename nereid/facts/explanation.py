@@ -1,4 +1,7 @@
-"""The document that `nereid explain --json` prints, which the console shows as well. Pure."""
+"""The document that `nereid explain --json` prints and that the console shows as well.
+
+The module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
     from nereid.facts.mesh_facts import MeshFacts
     from nereid.facts.reasons import Statement
 
-# New versions may add fields to the document, but never change or remove one.
+# New releases may add fields to the document, but never change or remove fields.
 FORMAT: Final = "nereid.explain/1"
 
 
@@ -20,13 +23,13 @@ def explanation(
 ) -> dict[str, Any]:
     """Return the document.
 
-    seconds is the time between the two looks whose counters were compared; 0: there was one look.
+    seconds: time between the two looks whose counters were compared; 0 if there was only one look.
     """
     return {
         "format": FORMAT,
         "model": facts.model,
         "problems": any(statement.problem for statement in statements),
-        # 0 means that counters count since the models were loaded.
+        # If this is 0, counters count since the models were loaded.
         "seconds": seconds,
         "server_ready": facts.server_ready,
         "versions": [
@@ -43,7 +46,7 @@ def explanation(
 
 
 def statement_document(statement: Statement) -> document.Statement:
-    """Return one statement of the document."""
+    """Return one statement, as the document contains it."""
     return {
         "code": statement.code,
         "problem": statement.problem,

@@ -1,4 +1,4 @@
-"""Findings about a model, and how much each of them matters."""
+"""Findings about a model, and their severity."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from enum import Enum
 class Severity(Enum):
     """Weight of a finding.
 
-    ERROR: the model would not be served. WARNING: its author probably meant something else. NOTE:
-    neither.
+    ERROR: the model would not be served. WARNING: the model's author probably meant something else.
+    NOTE: neither of the two.
     """
 
     ERROR = "error"
@@ -22,8 +22,9 @@ class Severity(Enum):
 class Finding:
     """One thing to know about a model.
 
-    code: a stable name for programs, such as no-batching. message: for an error, the text that
-    loading gives. hint: the change to make; empty: none in particular.
+    code: a stable name for programs, such as no-batching. message: the text of the finding; for an
+    error, the text with which loading fails. hint: the change to make; empty if there is none in
+    particular.
     """
 
     severity: Severity

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from nereid.observability.samples import Samples
 
 
-# Beginning of the index's reason for a model that its next request loads.
+# Beginning of the reason that the repository index gives for a model which its next request loads.
 _NOT_IN_MEMORY: Final = "not in memory"
 
 
 def is_in_memory(state: str, reason: str) -> bool:
-    """Return whether a version with this state and reason in the index is ready without a load."""
+    """Return whether a version with this state and reason in the index is ready and loaded."""
     return state == "READY" and not reason.startswith(_NOT_IN_MEMORY)
 
 
 @dataclass(frozen=True)
 class ConfigFacts:
-    """A version's completed configuration, and what follows from it; computed once."""
+    """The completed configuration of a version, and facts derived from it, each computed once."""
 
     proto: ModelConfig
 
@@ -35,13 +35,13 @@ class ConfigFacts:
     def of_document(cls, config: dict[str, Any]) -> Self:
         """Return the facts in a document of /config.
 
-        Unknown fields are ignored: the server may be newer.
+        Unknown fields are ignored, because the server may be newer than this program.
         """
         return cls(ParseDict(config, ModelConfig(), ignore_unknown_fields=True))
 
     @cached_property
     def batching(self) -> str:
-        """Kind of batching, as `batching_of()` names it."""
+        """Kind of batching, as named by `batching_of()`."""
         return batching_of(self.proto)
 
     @cached_property
@@ -52,9 +52,11 @@ class ConfigFacts:
 
 @dataclass(frozen=True)
 class VersionFacts:
-    """One version. state and reason are the index's, and empty if it was never loaded.
+    """One version of the model.
 
-    statistics is the document of /stats. config and statistics are `None` if the mesh gives none.
+    state and reason are those of the repository index; they are empty if the version was never
+    loaded. statistics is the document of /stats. config and statistics are `None` if the mesh does
+    not provide them.
     """
 
     number: str
@@ -66,7 +68,7 @@ class VersionFacts:
 
     @property
     def in_memory(self) -> bool:
-        """True if the version is ready without a load."""
+        """True if the version is ready without a further load."""
         return is_in_memory(self.state, self.reason)
 
 
@@ -74,8 +76,9 @@ class VersionFacts:
 class MeshFacts:
     """One look at a mesh.
 
-    versions are the model's; empty if it is in no repository. names are of all models. metrics is
-    `None` if the page cannot be read; metrics_error has the reason.
+    versions are the versions of the model; empty if the model is in no repository. names are the
+    names of all models. metrics is `None` if the metrics page cannot be read; metrics_error then
+    has the reason.
     """
 
     model: str
@@ -84,20 +87,21 @@ class MeshFacts:
     names: tuple[str, ...] = ()
     metrics: Samples | None = None
     metrics_error: str = ""
-    # Facts of the first look, where two are compared: counters count from there.
+    # Facts of an earlier look, if two looks are compared. Counters then count from the earlier look
+    # on.
     earlier: MeshFacts | None = field(default=None, repr=False)
 
     def count(self, name: str, **labels: str) -> float:
-        """Return a counter of the metrics page, counted since the first look if there was one."""
+        """Return a counter of the metrics page, counted since the earlier look if there is one."""
         now = (None if self.metrics is None else self.metrics.total(name, **labels)) or 0.0
         return now - (0.0 if self.earlier is None else self.earlier.count(name, **labels))
 
     def counts(self, name: str, label: str, **labels: str) -> dict[str, float]:
-        """Return counters by the values of one label, counted like `count()`."""
+        """Return counters by the values of one label, counted in the same way as in `count()`."""
         now = {} if self.metrics is None else self.metrics.by_label(name, label, **labels)
         before = {} if self.earlier is None else self.earlier.counts(name, label, **labels)
         return {key: value - before.get(key, 0.0) for key, value in now.items()}
 
     def gauge(self, name: str, **labels: str) -> float | None:
-        """Return a gauge's present value; `None` if it is unknown."""
+        """Return the current value of a gauge; `None` if it is unknown."""
         return None if self.metrics is None else self.metrics.total(name, **labels)

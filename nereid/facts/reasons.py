@@ -1,4 +1,7 @@
-"""Statements about one model, in plain words and with figures, from facts of a mesh. Pure."""
+"""Statements about one model, in plain words and with figures, derived from facts of a mesh.
+
+The module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ _BATCHING_CODES: Final = frozenset(
         "target-decides",
     }
 )
-# The code of the statement that counts requests of all models.
+# The code of the statement that counts the requests of all models, not of one.
 HELD_REQUESTS: Final = "held-requests"
-# A reason for closing batches gets a statement if it closed at least this share of them.
+# Minimum share of the batches that a closing reason must have to get a statement.
 _NOTABLE_SHARE: Final = 0.25
-# Executions of fewer rows on average do not really batch.
+# If executions have fewer rows than this on average, batching has hardly any effect.
 _BARELY_BATCHED: Final = 1.5
 _BY_REASON: Final = {
     "full": "had max_batch_size rows or as many as fit",
@@ -46,8 +49,8 @@ _BY_REASON: Final = {
 class Statement:
     """One statement with its figures.
 
-    code: a stable name for programs. problem: whether requests are not served as they should be.
-    advice: the change to make; empty: none.
+    code: a stable name for programs. problem: true if requests are not served as they should be.
+    advice: the change to make; empty if there is none.
     """
 
     code: str
@@ -59,7 +62,7 @@ class Statement:
 
 
 def explain(facts: MeshFacts) -> list[Statement]:
-    """Return all statements: about the model as a whole, then about each version."""
+    """Return all statements: first about the model as a whole, then about each version."""
     statements = [*_of_mesh(facts)]
     for version in facts.versions:
         statements += _readiness(facts, version)
@@ -76,7 +79,7 @@ def _labels(facts: MeshFacts, version: VersionFacts) -> dict[str, str]:
     return {"model": facts.model, "version": version.number}
 
 
-# ---- why it is not ready
+# ---- why the model is not ready
 
 
 def _of_mesh(facts: MeshFacts) -> Iterator[Statement]:
@@ -206,7 +209,7 @@ def _instances(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
     )
 
 
-# ---- why it does not batch
+# ---- why the model does not batch
 
 
 def _batching(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
@@ -226,7 +229,8 @@ def _batching(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
 def _sizes(facts: MeshFacts, version: VersionFacts, config: ConfigFacts) -> Iterator[Statement]:
     labels = _labels(facts, version)
     if facts.metrics is None:
-        # Statistics have the same counts as the page, but since the load, not since the first look.
+        # Statistics have the same counts as the metrics page, but always since the load, not since
+        # the earlier look.
         statistics = version.statistics or {}
         rows = float(statistics.get("inference_count", 0))
         executions = float(statistics.get("execution_count", 0))
@@ -292,7 +296,7 @@ def _closed(
     )
 
 
-# ---- what requests meet
+# ---- targets, queues and outcomes of requests
 
 
 def _target(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:

@@ -1,11 +1,11 @@
-"""Credentials of calls within the mesh: each proves once that its sender has a role's key.
+"""Credentials of calls within the mesh: a credential proves that its sender has a role's key.
 
     nereid-mesh-auth: v1 <role> <Unix time in ms> <nonce> <HMAC-SHA256 over these and the method>
 
-A credential is accepted once, for its method, by a clock within 30 s of its sender's: one that was
-overheard, or comes late, is of no use. An executor can therefore give a worker the credential of
-its one stream, and keep the key. A credential neither hides the call nor proves who the server is;
-TLS does both.
+A credential is accepted once, for one method, and only if the clocks of sender and receiver differ
+by at most 30 s. A credential that was overheard, or that arrives late, is therefore useless. For
+this reason an executor can give a worker the credential for a single stream and keep the key to
+itself. A credential neither hides the call nor proves who the server is; TLS does both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from nereid.mesh_auth.tokens import MeshToken
 
 AUTH_KEY: Final = "nereid-mesh-auth"
-# Seconds by which two clocks may differ, and for which a nonce is kept.
+# Maximum difference of two clocks in seconds, and number of seconds for which a nonce is
+# remembered.
 WINDOW_S: Final = 30.0
 _VERSION: Final = "v1"
 _NONCE_BYTES: Final = 12
@@ -35,7 +36,7 @@ _MAX_TIME: Final = 15
 class CredentialError(Exception):
     """Error for a credential that is not accepted.
 
-    transient: the same sender's next credential may be accepted.
+    transient: true if the next credential of the same sender may be accepted.
     """
 
     def __init__(self, reason: str, *, transient: bool = False) -> None:
@@ -45,7 +46,7 @@ class CredentialError(Exception):
 
 
 class Credentials:
-    """Maker of one role's credentials, for use from any thread."""
+    """Creates the credentials of one role. Any thread may use it."""
 
     def __init__(self, role: Role, key: bytes, clock: Callable[[], float] = time.time) -> None:
         self._role = role.value
@@ -53,14 +54,14 @@ class Credentials:
         self._clock = clock
 
     def metadata(self, path: str) -> tuple[tuple[str, str], ...]:
-        """Return the metadata of one call; each call needs its own."""
+        """Return the metadata for one call; each call needs metadata of its own."""
         nonce = base64.urlsafe_b64encode(secrets.token_bytes(_NONCE_BYTES)).decode()
         claim = f"{_VERSION} {self._role} {int(self._clock() * 1000)} {nonce}"
         return ((AUTH_KEY, f"{claim} {_mac(self._key, claim, path)}"),)
 
 
 class CredentialVerifier:
-    """Verifier of credentials of all roles whose keys the token has, for one event loop."""
+    """Verifies credentials of every role whose key the token gives; for use by one event loop."""
 
     def __init__(
         self,
@@ -72,14 +73,14 @@ class CredentialVerifier:
         self._keys = {name: key for name, key in keys.items() if key is not None}
         self._clock = clock
         self._max_nonces = max_nonces
-        # Nonces within the window with their credentials' times, in the order of their arrival.
+        # Maps each nonce within the window to the time of its credential, in the order of arrival.
         self._nonces: dict[str, float] = {}
-        # Older credentials are refused, as their nonces may be forgotten: those from before this
-        # start, or those that made way when there were more than max_nonces.
+        # Credentials from before this time are refused, because their nonces may be forgotten. It
+        # is the time of this start, or later if nonces had to make way for more than max_nonces.
         self._not_before = int(clock() * 1000) / 1000
 
     def verify(self, text: str, path: str) -> Role:
-        """Return the role that a credential proves; the credential is used up.
+        """Return the role that a credential proves. The credential cannot be used again.
 
         Raises:
             CredentialError: the credential proves no role.

@@ -1,9 +1,10 @@
 """The guard of a mesh port, which refuses calls that the caller's role may not make.
 
-A call is refused as soon as its headers have arrived.
+A call is refused as soon as its headers have arrived. The caller's roles depend on what is
+configured:
 
     configured      the caller's roles
-    token           its credential's role, whatever its certificate names
+    token           the role of its credential, whatever its certificate names
     mTLS alone      the roles that its certificate names; all roles on unix sockets
     neither         no guard: services may listen only on loopback and unix sockets
 """
@@ -38,17 +39,17 @@ _ALL: Final = frozenset(Role)
 
 @dataclass(frozen=True)
 class GuardRules:
-    """Requirements of a mesh port; without a token, certificates alone count."""
+    """Requirements of a mesh port. Without a token, only the caller's certificate decides."""
 
     token: MeshToken | None
-    # Without a token, a certificate gives every role, whatever it names.
+    # True if, without a token, any certificate gives every role, whatever it names.
     any_certificate: bool = False
-    # See roles.method_roles.
+    # True if executors may load and unload models; see roles.method_roles.
     executor_control: bool = False
 
 
 class Guard:
-    """Guard of one port, for one event loop."""
+    """Guard of one mesh port, for use by one event loop."""
 
     def __init__(self, rules: GuardRules) -> None:
         self._verifier = None if rules.token is None else CredentialVerifier(rules.token)
@@ -57,17 +58,17 @@ class Guard:
         self._refusals = RefusalLog(_log)
 
     def guarded(self, handlers: Handlers) -> Handlers:
-        """Return these handlers behind the guard.
+        """Return these handlers with the guard in front of them.
 
         Raises:
-            KeyError: a method has no roles.
+            KeyError: no roles are defined for a method.
         """
         for path in (*handlers.unary, *handlers.async_unary, *handlers.stream):
             self._roles[path]
         return replace(handlers, admit=self.check)
 
     def check(self, call: Call) -> None:
-        """Check whether the caller may make this call; the first refusal of each kind is logged.
+        """Check that the caller may make this call; log refusals per peer, kind and interval.
 
         Raises:
             RpcError: the caller may not make the call.
@@ -104,7 +105,7 @@ class Guard:
 
 
 def guarded(handlers: Handlers, rules: GuardRules | None) -> Handlers:
-    """Return these handlers behind a guard with these rules; `None` means no guard."""
+    """Return these handlers with a guard in front that has these rules; `None` means no guard."""
     return handlers if rules is None else Guard(rules).guarded(handlers)
 
 

@@ -1,6 +1,7 @@
 """The roles of a mesh's members, and the methods that each role may call.
 
-A member's role comes from its credential (tokens, credentials) or from its certificate's names.
+The role of a member comes from its credential (tokens, credentials) or from the names in its
+certificate.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Role(enum.Enum):
-    """Role of a member of the mesh, as a caller of others."""
+    """Role of a member of the mesh when it calls other members."""
 
     GATEWAY = "gateway"
     EXECUTOR = "executor"
@@ -36,18 +37,19 @@ class Role(enum.Enum):
     OPERATOR = "operator"
 
 
-# A role may be followed by a number or a name: executor-3, gateway01, executor_gpu.
+# Matches the role at the start of a name. A number or a name may follow: executor-3, gateway01,
+# executor_gpu.
 _NAMED_ROLE: Final = re.compile(rf"({'|'.join(role.value for role in Role)})(?![a-z])")
 
-# Schedulers are among them since they pass on calls for one another's models.
+# Schedulers are included because they pass on calls that concern another scheduler's models.
 _CONTROL: Final = frozenset({Role.GATEWAY, Role.OPERATOR, Role.SCHEDULER})
 _READINESS: Final = _CONTROL | {Role.EXECUTOR}
-# Python models may make these calls (pb_utils.load_model) with --allow-executor-control.
+# Methods that Python models may call (pb_utils.load_model) if --allow-executor-control is given.
 _MODEL_CONTROL: Final = ("RepositoryModelLoad", "RepositoryModelUnload")
 _ROLES: Final[dict[str, frozenset[Role]]] = {
     JOIN_PATH: frozenset({Role.EXECUTOR}),
     EXECUTE_PATH: frozenset({Role.EXECUTOR}),
-    # Models send requests to other models.
+    # Executors may call this because models send requests to other models.
     INFER_PATH: frozenset({Role.GATEWAY, Role.EXECUTOR}),
     PEER_PATH: frozenset({Role.SCHEDULER}),
     TIMELINE_PATH: _CONTROL,
@@ -76,9 +78,9 @@ _ROLES: Final[dict[str, frozenset[Role]]] = {
 
 
 def method_roles(*, executor_control: bool = False) -> Mapping[str, frozenset[Role]]:
-    """Return the roles that may call each method, by path.
+    """Return the roles that may call each method, by the path of the method.
 
-    executor_control: executors may load and unload models when Python models ask for that.
+    executor_control: true if executors may load and unload models when Python models ask for it.
     """
     if not executor_control:
         return _ROLES
@@ -87,9 +89,9 @@ def method_roles(*, executor_control: bool = False) -> Mapping[str, frozenset[Ro
 
 
 def roles_of_names(names: Iterable[str]) -> frozenset[Role]:
-    """Return the roles that a certificate's DNS names give.
+    """Return the roles that the DNS names in a certificate give.
 
-    The first label of a name counts: executor-3.mesh gives the role of an executor.
+    Only the first label of a name counts: executor-3.mesh gives the role of an executor.
     """
     matches = (_NAMED_ROLE.match(name.lower().partition(".")[0]) for name in names)
     return frozenset(Role(match[1]) for match in matches if match is not None)

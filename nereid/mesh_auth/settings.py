@@ -1,7 +1,7 @@
-"""The flags of access to mesh ports, which all services share, and what follows from them.
+"""The flags for access to mesh ports, which all services share, and what follows from them.
 
 A TCP port that other machines can reach opens only with a token or mTLS. Unix sockets and the
-loopback interface are for this machine, and open without.
+loopback interface can be reached from this machine only, so they open without either.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
-    """The flags of access between services; every service's settings have them."""
+    """The flags for access between services; every service's settings have these flags."""
 
     TOPIC: ClassVar = Topic.MESH
-    # Roles whose tokens are enough for this service; empty: it needs the mesh's own token.
+    # The roles whose tokens suffice for this service; empty if it needs the mesh's own token.
     MESH_ROLES: ClassVar[frozenset[Role]] = frozenset()
 
     mesh_token: str = flag(
@@ -82,10 +82,10 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
         return ""
 
     def read_mesh_token(self) -> MeshToken | None:
-        """Return the token; `None` if there is none.
+        """Return the token; `None` if no token is given.
 
         Raises:
-            ValueError: the token, or its file, is not usable; the text does not show the token.
+            ValueError: the token or its file is not usable; the message does not show the token.
         """
         text, source = self.mesh_token, "--mesh-token"
         if self.mesh_token_file:
@@ -108,21 +108,23 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
             raise ValueError(f"{source}: {error}") from error
 
     def mesh_secret(self, purpose: str) -> bytes:
-        """Return a secret, for one purpose, that all holders of the mesh's token can make.
+        """Return a secret for one purpose, which every holder of the mesh's own token can derive.
 
-        Empty if this service has no such token.
+        The secret is empty if this service does not have the mesh's own token.
         """
         token = self.read_mesh_token()
         return b"" if token is None else token.secret(purpose)
 
     def mesh_credentials(self, role: Role) -> Credentials | None:
-        """Return the credentials of a service with this role; `None` if no token gives them."""
+        """Return the credentials for calls with this role; `None` if there is no token for it."""
         token = self.read_mesh_token()
         key = None if token is None else token.key(role)
         return None if key is None else Credentials(role, key)
 
     def mesh_channel(self, address: str, role: Role, options: ChannelOptions) -> ChannelOptions:
-        """Return the options for calls of a service with this role to another at an address.
+        """Return options for calls that a service with this role makes to another service.
+
+        address: the address of the other service.
 
         Raises:
             OSError: the TLS files cannot be used.
@@ -133,13 +135,13 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
 
     @property
     def mesh_private(self) -> bool:
-        """True without a token: file modes alone then keep other users off unix sockets."""
+        """True if no token is given. File modes alone then keep other users off unix sockets."""
         return not (self.mesh_token or self.mesh_token_file)
 
     def mesh_guard(self, *, executor_control: bool = False) -> GuardRules | None:
         """Return the requirements of this service's mesh port.
 
-        `None` means that the port is open to this machine.
+        `None` means that any caller on this machine may use the port.
         """
         token = self.read_mesh_token()
         if token is None and not self.mesh_tls_root:
@@ -147,7 +149,7 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
         return GuardRules(token, self.mesh_tls_any_role, executor_control)
 
     def mesh_users(self, address: str) -> str:
-        """Return, for a log, who can use a mesh port at this address."""
+        """Return a text for the log that says who can use a mesh port at this address."""
         if not self.mesh_private:
             return "services with the mesh token"
         if unix_path(address) is not None:

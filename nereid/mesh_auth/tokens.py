@@ -1,7 +1,8 @@
-"""The mesh's token, and the tokens of single roles that are derived from it.
+"""The mesh's token, and the tokens of single roles, which are derived from it.
 
-The holder of the mesh's token can make every role's token, and check every role's credentials; the
-holder of a role's token has that role alone. A token is never sent (see credentials).
+The holder of the mesh's token can make every role's token and check every role's credentials. The
+holder of a role's token has that role only. A token is never sent; credentials are (see the module
+credentials).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Final
 
 from nereid.mesh_auth.roles import Role
 
-# Without TLS, credentials can be overheard: a token must be too long to be guessed from them.
+# Without TLS, credentials can be overheard. A token must be so long that it cannot be guessed from
+# them.
 _MIN_LENGTH: Final = 16
 _NEW_BYTES: Final = 32
 _KEY_BYTES: Final = 32
@@ -24,16 +26,16 @@ _SECRET_LABEL: Final = b"nereid mesh secret v1 "
 
 
 class MeshToken:
-    """A mesh's token, or a role's."""
+    """The token of a mesh, or the token of one role."""
 
     def __init__(self, text: str) -> None:
         """Read a token.
 
         Raises:
-            ValueError: the text is no token; the error does not show it.
+            ValueError: the text is not a token; the message does not show the text.
         """
         self._master = b""
-        # The only role of a role's token; `None` for the mesh's own.
+        # The role, if this is the token of one role; `None` for the mesh's own token.
         self.only: Role | None = None
         if text.startswith(_ROLE_PREFIX):
             self.only, self._only_key = _read_role_token(text)
@@ -45,15 +47,15 @@ class MeshToken:
             self._master = text.encode()
 
     def key(self, role: Role) -> bytes | None:
-        """Return the role's key; `None` if this is another role's token."""
+        """Return the key of a role; `None` if this is the token of another role."""
         if self.only is not None:
             return self._only_key if role is self.only else None
         return hmac.digest(self._master, _LABEL + role.value.encode(), "sha256")
 
     def secret(self, purpose: str) -> bytes:
-        """Return a secret for one purpose, made of the mesh's own token.
+        """Return a secret for one purpose, derived from the mesh's own token.
 
-        Empty if this is a role's token.
+        The secret is empty if this is the token of a role.
         """
         if self.only is not None:
             return b""
@@ -63,7 +65,7 @@ class MeshToken:
         """Return the token of one role.
 
         Raises:
-            ValueError: this is another role's token.
+            ValueError: this is the token of another role.
         """
         key = self.key(role)
         if key is None:

@@ -1,7 +1,8 @@
 """Model configurations: from config.pbtxt to a complete, valid, frozen form, and back to clients.
 
-The steps are parse, complete (from the model file's description) and freeze, which validates. Pure:
-text and messages in, messages and frozen values out; no file, clock, socket or other service.
+The steps are: parse, complete (from the model file's description), and freeze, which also
+validates. The package does no I/O: its inputs are texts and messages, its outputs messages and
+frozen values.
 """
 
 # layout: covered, pure

@@ -1,6 +1,6 @@
-"""The backend of a model, by its platform, its file's name or its own name.
+"""Choice of a model's backend, from its platform, its file's name or the model's own name.
 
-Pure: this module gets the names of files, never the files.
+The module does no I/O: it receives the names of files, and never opens them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def fill_backend(config: ModelConfig, *, model_name: str, filenames: Collection[str] = ()) -> None:
-    """Fill in, in place, missing name, backend, platform and default_model_filename.
+    """Fill in name, backend, platform and default_model_filename where they are missing.
+
+    The configuration is changed in place.
 
     Raises:
         InvalidArgument: the backend cannot be determined.
@@ -36,7 +38,7 @@ def fill_backend(config: ModelConfig, *, model_name: str, filenames: Collection[
             return
     if config.backend or config.platform or config.default_model_filename:
         return
-    # The name of a custom backend's model is "anything.<backend>".
+    # A model of a custom backend may be named "anything.<backend>".
     _, dot, backend = model_name.partition(".")
     if not dot:
         raise InvalidArgument(
@@ -49,7 +51,7 @@ def fill_backend(config: ModelConfig, *, model_name: str, filenames: Collection[
 
 
 def _implies(config: ModelConfig, known: KnownBackend, filenames: Collection[str]) -> bool:
-    # TensorFlow has two platforms, so its backend alone does not determine one.
+    # TensorFlow has two platforms, so the backend alone does not determine the platform.
     if config.backend and known.backend != TENSORFLOW:
         return config.backend == known.backend
     if config.backend not in ("", known.backend):

@@ -1,8 +1,8 @@
-"""The table of the fields by which a model says how its requests are queued, batched and repeated.
+"""The fields with which a model controls how requests are queued, batched and repeated.
 
-Each field is a row of a frozen form (see `config_field.py`): its place in config.pbtxt, its
-default, its checks with Triton's texts, and findings about it. Checks run in the order of the rows.
-A new field is a row here, and its frozen value is used, mostly in
+Each field is a row of a frozen form (see `config_field.py`). A row has the field's place in
+config.pbtxt, its default, its checks with Triton's texts, and findings about it. Checks run in the
+order of the rows. To add a field, add a row to this module and use the frozen value, mostly in
 `nereid_scheduler.batching`.
 """
 
@@ -141,7 +141,7 @@ def _policies(batching: ModelDynamicBatching) -> Mapping[int, QueuePolicy]:
 
 def _check_ordering(scope: Scope) -> None:
     batching, name = scope.message, scope.config.name
-    # The strategy "oldest" has neither levels nor policies.
+    # The strategy "oldest" has neither priority levels nor queue policies.
     if not (batching.preserve_ordering and _is_dynamic(batching)):
         return
     if batching.priority_levels > 1:
@@ -165,10 +165,10 @@ def _is_dynamic(message: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DynamicBatching:
-    """The dynamic batcher's settings.
+    """The settings of the dynamic batcher.
 
-    preferred_batch_sizes is ascending, without repeats. priority_levels is 0 for a model without
-    priorities, which has no policies by level either.
+    preferred_batch_sizes is ascending and has no duplicates. If a model has no priorities,
+    priority_levels is 0 and there are no policies by level.
     """
 
     preferred_batch_sizes: tuple[int, ...] = config_field(
@@ -245,7 +245,7 @@ def _oldest(batching: model_config_pb2.ModelSequenceBatching) -> DynamicBatching
 
 
 def _check_utilization(scope: Scope) -> None:
-    # Written so that NaN fails.
+    # The comparison is written so that NaN fails the check.
     if not 0.0 <= scope.message.direct.minimum_slot_utilization <= 1.0:
         raise InvalidArgument(
             "sequence batching minimum slot utilization must be in range (0.0, 1.0] for "
@@ -272,10 +272,10 @@ def _check_snapshots(config: model_config_pb2.ModelConfig, interval: int) -> Non
 
 @dataclass(frozen=True, slots=True)
 class SequenceBatching:
-    """The sequence batcher's settings.
+    """The settings of the sequence batcher.
 
-    oldest is `None` with the strategy "direct", which alone has a minimum_slot_utilization (0:
-    none) and the delay beside it.
+    oldest is `None` if the strategy is "direct". Only "direct" has a minimum_slot_utilization (0
+    means none) and the max_queue_delay_us beside it.
     """
 
     max_sequence_idle_us: int = config_field(
@@ -289,10 +289,11 @@ class SequenceBatching:
         MessageField("direct.minimum_slot_utilization", 0.0, check=_check_utilization)
     )
     max_queue_delay_us: int = config_field(MessageField("direct.max_queue_delay_microseconds", 0))
-    # Requests without a correlation id are sequences of their own, and the model may have a request
-    # scheduled again.
+    # True if each request without a correlation id is a sequence of its own, and the model may
+    # reschedule a request.
     iterative: bool = config_field(MessageField("iterative_sequence", default=False))
-    # Number of requests of a sequence after which its implicit state is saved; 0: never.
+    # Number of a sequence's requests after which the sequence's implicit state is saved; 0 means
+    # never.
     snapshot_interval: int = config_field(
         Parameter(_SNAPSHOT_INTERVAL, 0, _count_of_requests, _check_snapshots)
     )
@@ -315,14 +316,15 @@ def read_sequence_batching(config: model_config_pb2.ModelConfig) -> SequenceBatc
 class ModelParameters:
     """Nereid's own parameters, which any model may have."""
 
-    # A request that may have begun to run is not run again.
+    # True if a request that may have begun to run must not be run again.
     at_most_once: bool = config_field(Parameter(AT_MOST_ONCE, default=False, parse=boolean))
-    # Milliseconds that requests may queue before more are refused; 0: for any time; `None`: as the
-    # scheduler's settings say.
+    # Milliseconds that requests may queue before further requests are refused. 0 means no limit;
+    # `None` means that the scheduler's settings decide.
     admission_target_ms: int | None = config_field(
         Parameter("admission_target_ms", None, integer(0), decided_by_target=True)
     )
-    # Microseconds from a request's arrival to its response, for 99 of 100 requests; 0: no target.
+    # Microseconds from a request's arrival to its response that 99 of 100 requests should not
+    # exceed; 0 means no target.
     target_p99_us: int = config_field(Parameter(TARGET_P99_US, 0, integer(0)))
 
 
@@ -334,16 +336,16 @@ PARAMETERS: Final[Mapping[str, Parameter]] = MappingProxyType(
 
 
 def target_p99_us(config: model_config_pb2.ModelConfig) -> int:
-    """Return the microseconds within which 99 of 100 requests are to get responses; 0: no target.
+    """Return the target for 99 of 100 requests' response times, in us; 0 means no target.
 
     Raises:
-        InvalidArgument: the parameter is no such number.
+        InvalidArgument: the parameter is not a number of this kind.
     """
     return int(PARAMETERS[TARGET_P99_US].read_from(config))
 
 
 def runs_at_most_once(config: model_config_pb2.ModelConfig) -> bool:
-    """Return whether a request that may have begun to run must not run again.
+    """Return whether a request that may have begun to run must not be run again.
 
     Raises:
         InvalidArgument: the parameter is neither true nor false.

@@ -1,7 +1,8 @@
 """Completion of a configuration from defaults and from the model file's description.
 
-The rules are Triton's: the defaults of the server core, then what the onnxruntime backend fills in.
-Beyond Triton, tensors that are named but lack dims or a data type are filled in as well.
+The rules are Triton's: first the defaults of the server core, then what the onnxruntime backend
+fills in. Unlike in Triton, tensors that have a name but lack dims or a data type are filled in as
+well.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ if TYPE_CHECKING:
         | RepeatedCompositeFieldContainer[model_config_pb2.ModelOutput]
     )
 
-# A Python model's auto_complete_config may change any part of its configuration.
+# Backend whose models complete their configurations themselves: a Python model's
+# auto_complete_config may change any part.
 _COMPLETES_ITSELF: Final = "python"
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionSettings:
-    """A backend's default-max-batch-size, and whether descriptions of model files are used."""
+    """A backend's default-max-batch-size, and whether to ignore descriptions of model files."""
 
     default_max_batch_size: int = 4
     disable_auto_complete: bool = False
@@ -49,7 +51,7 @@ _DEFAULTS: Final = CompletionSettings()
 
 
 def is_incomplete(config: model_config_pb2.ModelConfig) -> bool:
-    """Return whether the model file may say what the configuration leaves open."""
+    """Return whether the model file may provide what the configuration leaves open."""
     if config.backend == _COMPLETES_ITSELF:
         return True
     has_tensors = bool(config.input or config.batch_input) and bool(config.output)
@@ -63,10 +65,10 @@ def complete_config(
     description: ModelDescription | None,
     settings: CompletionSettings = _DEFAULTS,
 ) -> model_config_pb2.ModelConfig:
-    """Return a new message with every default set.
+    """Return a new message in which every default is set.
 
-    instance_group stays as written: `instance_groups.py` completes it for each executor. With a
-    description, the result is also valid and fits the model file.
+    instance_group stays as written, because `instance_groups.py` completes it for each executor. If
+    a description is given, the result is also valid and fits the model file.
 
     Raises:
         InvalidArgument: the configuration is not valid, or does not fit the model file.
@@ -80,7 +82,7 @@ def complete_config(
             "directory name must equal model name"
         )
     _set_defaults(completed)
-    # Triton compares preferred sizes even with a batch size that is not known yet.
+    # Triton checks preferred sizes even if max_batch_size is not known yet.
     is_open = not completed.max_batch_size and is_incomplete(completed)
     validate_scheduling(completed, batch_size_open=is_open)
     if description is None:
@@ -117,7 +119,7 @@ def _fill_from_description(
 ) -> None:
     has_inputs = bool(config.input or config.batch_input)
     if has_inputs and config.output and not any(map(_is_partial, _written_tensors(config))):
-        # A configuration with all tensors keeps its batch size and scheduler, as on Triton.
+        # As in Triton, a configuration that has all tensors keeps its batch size and its scheduler.
         return
     _fill_batching(config, description, settings)
     internal = _sequence_tensors(config)
@@ -142,7 +144,7 @@ def _is_partial(tensor: _Tensor) -> bool:
 
 
 def _sequence_tensors(config: model_config_pb2.ModelConfig) -> frozenset[str]:
-    """Return the names of tensors that the sequence batcher provides and clients never see."""
+    """Return the names of the tensors that the sequence batcher provides and clients never see."""
     sequence = config.sequence_batching
     names = {control.name for control in sequence.control_input}
     for state in sequence.state:
@@ -173,10 +175,10 @@ def _fill_batching(
 def _writes_batch_dimension(
     config: model_config_pb2.ModelConfig, description: ModelDescription
 ) -> bool:
-    """Return whether some dims as written have the graph's full rank.
+    """Return whether the dims of any tensor, as written, have the full rank of the model file.
 
-    Then a max_batch_size of 0 means that the model does not batch. Triton's onnxruntime backend
-    does not check this: it uses its default, then refuses the dims.
+    In this case, a max_batch_size of 0 means that the model does not batch. Triton's onnxruntime
+    backend does not check this: it uses its default batch size, and then refuses the dims.
     """
     ragged = {tensor.name for tensor in config.input if tensor.allow_ragged_batch}
     ranks = {
@@ -201,7 +203,7 @@ def _fill_partial(
     for tensor in tensors:
         description = by_name.get(tensor.name)
         if description is None:
-            # The name is reported as unknown once the configuration itself is valid.
+            # The unknown name is reported later, once the configuration itself is valid.
             continue
         if not tensor.data_type:
             tensor.data_type = _data_type(description)
@@ -231,12 +233,13 @@ def _fill_dims(
 ) -> None:
     batching = config.max_batch_size > 0
     if description.dims is None:
-        # A configuration cannot express "any rank"; an author who knows it writes the dims.
+        # A configuration cannot express "any rank". An author who knows the rank writes the dims.
         tensor.dims.append(VARIABLE)
         return
     tensor.dims.extend(description.dims[1:] if batching else description.dims)
     if not tensor.dims:
-        # A configuration has no scalars: clients send [1], of which the model gets no dims.
+        # A configuration cannot express scalars. Clients send shape [1], and the model gets a
+        # tensor without dims.
         tensor.dims.append(1)
         if batching:
             tensor.reshape.SetInParent()

@@ -1,8 +1,8 @@
-"""Rows that declare fields of a model's configuration, and the functions that read these rows.
+"""Rows that declare fields of a model's configuration, and functions that read these rows.
 
-A frozen dataclass declares its fields by `config_field()`, as settings declare flags. Completion,
+A frozen dataclass declares its fields with `config_field()`, as settings declare flags. Completion,
 validation, the frozen form, `nereid check` and `nereid explain` read the rows and name no field, so
-that a new field is one row. Knows no field itself.
+a new field needs only one row. This module itself declares no field.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _KEY: Final = "row"
 
 
 class Scope(NamedTuple):
-    """A message of a configuration, such as dynamic_batching, with the configuration around it.
+    """A message within a configuration, such as dynamic_batching, and the whole configuration.
 
-    batch_size_open: max_batch_size has yet to be completed.
+    batch_size_open: true if max_batch_size is not completed yet.
     """
 
     config: ModelConfig
@@ -35,10 +35,11 @@ class Scope(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """A finding about a field of a model that loads.
+    """A finding about a field, for a model that loads.
 
-    code, message and hint are those of `nereid.facts.findings.Finding`. applies gets the message
-    that has the field. is_warning: the author probably meant something else.
+    code, message and hint are those of `nereid.facts.findings.Finding`. applies receives the
+    message that has the field, and returns whether the finding applies. is_warning: true if the
+    author probably meant something else.
     """
 
     code: str
@@ -50,48 +51,49 @@ class Advice(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MessageField:
-    """Row of a field of a protobuf message, such as dynamic_batching."""
+    """The row of a field that a protobuf message has, such as dynamic_batching."""
 
-    # Name as the author writes it. A dotted name is that of a field in a message of the message.
+    # Name of the field, as authors write it. A dotted name stands for a field of an inner message.
     name: str
-    # Frozen value where the message has no such field.
+    # Frozen value if the message does not have the field.
     default: Any
-    # Function of the message that returns the frozen value; by default the field itself.
+    # Function that returns the frozen value for a message; by default, the value of the field
+    # itself.
     read: Callable[[Any], Any] | None = None
-    # Function that sets the default in an incomplete message.
+    # Function that sets the field's default in an incomplete message.
     complete: Callable[[Scope], None] | None = None
-    # Function that raises InvalidArgument.
+    # Function that checks the field and raises InvalidArgument.
     check: Callable[[Scope], None] | None = None
-    # True for a list that is scanned for each batch: its length is bounded.
+    # True for a list that is scanned for each batch; its length is therefore limited.
     is_scanned: bool = False
-    # Function that returns whether the field has a value that a model's target_p99_us replaces;
-    # `None`: a target leaves the field alone.
+    # Function that returns whether the model's target_p99_us replaces the field's value; `None` if
+    # a target never affects the field.
     decided_by_target: Callable[[Scope], bool] | None = None
-    # Finding of `nereid check` and `nereid explain`.
+    # Finding about the field for `nereid check` and `nereid explain`.
     advice: Advice | None = None
 
     def read_from(self, message: Any) -> Any:
-        """Return the frozen value of a valid message."""
+        """Return the field's frozen value from a valid message."""
         return (self.read or attrgetter(self.name))(message)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parameter:
-    """Row of a field of Nereid's own, which an author sets by an entry of `parameters`."""
+    """The row of a field of Nereid's own, which authors set with an entry of `parameters`."""
 
-    # Key of the entry.
+    # Key of the entry in `parameters`.
     name: str
-    # Value of a configuration without the entry.
+    # Value if the configuration does not have the entry.
     default: Any
-    # Parser of the entry's text, which raises ValueError with the reason why it refuses one.
+    # Parser of the entry's text. It raises ValueError with the reason if it refuses the text.
     parse: Callable[[str], Any]
-    # Function that raises InvalidArgument for a value that does not fit the configuration.
+    # Function that raises InvalidArgument if the value does not fit the configuration.
     check: Callable[[ModelConfig, Any], None] | None = None
-    # True if a model's target_p99_us replaces the parameter.
+    # True if the model's target_p99_us replaces the parameter.
     decided_by_target: bool = False
 
     def read_from(self, config: ModelConfig) -> Any:
-        """Return the value, or the default of a configuration without the parameter.
+        """Return the parameter's value, or the default if the configuration does not have it.
 
         Raises:
             InvalidArgument: the text is refused, or the value does not fit the configuration.
@@ -111,12 +113,12 @@ class Parameter:
 
 
 def config_field(row: MessageField | Parameter) -> Any:
-    """Return a dataclass field that is declared by a row."""
+    """Return a dataclass field that a row declares."""
     return dataclasses.field(default_factory=lambda: row.default, metadata={_KEY: row})
 
 
 def message_rows(form: type[Any], message: Any) -> Iterator[tuple[str, MessageField]]:
-    """Yield the attribute and the row of each field that a frozen form and a message both have."""
+    """Yield attribute and row of each field that both the frozen form and the message have."""
     known = message.DESCRIPTOR.fields_by_name
     for attribute, row in _rows(form, MessageField):
         if row.name.partition(".")[0] in known:
@@ -124,12 +126,12 @@ def message_rows(form: type[Any], message: Any) -> Iterator[tuple[str, MessageFi
 
 
 def message_values(form: type[Any], message: Any) -> dict[str, Any]:
-    """Return the values of a frozen form's fields that a valid message has."""
+    """Return the frozen values, by attribute, of the fields that a valid message has."""
     return {attribute: row.read_from(message) for attribute, row in message_rows(form, message)}
 
 
 def complete_message(form: type[Any], scope: Scope) -> None:
-    """Set the defaults of a message."""
+    """Set the default of each field that the message leaves open."""
     for _, row in message_rows(form, scope.message):
         if row.complete is not None:
             row.complete(scope)
@@ -139,7 +141,7 @@ def check_message(form: type[Any], scope: Scope) -> None:
     """Check the fields of a message, in the order of the frozen form.
 
     Raises:
-        InvalidArgument: the first error.
+        InvalidArgument: the message of the first error.
     """
     for _, row in message_rows(form, scope.message):
         if row.check is not None:
@@ -147,15 +149,15 @@ def check_message(form: type[Any], scope: Scope) -> None:
 
 
 def parameters_of(form: type[Any]) -> list[Parameter]:
-    """Return the rows of a frozen form's parameters."""
+    """Return the rows of all parameters of a frozen form."""
     return [row for _, row in _rows(form, Parameter)]
 
 
 def parameter_values(form: type[Any], config: ModelConfig) -> dict[str, Any]:
-    """Return the values of a frozen form's parameters, checked.
+    """Return the checked values of a frozen form's parameters, by attribute.
 
     Raises:
-        InvalidArgument: the first error.
+        InvalidArgument: the message of the first error.
     """
     return {attribute: row.read_from(config) for attribute, row in _rows(form, Parameter)}
 

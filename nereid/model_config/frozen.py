@@ -1,6 +1,7 @@
 """The configuration as the scheduler and the hot path read it: immutable, checked, plain types.
 
-It is built once per loaded model. A read of a protobuf field costs far more than a read of these.
+It is built once per loaded model, because reading a protobuf field costs far more than reading an
+attribute.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ class OutputSpec:
 class ModelConfig(ModelParameters):
     """A complete, valid configuration.
 
-    batching is set if the dynamic batcher is configured, sequences if the sequence batcher is.
-    proto is the message that the configuration was made from, and must not be changed; it alone has
-    the fields that no request path reads.
+    batching is set if the dynamic batcher is configured, and sequences if the sequence batcher is.
+    proto is the message from which the configuration was made; it must not be changed. Fields that
+    no request path reads are in proto only.
     """
 
     name: str
@@ -74,7 +75,7 @@ class ModelConfig(ModelParameters):
 
 
 def freeze_config(config: model_config_pb2.ModelConfig) -> ModelConfig:
-    """Check a complete configuration and freeze a copy of it.
+    """Check a complete configuration, and return a frozen copy of it.
 
     Raises:
         InvalidArgument: the configuration is not valid.

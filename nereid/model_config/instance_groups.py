@@ -1,6 +1,7 @@
-"""The instance groups that one executor hosts, by Triton's defaults.
+"""The instance groups that an executor hosts, completed by Triton's defaults.
 
-Each executor counts as a Triton server: KIND_AUTO and "all GPUs" depend on its own GPUs.
+Each executor is treated like a Triton server: KIND_AUTO and "all GPUs" refer to the executor's own
+GPUs.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ _KIND_NAMES: Final[dict[int, InstanceKind]] = {
     _Kind.KIND_GPU: "GPU",
     _Kind.KIND_MODEL: "MODEL",
 }
-# Backends with two instances on the CPU by default.
+# Backends that have two instances on the CPU by default.
 _TWO_ON_CPU: Final = (TENSORFLOW, ONNXRUNTIME)
-# Backends that run on the CPU if no group is written.
+# Backends that run on the CPU if the configuration has no instance group.
 _CPU_UNLESS_ASKED: Final = (PYTHON, OPENVINO)
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceNeed:
-    """An amount of a resource that an instance needs to execute.
+    """Amount of one resource that an instance needs to execute.
 
-    is_global: all devices share the resource.
+    is_global: true if all devices share the resource.
     """
 
     name: str
@@ -47,9 +48,9 @@ class ResourceNeed:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Resources that an instance needs to execute, and its priority.
+    """The resources that an instance needs to execute, and the instance's priority.
 
-    An instance of priority 2 executes half as often as one of priority 1.
+    An instance of priority 2 executes half as often as an instance of priority 1.
     """
 
     resources: tuple[ResourceNeed, ...] = ()
@@ -61,9 +62,10 @@ UNLIMITED: Final = RateLimit()
 
 @dataclass(frozen=True, slots=True)
 class InstanceGroup:
-    """Equal instances on one executor: `count` of them, on each of the gpus if there are any.
+    """Equal instances on one executor.
 
-    Passive instances are loaded and get no requests.
+    If gpus is empty, there are `count` instances; otherwise there are `count` on each of the GPUs.
+    Passive instances are loaded, but get no requests.
     """
 
     name: str
@@ -77,19 +79,19 @@ class InstanceGroup:
 def normalise_instance_groups(
     config: ModelConfig, *, gpu_ids: Sequence[int]
 ) -> list[InstanceGroup]:
-    """Return the groups for an executor with these usable GPUs; an ensemble has none.
+    """Return the groups for an executor that has these GPUs; an ensemble has no groups.
 
     Raises:
-        InvalidArgument: a group needs what this executor does not have.
+        InvalidArgument: a group needs something that this executor does not have.
     """
     return [_freeze(group) for group in _groups(config, gpu_ids)]
 
 
 def with_instance_groups(config: ModelConfig, *, gpu_ids: Sequence[int]) -> ModelConfig:
-    """Return a copy of the configuration with the groups that such an executor hosts.
+    """Return a copy of the configuration with the groups for an executor that has these GPUs.
 
     Raises:
-        InvalidArgument: as normalise_instance_groups.
+        InvalidArgument: a group needs something that this executor does not have.
     """
     placed = model_config_pb2.ModelConfig()
     placed.CopyFrom(config)
@@ -102,7 +104,8 @@ def with_instance_groups(config: ModelConfig, *, gpu_ids: Sequence[int]) -> Mode
 def device_of_groups(config: ModelConfig) -> Literal["cpu", "gpu", "any"]:
     """Return which executors can host the model.
 
-    "gpu": those with GPUs. "cpu": all. "any": all, with instances on the devices that each has.
+    "gpu": executors with GPUs. "cpu": all executors. "any": all executors, on whichever devices
+    they have.
     """
     kinds = {group.kind for group in config.instance_group}
     pinned = any(group.gpus for group in config.instance_group)

@@ -1,14 +1,16 @@
-"""Padding of variable dimensions, so that requests of different sizes run in one batch.
+"""Padding of variable dimensions, so that requests of different sizes can run in one batch.
 
-Padding is an extension of Nereid's, which a parameter of the model asks for:
+Padding is an extension of Nereid's. A parameter of the model switches it on:
 
     parameters { key: "padding" value { string_value: "ids[0]=1 mask[0] -> logits[0]: 16 32 64" } }
 
-The inputs before the arrow are padded in these dimensions (numbered as in dims, without the batch)
-with these values (0 unless given). Sizes stand behind the colon: a request is padded to the next
-one, and requests that are padded to the same size share a batch. The outputs behind the arrow are
-cut back to the size that the request had. Parts for several dimensions are separated by `;`.
-Pure: the scheduler uses it to queue requests, the executor to assemble batches.
+The inputs before the arrow are padded in the given dimensions (numbered as in dims, without the
+batch dimension) with the given values (0 by default). The sizes follow the colon. A request is
+padded to the smallest of them that is large enough, and requests that are padded to the same size
+share a batch. The outputs after the arrow are cut back to the size of the request. Parts for
+several dimensions are separated by `;`.
+
+The module does no I/O. The scheduler uses it to queue requests, the executor to assemble batches.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _FLOATS: Final = frozenset({"FP16", "FP32", "FP64"})
 
 
 class PaddedInput(NamedTuple):
-    """An input's dimension that is padded with a value."""
+    """A dimension of an input, and the value with which it is padded."""
 
     name: str
     dim: int
@@ -45,30 +47,30 @@ class PaddedInput(NamedTuple):
 
 
 class PaddedSize(NamedTuple):
-    """A size that some inputs of a request have in common, and some of its outputs."""
+    """A size that some of a request's inputs, and some of its outputs, have in common."""
 
     inputs: tuple[PaddedInput, ...]
     outputs: tuple[tuple[str, int], ...]
-    # Sizes to pad to, ascending. Larger sizes are not padded.
+    # The sizes to pad to, ascending. A size above all of them is not padded.
     buckets: tuple[int, ...]
 
     def bucket(self, size: int) -> int:
-        """Return the size that a size is padded to."""
+        """Return the size to which a size is padded."""
         index = bisect_left(self.buckets, size)
         return self.buckets[index] if index < len(self.buckets) else size
 
 
 class Padding(NamedTuple):
-    """All padded sizes of a model."""
+    """All padded sizes of a model, and the model's name."""
 
     model_name: str
     sizes: tuple[PaddedSize, ...]
 
     def padded_shapes(self, shapes: Mapping[str, _Shape]) -> dict[str, _Shape]:
-        """Return the inputs' shapes, without the batch dimension, after padding.
+        """Return the shapes of the inputs after padding, without the batch dimension.
 
         Raises:
-            InvalidArgument: inputs differ in a size that they should have in common.
+            InvalidArgument: inputs differ in a size that they must have in common.
         """
         padded = dict(shapes)
         for padded_size in self.sizes:
@@ -92,9 +94,9 @@ class Padding(NamedTuple):
 
 
 def read_padding(config: ModelConfig) -> Padding | None:
-    """Return the padding that a configuration with valid tensors asks for.
+    """Return the padding that a configuration asks for; `None` if it asks for none.
 
-    `None` if it has no parameter for that.
+    The tensors of the configuration must be valid.
 
     Raises:
         InvalidArgument: the parameter does not fit the model.
@@ -207,9 +209,9 @@ def _check_inputs(config: ModelConfig, padding: Padding) -> None:
 
 
 def _fits(datatype: str, value: int) -> bool:
-    """Return whether an integer is a value of a datatype that has no fractions."""
+    """Return whether a datatype without fractions can represent an integer."""
     if datatype in {"BOOL", "BF16"}:
-        # numpy has no BF16, so that no number but 0 can be converted to it.
+        # numpy has no BF16, so only 0 can be converted to it.
         return value == 0 or (datatype == "BOOL" and value == 1)
     bits = int(datatype.lstrip("UINT"))
     if datatype.startswith("U"):

@@ -1,7 +1,7 @@
-"""Remedies for errors of loads, found by the error's text.
+"""Remedies for errors of loads. A remedy is found by the error's text.
 
-The texts are Triton's or a backend's own, which clients match and which stay as they are. The
-remedies stand beside them in the log, in `nereid check` and in `nereid explain`.
+The error texts come from Triton or a backend. Clients match them, so they stay unchanged. The
+remedies are shown beside the texts in the log, in `nereid check` and in `nereid explain`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ _REMEDIES: Final = tuple(
 
 
 def remedy_for(error: str) -> str:
-    """Return the remedy as a sentence without a full stop; empty if no remedy is known."""
+    """Return the remedy as a sentence without a full stop; empty if none is known."""
     for pattern, remedy in _REMEDIES:
         match = pattern.search(error)
         if match is not None:
@@ -125,6 +125,6 @@ def remedy_for(error: str) -> str:
 
 
 def with_remedy(error: str) -> str:
-    """Return the error with its remedy, for a line of the log."""
+    """Return the error followed by its remedy, for a line of the log."""
     remedy = remedy_for(error)
     return f"{error.rstrip()} ({remedy})" if remedy else error.rstrip()

@@ -1,7 +1,7 @@
-"""A configuration as clients see it: the config response's JSON, and the model's metadata.
+"""A configuration as clients see it: the JSON of the config response, and the model's metadata.
 
-The JSON is Triton's: it has every field without presence; 64-bit numbers are numbers, and enums are
-names.
+The JSON is Triton's. It includes every field that has no presence. 64-bit numbers are JSON numbers,
+and enums are written by name.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 _FLOAT: Final = Struct("<f")
-# JSON parsers read numbers as doubles, in which larger integers are not exact.
+# JSON parsers read numbers as doubles, which do not represent larger integers exactly.
 _MAX_EXACT: Final = 2**53
 
 
 def config_json(config: model_config_pb2.ModelConfig) -> bytes:
-    """Return the HTTP config response, in UTF-8."""
+    """Return the HTTP config response, encoded in UTF-8."""
     return json.dumps(message_json(config), ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def metadata(config: ModelConfig, versions: Iterable[int]) -> kserve_pb2.ModelMetadataResponse:
-    """Return the metadata response, with the batch dimension in shapes where the model has one."""
+    """Return the metadata response; its shapes have the batch dimension if the model batches."""
     batch = [-1] if config.max_batch_size >= 1 else []
 
     def tensor(
@@ -54,7 +54,7 @@ def metadata(config: ModelConfig, versions: Iterable[int]) -> kserve_pb2.ModelMe
 
 
 def message_json(message: Message) -> dict[str, Any]:
-    """Return any message as Triton's HTTP front writes it."""
+    """Return any message in the JSON form that Triton's HTTP server uses."""
     fields = cast("list[FieldDescriptor]", message.DESCRIPTOR.fields)
     return {
         field.name: _field_json(field, getattr(message, field.name))
@@ -86,7 +86,7 @@ def _renderer(field: FieldDescriptor) -> Callable[[Any], Any]:
 
 
 def _float32(value: float) -> float | str:
-    """Return the shortest number that is equal in 32 bits: 0.1, not 0.10000000149011612."""
+    """Return the shortest number that is the same in 32 bits: 0.1, not 0.10000000149011612."""
     if math.isfinite(value):
         for digits in range(6, 9):
             short = float(f"{value:.{digits}g}")
@@ -97,6 +97,6 @@ def _float32(value: float) -> float | str:
 
 def _float64(value: float) -> float | str:
     if not math.isfinite(value):
-        # These are the names in protobuf's JSON.
+        # These are the names that protobuf's JSON format uses.
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return int(value) if value.is_integer() and abs(value) <= _MAX_EXACT else value

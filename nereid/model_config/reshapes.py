@@ -1,4 +1,4 @@
-"""Shapes of tensors that differ between clients and the model: `reshape` in a configuration."""
+"""Tensor shapes that differ between clients and the model: `reshape` in a configuration."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Reshape(NamedTuple):
     """A change of shape from source to target.
 
-    Both leave out the batch dimension; -1 is a variable dimension. batch_dims, 1 or 0, is the
-    number of dimensions before them.
+    source and target leave out the batch dimension; -1 is a variable dimension. batch_dims (1 or 0)
+    is the number of batch dimensions in front of them.
     """
 
     source: tuple[int, ...]
@@ -23,18 +23,18 @@ class Reshape(NamedTuple):
     batch_dims: int
 
     def apply(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return a tensor's new shape, or its old one if the new one has more or fewer elements."""
+        """Return a tensor's new shape, or the old shape if the element counts would differ."""
         batch, row = shape[: self.batch_dims], shape[self.batch_dims :]
         if len(row) == len(self.source):
             target = substitute(self.target, self.source, row)
         else:
-            # A model's output may have any shape if its configured one is fixed, as on Triton.
+            # As in Triton, a model's output may have any shape if the configured shape is fixed.
             target = self.target
         return batch + target if prod(target) == prod(row) and VARIABLE not in target else shape
 
 
 def input_reshapes(config: model_config_pb2.ModelConfig) -> dict[str, Reshape]:
-    """Return the reshapes of requests' inputs to the shapes that the model expects, by name."""
+    """Return, by name, the reshapes of requests' inputs to the shapes that the model expects."""
     return {
         tensor.name: Reshape(
             tuple(tensor.dims), tuple(tensor.reshape.shape), int(config.max_batch_size > 0)
@@ -45,7 +45,7 @@ def input_reshapes(config: model_config_pb2.ModelConfig) -> dict[str, Reshape]:
 
 
 def output_reshapes(config: model_config_pb2.ModelConfig) -> dict[str, Reshape]:
-    """Return the reshapes of the model's outputs to the shapes in responses, by name."""
+    """Return, by name, the reshapes of the model's outputs to the shapes in responses."""
     return {
         tensor.name: Reshape(
             tuple(tensor.reshape.shape), tuple(tensor.dims), int(config.max_batch_size > 0)

@@ -1,4 +1,4 @@
-"""Control tensors: the inputs by which the sequence batcher controls a stateful model."""
+"""Control tensors: the inputs with which the sequence batcher controls a stateful model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CORRELATION_ID = model_config_pb2.ModelSequenceBatching.Control.CONTROL_SEQUENC
 
 
 def control_datatype(control: ModelSequenceBatching.Control) -> str:
-    """Return the datatype of a control tensor: of its pair of values, or of correlation ids."""
+    """Return the datatype of a control tensor: that of its two values, or of correlation ids."""
     if control.kind == _CORRELATION_ID:
         return NAME_OF_CONFIG_NUMBER[control.data_type]
     if control.int32_false_true:

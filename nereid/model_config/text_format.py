@@ -1,6 +1,6 @@
-"""The parser of config.pbtxt; errors have line, column and a suggestion.
+"""The parser of config.pbtxt. Its errors name line and column, and suggest a correction.
 
-This module knows the syntax only, not what fields mean or which values are valid.
+This module handles syntax only. It does not know what fields mean or which values are valid.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from google.protobuf.descriptor import Descriptor
 
-# Patterns of protobuf's error texts. Some quote the whole line before the reason, which is
-# redundant.
+# Patterns for protobuf's error texts. Some texts quote the whole line before the reason; the quote
+# is redundant.
 _PLACE: Final = re.compile(r"\A\d+:\d+ : ")
 _QUOTED_LINE: Final = re.compile(r"\A'.*?': (?=Enum type|Value out of range|Couldn't parse)")
 _UNKNOWN_FIELD: Final = re.compile(r'Message type "([\w.]+)" has no field named "(\w+)"')
@@ -29,16 +29,16 @@ _UNKNOWN_VALUE: Final = re.compile(r'Enum type "([\w.]+)" has no value named "?(
 
 
 def parse_config(text: str, *, model_name: str) -> model_config_pb2.ModelConfig:
-    """Return the configuration as it is written; nothing is filled in or checked.
+    """Return the configuration as it is written, without filling in or checking anything.
 
     Raises:
-        InvalidArgument: the text is not a model configuration; the error names line, column and
+        InvalidArgument: the text is not a model configuration. The message names line, column and
             reason.
     """
     config = model_config_pb2.ModelConfig()
     try:
         with warnings.catch_warnings():
-            # protobuf's decoder warns of bad escapes before it raises.
+            # protobuf's decoder warns about bad escapes before it raises an error.
             warnings.simplefilter("ignore", DeprecationWarning)
             text_format.Parse(text.removeprefix("\ufeff"), config)
     except text_format.ParseError as error:
@@ -49,7 +49,7 @@ def parse_config(text: str, *, model_name: str) -> model_config_pb2.ModelConfig:
             f"failed to read text proto for model '{model_name}': {place}{reason}"
         ) from error
     except ValueError as error:
-        # An enum number has more than 32 bits; protobuf gives no position for it.
+        # The number of an enum has more than 32 bits. protobuf gives no position for this error.
         raise InvalidArgument(
             f"failed to read text proto for model '{model_name}': {error}"
         ) from error
@@ -62,7 +62,8 @@ def _reason(text: str) -> str:
         match = pattern.search(reason)
         if match:
             names = names_of(match[1])
-            # An enum's values share a prefix that authors easily omit: FP32 for TYPE_FP32.
+            # The values of an enum share a prefix that authors easily omit, as in FP32 for
+            # TYPE_FP32.
             near = [name for name in names if name.endswith(f"_{match[2]}")]
             near += get_close_matches(match[2], names, n=1)
             return f"{reason} Did you mean '{near[0]}'?" if near else reason
@@ -85,7 +86,7 @@ def _value_names(enum_name: str) -> Collection[str]:
 
 
 def _messages() -> list[Descriptor]:
-    """Return the types of messages in a configuration; the schema has no recursion."""
+    """Return the types of all messages in a configuration; the schema is not recursive."""
     messages = [cast("Descriptor", model_config_pb2.ModelConfig.DESCRIPTOR)]
     for message in messages:
         messages.extend(field.message_type for field in message.fields if field.message_type)

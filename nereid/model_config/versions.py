@@ -1,4 +1,4 @@
-"""The versions of a model that its version policy selects."""
+"""Selection of the versions of a model, by the model's version policy."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def select_versions(policy: ModelVersionPolicy, available: Iterable[int]) -> tuple[int, ...]:
-    """Return the versions to serve, ascending; by default the latest.
+    """Return the versions to serve, ascending; the default is the latest version.
 
-    Specific versions that do not exist are skipped, as on Triton.
+    As in Triton, specific versions that do not exist are skipped.
     """
     versions = sorted(set(available))
     choice = policy.WhichOneof("policy_choice")

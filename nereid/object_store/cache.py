@@ -1,9 +1,9 @@
-"""A host's cache of models from object stores, which its processes share.
+"""A cache of models from object stores, shared by all processes of a host.
 
-objects/ has complete files, named by URL, tag and size, and partial/ incomplete ones. trees/ has
-model directories, made of hard links to objects, complete and never changed. locks/ has a file for
-each tree, which the processes that use the tree have locked. There is no index: a process may be
-killed at any time.
+The cache has four directories. objects/ holds complete files, named by URL, tag and size; partial/
+holds incomplete ones. trees/ holds model directories, which consist of hard links to objects; they
+are complete and never change. locks/ holds one file per tree, which is locked by the processes that
+use the tree. There is no index, because a process may be killed at any time.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _MANIFEST: Final = "objects"
 _PARTIAL: Final = "partial/"
 _TEMPORARY: Final = ".tmp"
 _OBJECTS_AT_A_TIME: Final = 4
-# Another process may evict an object before it is linked.
+# More than one attempt is needed: another process may evict an object before it is linked.
 _ATTEMPTS: Final = 3
 _UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV})
 
 
 class _Abort(threading.Event):
-    """Event that is also set once its parent is."""
+    """Event that is also set once its parent event is set."""
 
     def __init__(self, parent: threading.Event) -> None:
         super().__init__()
@@ -58,19 +58,22 @@ class _Abort(threading.Event):
 
 
 class TreeLease:
-    """Lease of a model's directory, which remains until release() or the end of this object."""
+    """Lease of a model's directory.
+
+    The directory stays until release() or the end of this object.
+    """
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
         self._release = weakref.finalize(self, _release_tree, lock)
 
     def release(self) -> None:
-        """Allow the directory to be removed; this may be called again."""
+        """Allow the directory to be removed; a second call has no effect."""
         self._release()
 
 
 def _touch(lock: int) -> None:
-    # The time is given because the kernel's own time of a change is less precise.
+    # The time is passed explicitly because the time that the kernel would set is less precise.
     now = time.time_ns()
     os.utime(lock, ns=(now, now))
 
@@ -82,7 +85,7 @@ def _release_tree(lock: int) -> None:
 
 
 class HostCache:
-    """Cache in one directory, for use by several threads. Every method raises StoreError."""
+    """A cache in one directory, for use by several threads. Every method may raise StoreError."""
 
     def __init__(
         self,
@@ -91,10 +94,10 @@ class HostCache:
         downloader: Downloader,
         disk_free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
     ) -> None:
-        """Use a directory; prepare() makes it.
+        """Set the cache's directory; prepare() creates it.
 
-        limit_bytes: the bound of all files' sizes; 0: as much as the disk has. disk_free: returns
-        the free bytes of a directory's disk.
+        limit_bytes: maximum size of all files together; 0 allows as much as the disk has.
+        disk_free: returns the free bytes of the disk that holds a directory.
         """
         self._directory = directory
         self._limit = limit_bytes
@@ -104,11 +107,11 @@ class HostCache:
         self._trees, self._locks = directory / "trees", directory / "locks"
 
     def prepare(self) -> None:
-        """Make the directories, for this user alone."""
+        """Create the directories, accessible to this user alone."""
         try:
             for directory in (self._objects, self._partial, self._trees, self._locks):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                # This fails if the directory is another user's.
+                # This call fails if the directory belongs to another user.
                 directory.chmod(0o700)
         except OSError as error:
             raise StoreError(
@@ -125,7 +128,7 @@ class HostCache:
         while path.is_dir():
             lock = try_lock(self._locks / tree, shared=True)
             if lock is None:
-                # The tree was just built, or a process looks for trees to remove.
+                # Another process has just built the tree, or is looking for trees to remove.
                 wait_for_lock(None)
             elif path.is_dir():
                 _touch(lock)
@@ -142,17 +145,19 @@ class HostCache:
         folders: tuple[str, ...],
         cancelled: threading.Event,
     ) -> TreeLease:
-        """Return a model's directory with these files, by their paths in it, and these folders.
+        """Return a lease of a model's directory with these files and folders; build it if need be.
+
+        files: maps each path in the directory to its file.
 
         Raises:
-            CacheFullError: there is no space for them.
+            CacheFullError: there is no space for the files.
         """
         try:
             while (lease := self.find(tree, model)) is None:
                 lock = try_lock(self._locks / tree)
                 if lock is None:
-                    # The tree is being built or removed. Once it is complete, find() shares its
-                    # lock.
+                    # Another process builds or removes the tree. Once the tree is complete, find()
+                    # shares its lock.
                     wait_for_lock(cancelled)
                     continue
                 try:
@@ -188,7 +193,7 @@ class HostCache:
         self.make_space(
             sum(file.stored.size - self._begun(name) for name, file in missing.items()), by_name
         )
-        # A process that was killed may have left a directory.
+        # A killed process may have left a temporary directory.
         temporary = self._trees / f"{tree}{_TEMPORARY}"
         shutil.rmtree(temporary, ignore_errors=True)
         root = temporary / model
@@ -207,7 +212,7 @@ class HostCache:
                     for placed in as_completed(places):
                         placed.result()
                 except BaseException:
-                    # The other objects are of no use without this one.
+                    # The other objects are useless without the one that failed.
                     abort.set()
                     raise
             (temporary / _MANIFEST).write_text("\n".join(sorted(by_name)), encoding="ascii")
@@ -242,7 +247,7 @@ class HostCache:
                 return
 
     def _fetch(self, name: str, file: SourceFile, cancelled: threading.Event) -> None:
-        """Download an object into objects/, or wait for another process that does."""
+        """Download an object into objects/, or wait for another process that downloads it."""
         partial_path = self._partial / name
         with locked(partial_path, cancelled) as lock:
             if self._has(name, file):
@@ -253,7 +258,7 @@ class HostCache:
                     self._download(file, cast("BinaryIO", opened), cancelled)
                 except OSError as error:
                     if not isinstance(error, StoreError):
-                        # The disk may be full: the incomplete file gives its space back.
+                        # The disk may be full: truncating the incomplete file frees its space.
                         with suppress(OSError):
                             opened.truncate(0)
                     raise
@@ -264,16 +269,16 @@ class HostCache:
         try:
             self._downloader.download(file, opened, cancelled)
         except DamagedObjectError:
-            # The object was damaged on its way, or this machine was switched off during an earlier
+            # The object was damaged in transit, or this machine was switched off during an earlier
             # download. Try once more, from the start.
             self._downloader.download(file, opened, cancelled)
 
     # ---- space
 
     def make_space(self, needed: int, keep: Mapping[str, object]) -> None:
-        """Remove files that no process uses, so that this many bytes fit.
+        """Remove files that no process uses, so that the needed bytes fit.
 
-        keep: names of objects that are about to be used.
+        needed: number of bytes to make room for. keep: names of objects that are about to be used.
 
         Raises:
             CacheFullError: the bytes do not fit.
@@ -294,8 +299,8 @@ class HostCache:
                     " (--repository-cache-bytes)"
                 )
             for tree in eviction.trees:
-                # The directory is renamed first, so that a half removed one does not look like a
-                # tree.
+                # The directory is renamed first, so that a partly removed directory does not look
+                # like a tree.
                 removed = self._trees / f"{tree}{_TEMPORARY}"
                 (self._trees / tree).rename(removed)
                 shutil.rmtree(removed, ignore_errors=True)
@@ -309,7 +314,7 @@ class HostCache:
         return self._objects / name
 
     def _content(self, held: ExitStack) -> CacheContent:
-        """Return the cache's content; what is not in use stays locked until held is closed."""
+        """Return the cache's content; locks whatever is not in use until held is closed."""
         objects = {}
         with os.scandir(self._objects) as entries:
             for entry in entries:
@@ -337,7 +342,7 @@ class HostCache:
         return CacheContent(objects, trees)
 
     def _remove_abandoned(self, name: str) -> None:
-        """Remove an incomplete tree that a killed process has left."""
+        """Remove an incomplete tree that a killed process has left behind."""
         lock = try_lock(self._locks / name.removesuffix(_TEMPORARY))
         if lock is not None:
             shutil.rmtree(self._trees / name, ignore_errors=True)

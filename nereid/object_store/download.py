@@ -1,6 +1,7 @@
 """Downloads of single objects: several ranges at a time, resumable, verified.
 
-A partial file always has the object's beginning, so that the next attempt goes on from its end.
+A partial file always holds the beginning of the object, so the next attempt continues at the end of
+the file.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ _BACKOFF: Final = BackoffOptions(first_s=0.2, factor=2)
 
 @dataclass(frozen=True, slots=True)
 class DownloadRules:
-    """Rules for reading.
+    """Rules for reading objects from a store.
 
-    ranges is the number of ranges of one object that are read at a time; each range has so many
-    attempts, with pauses by backoff.
+    threads: number of threads that read. range_bytes: size of a range. ranges: number of ranges of
+    one object that are read at a time. attempts: maximum number of attempts per range. backoff:
+    pauses between attempts.
     """
 
     threads: int = 8
@@ -44,7 +46,7 @@ class DownloadRules:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """An object to download. read returns its bytes from the first number to before the second."""
+    """An object to download. read(start, end) returns the bytes from start to before end."""
 
     url: str
     stored: StoredObject
@@ -52,29 +54,30 @@ class SourceFile:
 
     @property
     def object_name(self) -> str:
-        """Name of the object in a cache, which changes with its content."""
+        """Name of the object in a cache; the name changes with the object's content."""
         text = f"{self.url}\0{self.stored.tag}\0{self.stored.size}"
         return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
 class Downloader:
-    """Downloader with threads of its own, for use from any thread."""
+    """Downloader with its own threads. It may be used from any thread."""
 
     def __init__(self, rules: DownloadRules | None = None) -> None:
         self._rules = rules or DownloadRules()
         self._pool = ThreadPoolExecutor(self._rules.threads, "store-read")
 
     def close(self) -> None:
-        """Begin no further reads."""
+        """Cancel the reads that have not begun."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def download(self, source: SourceFile, file: BinaryIO, cancelled: threading.Event) -> None:
-        """Write an object to a file, which may have the object's beginning already.
+        """Write an object to a file that may already hold the object's beginning.
 
         Raises:
-            StoreError: the object cannot be read, or is not the listed one; the file keeps what was
-                written.
-            DamagedObjectError: its content has another MD5; the file is empty then.
+            StoreError: the object cannot be read, or has changed since it was listed; the file
+                keeps the bytes written until then.
+            DamagedObjectError: the content has another MD5 than the listed one; the file is then
+                empty.
             OSError: the file cannot be written.
         """
         url, stored = source.url, source.stored
@@ -96,13 +99,14 @@ class Downloader:
                 f"{url} is damaged: its MD5 is {digest.hexdigest()}, expected {stored.md5}"
             )
         file.flush()
-        # The file's name will say that it is complete; that must hold after a crash of the machine.
+        # The file is about to get the name of a complete object. Its content must survive a crash
+        # of the machine.
         os.fsync(file.fileno())
 
     def _chunks(
         self, source: SourceFile, begun: int, cancelled: threading.Event
     ) -> Iterator[Chunk]:
-        """Yield the chunks in order, with some ranges read ahead."""
+        """Yield the object's chunks in order; reads some ranges ahead."""
         rules, size = self._rules, source.stored.size
         starts = iter(range(begun, size, rules.range_bytes))
         pending: deque[Future[Chunk]] = deque()
@@ -136,7 +140,7 @@ class Downloader:
                     f"{source.url}: received {len(chunk.content)} bytes of {end - start} at {start}"
                 )
             except StoreError as error:
-                # Subclasses of StoreError mean that a further attempt would be in vain.
+                # Subclasses of StoreError stand for failures that another attempt cannot mend.
                 if type(error) is not StoreError or not attempts_left:
                     raise
             cancelled.wait(backoff.next_delay_s())

@@ -1,6 +1,7 @@
-"""Errors of object stores, and of files that are fetched from them.
+"""Errors of object stores, and of files that are downloaded from them.
 
-All are OSErrors with a text of their own, as is any error of a repository that cannot be read.
+Every class here is an OSError and carries its own message. Code that reads a repository reports
+every failure as an OSError.
 """
 
 from __future__ import annotations
@@ -50,6 +51,6 @@ class CacheFullError(StoreError):
 
 
 class FetchCancelledError(StoreError):
-    """Error for a fetch that was cancelled, as nobody needs the files any more."""
+    """Error for a download that was cancelled because its files are no longer needed."""
 
     number = errno.ECANCELED

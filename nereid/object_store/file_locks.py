@@ -1,4 +1,4 @@
-"""Locks on files that processes of one host share; a killed process loses its locks."""
+"""Locks on files that processes of one host share; a process that is killed loses its locks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PAUSE_S: Final = 0.05
 
 
 def try_lock(path: Path, *, shared: bool = False) -> int | None:
-    """Make and lock a file, and return a descriptor that holds the lock until it is closed.
+    """Create and lock a file, and return a descriptor that holds the lock until it is closed.
 
-    `None` means that another process, or thread, has the lock. The locked file is the one at this
-    path, not one that its last owner has just deleted.
+    `None` means that another process or thread holds the lock. The returned descriptor is always of
+    the file that is now at this path, never of a file that the last owner has just deleted.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -41,7 +41,7 @@ def try_lock(path: Path, *, shared: bool = False) -> int | None:
 
 @contextmanager
 def locked(path: Path, cancelled: threading.Event | None = None) -> Iterator[int]:
-    """Wait for the exclusive lock, hold it in the block, and yield the descriptor.
+    """Wait for the exclusive lock, hold it in the block, and yield its descriptor.
 
     Raises:
         FetchCancelledError: cancelled was set before the lock was free.

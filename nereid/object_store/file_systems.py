@@ -1,7 +1,7 @@
-"""File systems of the stores, by fsspec, and their descriptions of objects.
+"""File systems of the object stores, accessed through fsspec, and descriptions of their objects.
 
-Foreign exceptions become StoreErrors here. A read returns bytes of the object that was listed, or
-fails.
+This module turns exceptions of the stores' libraries into StoreErrors. A read returns bytes of the
+object that was listed, or fails if the object has changed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from nereid.object_store.plans.urls import StoreUrl
 
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
-# Prefixes of the tags that are made for objects without one, from their MD5 or a date.
+# Prefixes of substitute tags. An object without a tag gets one made from its MD5 or its date.
 _CONTENT, _DATE = _SUBSTITUTES = ("md5 ", "date ")
-# Suffix of the buckets of S3's Express One Zone, whose ETags are random.
+# Suffix of S3 Express One Zone buckets. Their ETags are random, not MD5s.
 _DIRECTORY_BUCKET: Final = "--x-s3"
 _MAX_REASON_LENGTH: Final = 300
-# Names of exceptions: the stores' libraries need not be installed.
+# Exceptions are compared by name, because the stores' libraries need not be installed.
 _REFUSALS: Final = frozenset(
     {
         "ClientAuthenticationError",
@@ -54,9 +54,11 @@ _REFUSALS: Final = frozenset(
 )
 _CHANGES: Final = frozenset({"ResourceModifiedError"})
 _REFUSED_STATUSES: Final = (401, 403)
-# Seconds after which a listing ends: a store may list for ever, when nobody waits any more.
+# Maximum seconds for a listing. Without this limit a store could keep listing after nobody waits
+# for the result.
 _MAX_LISTING_S: Final = 600.0
-# Key in botocore's context of a request for a page of a listing; its value is the page's beginning.
+# Key in botocore's context of a request for one page of a listing. The value is the token at which
+# the page begins.
 _PAGE_BEGIN: Final = "nereid_page_begin"
 
 
@@ -73,7 +75,10 @@ _PACKAGES: Final = {
 
 
 class Chunk(NamedTuple):
-    """A part of an object. is_md5 is false if the listed MD5 turns out to be none."""
+    """Part of an object.
+
+    is_md5 is false if the listed MD5 proves not to be an MD5 of the content.
+    """
 
     content: bytes
     is_md5: bool = True
@@ -82,14 +87,14 @@ class Chunk(NamedTuple):
 class StoreFiles(ABC):
     """A store's fsspec file system."""
 
-    # Arguments of the file system's listings.
+    # Extra arguments for the file system's listing calls.
     _limits: ClassVar[Mapping[str, float]] = {}
 
     def __init__(self, file_system: Any) -> None:
         self._fs = file_system
 
     def find(self, path: str) -> dict[str, Mapping[str, Any]]:
-        """Return fsspec's information about all objects below a path, by their paths."""
+        """Return fsspec's information about all objects below a path, by the objects' paths."""
         objects: dict[str, Mapping[str, Any]] = self._fs.find(path, detail=True, **self._limits)
         return objects
 
@@ -100,44 +105,44 @@ class StoreFiles(ABC):
         return sorted(folder.rpartition("/")[2] for folder in folders)
 
     def require(self, path: str) -> None:
-        """Check that a bucket or folder exists.
+        """Raise an error unless a bucket or folder exists.
 
         Raises:
-            FileNotFoundError: it does not exist.
+            FileNotFoundError: the bucket or folder does not exist.
         """
         self._fs.info(path)
 
     def forget_listings(self) -> None:
-        """Forget cached listings, so that the next one asks the store."""
+        """Drop cached listings, so that the next listing asks the store."""
         self._fs.invalidate_cache()
 
     @abstractmethod
     def describe(self, info: Mapping[str, Any]) -> StoredObject:
-        """Return an object by fsspec's information about it."""
+        """Return the description of an object, made from fsspec's information about it."""
 
     @abstractmethod
     def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
         """Return the bytes from start to before end of the object that was listed.
 
         Raises:
-            ObjectChangedError: the object is another one by now.
+            ObjectChangedError: the object has changed since it was listed.
         """
 
 
 class NoListingError(Exception):
-    """Error for a response that is no listing, such as a proxy's page with a status of success."""
+    """Error for a response that is no listing, such as a proxy's page with a success status."""
 
 
 def note_token(params: Mapping[str, Any], context: dict[str, Any], **_: object) -> None:
-    """Remember where a page begins; handles botocore's event before ListObjectsV2."""
+    """Record where a page begins; handles the event that botocore sends before ListObjectsV2."""
     context[_PAGE_BEGIN] = params.get("ContinuationToken")
 
 
 def require_listing(parsed: Mapping[str, Any], context: Mapping[str, Any], **_: object) -> None:
-    """Check a page of a listing; handles botocore's event of a ListObjectsV2 response.
+    """Check one page of a listing; handles botocore's event for a ListObjectsV2 response.
 
-    botocore ignores unknown elements, so that any other page would look like a bucket without
-    objects. It also accepts a page that names itself as the next one.
+    botocore ignores unknown elements, so any other document would look like a bucket without
+    objects. botocore also accepts a page that names itself as the next page.
 
     Raises:
         NoListingError: the response is no listing, or the listing does not end.
@@ -152,12 +157,12 @@ def require_listing(parsed: Mapping[str, Any], context: Mapping[str, Any], **_: 
 
 
 class S3Files(StoreFiles):
-    """Files in S3 by s3fs."""
+    """Files in S3, accessed through s3fs."""
 
     _limits: ClassVar[Mapping[str, float]] = {"timeout": _MAX_LISTING_S}
 
     def describe(self, info: Mapping[str, Any]) -> StoredObject:
-        """Return an object; its ETag may be the MD5 of its content."""
+        """Return the description of an object. Its ETag may be the MD5 of its content."""
         tag = _etag(info)
         bucket = info["name"].partition("/")[0]
         known = _MD5.fullmatch(tag) is not None and not bucket.endswith(_DIRECTORY_BUCKET)
@@ -165,7 +170,7 @@ class S3Files(StoreFiles):
         return StoredObject(info["size"] or 0, tag or _without_tag(info, "LastModified"), md5)
 
     def read(self, path: str, stored: StoredObject, start: int, end: int) -> Chunk:
-        """Return bytes of the object if its ETag, or date, is the listed one."""
+        """Return bytes of the object if its ETag (or date, if it has no ETag) is the listed one."""
         from fsspec.asyn import sync  # noqa: PLC0415
 
         fs = self._fs
@@ -182,7 +187,7 @@ class S3Files(StoreFiles):
                 body.close()
 
         response, content = sync(fs.loop, get)
-        # The ETag is compared here because not every store of this protocol knows If-Match.
+        # The ETag is compared in this code because not every S3-compatible store supports If-Match.
         tag = _etag(response)
         if not tag and stored.tag.startswith(_DATE):
             tag = _date_tag(response.get("LastModified"))
@@ -190,7 +195,7 @@ class S3Files(StoreFiles):
             raise StoreError(f"s3://{path}: the response is no object: it has no ETag")
         if tag != stored.tag:
             raise ObjectChangedError(f"s3://{path} has changed since it was listed")
-        # The ETag of an object with such a key is no MD5 of its content.
+        # With such an encryption key, the ETag is not the MD5 of the content.
         keyed = "kms" in response.get("ServerSideEncryption", "").lower()
         return Chunk(content, not (keyed or response.get("SSECustomerAlgorithm")))
 
@@ -200,14 +205,14 @@ def _etag(info: Mapping[str, Any]) -> str:
 
 
 def _date_tag(date: Any) -> str:
-    """Return the tag for a date in seconds, the precision of dates in HTTP."""
+    """Return a tag made from a date, in whole seconds: dates in HTTP are no more precise."""
     if date is None:
         return ""
     return f"{_DATE}{int(date.timestamp()) if isinstance(date, datetime) else date}"
 
 
 def _without_tag(info: Mapping[str, Any], date: str, md5: str = "") -> str:
-    """Return a tag that changes with an object's content, for one without ETag or generation.
+    """Return a substitute tag, for an object without ETag or generation, that changes with content.
 
     Raises:
         StoreError: the object has neither MD5 nor date, so that a change could not be noticed.
@@ -222,9 +227,9 @@ def _without_tag(info: Mapping[str, Any], date: str, md5: str = "") -> str:
 
 
 async def _read_at_most(body: Any, size: int) -> bytes:
-    """Return a response's content, of which at most size + 1 bytes are read.
+    """Return a response's content, but read at most size + 1 bytes of it.
 
-    A store may ignore ranges and send the whole object.
+    A store may ignore the requested range and send the whole object.
     """
     pieces, left = [], size + 1
     while left and (piece := await body.read(left)):
@@ -234,10 +239,10 @@ async def _read_at_most(body: Any, size: int) -> bytes:
 
 
 class GcsFiles(StoreFiles):
-    """Files in Google Cloud Storage by gcsfs."""
+    """Files in Google Cloud Storage, accessed through gcsfs."""
 
     def describe(self, info: Mapping[str, Any]) -> StoredObject:
-        """Return an object; its generation is the tag."""
+        """Return the description of an object, with its generation as the tag."""
         md5 = base64.b64decode(info.get("md5Hash") or "").hex()
         tag = str(info.get("generation") or "") or _without_tag(info, "updated", md5)
         return StoredObject(int(info["size"] or 0), tag, md5)
@@ -252,10 +257,10 @@ class GcsFiles(StoreFiles):
 
 
 class AzureFiles(StoreFiles):
-    """Files in Azure Blob Storage by adlfs."""
+    """Files in Azure Blob Storage, accessed through adlfs."""
 
     def describe(self, info: Mapping[str, Any]) -> StoredObject:
-        """Return an object; its ETag is the tag."""
+        """Return the description of an object, with its ETag as the tag."""
         settings = info.get("content_settings") or {}
         md5 = bytes(settings.get("content_md5") or b"").hex()
         tag = str(info.get("etag") or "") or _without_tag(info, "last_modified", md5)
@@ -282,7 +287,7 @@ class AzureFiles(StoreFiles):
 
 
 def missing_package(url: StoreUrl) -> str:
-    """Return an error that names the package that a store needs; empty if it is installed."""
+    """Return an error that names the Python package a store needs; empty if it is installed."""
     package = _PACKAGES[url.scheme]
     if importlib.util.find_spec(package.module) is not None:
         return ""
@@ -316,7 +321,7 @@ def open_files(url: StoreUrl, environ: Mapping[str, str]) -> StoreFiles:
 def _s3_arguments(access: StoreAccess) -> dict[str, Any]:
     arguments = dict(access.arguments)
     sessions = importlib.import_module("aiobotocore.session")
-    # Otherwise it logs the source of its credentials each time that the store is opened.
+    # By default aiobotocore logs the source of its credentials each time that a store is opened.
     logging.getLogger("aiobotocore.credentials").setLevel(logging.WARNING)
     session = sessions.AioSession(profile=arguments.pop("profile", None))
     session.register("before-parameter-build.s3.ListObjectsV2", note_token)
@@ -334,9 +339,9 @@ def _azure_arguments(access: StoreAccess) -> dict[str, Any]:
 
 
 def store_error(what: str, error: Exception) -> StoreError:
-    """Return the StoreError for an error of a store's library.
+    """Return the StoreError that stands for an error of a store's library.
 
-    what: the URL that was to be read, for the text.
+    what: the URL that was being read, for the message.
     """
     if isinstance(error, StoreError):
         return error
@@ -345,7 +350,7 @@ def store_error(what: str, error: Exception) -> StoreError:
     if isinstance(error, TimeoutError) and not text:
         text = "no response in time"
     refused = isinstance(error, PermissionError) or name in _REFUSALS
-    # The attributes are those of gcsfs's, aiohttp's and Azure's errors.
+    # gcsfs, aiohttp and Azure each give their errors' HTTP status an attribute of another name.
     status = getattr(error, "code", getattr(error, "status", getattr(error, "status_code", 0)))
     if refused or status in _REFUSED_STATUSES:
         return AccessRefusedError(f"{what}: access was refused: {text or name}")

@@ -13,7 +13,7 @@ from nereid.object_store.plans.credentials import VARIABLES
 
 @dataclass(frozen=True, kw_only=True)
 class RepositoryCacheSettings:
-    """The flags of the cache for files from object stores."""
+    """The flags of the cache that holds files from object stores."""
 
     TOPIC: ClassVar = Topic.MODELS
 
@@ -31,7 +31,7 @@ class RepositoryCacheSettings:
 
 
 def store_environ() -> dict[str, str]:
-    """Return the variables of this process that say how to read object stores."""
+    """Return this process's environment variables that say how to read object stores."""
     return {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 

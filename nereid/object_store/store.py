@@ -1,4 +1,4 @@
-"""A model repository in an object store: listings, and reads of listed objects."""
+"""A model repository in an object store: listings of its objects, and reads of listed objects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Found(NamedTuple):
 
 
 class ObjectStore:
-    """One repository, for use by several threads. Every method raises StoreError."""
+    """One repository, for use by several threads. Every method may raise StoreError."""
 
     def __init__(
         self,
@@ -36,9 +36,10 @@ class ObjectStore:
         environ: Mapping[str, str],
         open_files: Callable[[StoreUrl, Mapping[str, str]], StoreFiles] = open_files,
     ) -> None:
-        """Make a repository that is not opened yet.
+        """Create a repository that is not opened yet.
 
-        environ: the variables with the credentials, which object_store.plans.credentials reads.
+        environ: environment variables with the credentials; object_store.plans.credentials reads
+        them.
         """
         self.url = url
         self._environ = environ
@@ -49,7 +50,7 @@ class ObjectStore:
     def list_models(self) -> dict[str, ModelListing]:
         """Return all models by their names, from one listing.
 
-        A repository that does not exist is an error, so that it does not look empty.
+        A repository that does not exist raises an error, so that it does not look empty.
         """
         listing = self._list(self.url.path)
         if not (listing.files or listing.folders):
@@ -57,11 +58,11 @@ class ObjectStore:
         return split_into_models(listing.files, listing.folders)
 
     def list_model(self, name: str) -> ModelListing:
-        """Return one model; it has no objects if there is no such model."""
+        """Return the listing of one model; it is empty if there is no such model."""
         return ModelListing(*self._list(f"{self.url.path}/{name}"))
 
     def model_names(self) -> list[str]:
-        """Return the names of all models, from a listing of their folders alone."""
+        """Return the names of all models, from a listing of the repository's folders alone."""
 
         def list_names(files: StoreFiles) -> list[str]:
             files.forget_listings()
@@ -111,7 +112,8 @@ class ObjectStore:
             known = store_error(what, error)
             if not isinstance(known, AccessRefusedError):
                 raise known from error
-        # The credentials may have been replaced since the store was opened: open it again once.
+        # The credentials may have been replaced since the store was opened, so open the store once
+        # more.
         files = self._open(refused=files)
         try:
             return call(files)

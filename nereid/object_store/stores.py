@@ -1,4 +1,4 @@
-"""Fetches of versions of models from object stores to this host, for executors."""
+"""Downloads of model versions from object stores to this host; executors use them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _log = logging.getLogger(__name__)
 
 
 class CachePlace(NamedTuple):
-    """Place and bound of the cache.
+    """Directory and maximum size of the cache.
 
-    Without a directory, the one that the environment names for a kind of store is used, else the
-    default. limit_bytes is the bound of the files' sizes; 0: as much as the disk allows.
+    If directory is `None`, the cache uses the directory that the environment names for the kind of
+    store, or else default_directory. limit_bytes is the maximum size of all files together; 0
+    allows as much as the disk has.
     """
 
     directory: Path | None
@@ -39,7 +40,7 @@ class CachePlace(NamedTuple):
 
 
 class ModelStores:
-    """All stores, with the host's cache, for use by several threads."""
+    """All object stores, together with the host's cache; for use by several threads."""
 
     def __init__(
         self,
@@ -57,14 +58,14 @@ class ModelStores:
         self._caches: dict[Path, HostCache] = {}
 
     def close(self) -> None:
-        """Begin no more downloads."""
+        """Start no further downloads."""
         self._downloader.close()
 
     def fetch(self, version_url: str, digest: bytes, cancelled: threading.Event) -> TreeLease:
-        """Return the model's directory on this host, with the files of one version.
+        """Return a lease of the model's directory on this host, with the files of one version.
 
-        digest: the digest of these files (ModelListing.digest). If they were fetched before, the
-        store is not asked.
+        digest: the digest of these files (ModelListing.digest). If the files are already in the
+        cache, the store is not contacted.
 
         Raises:
             StoreError: the files cannot be fetched, or have changed.

@@ -1,4 +1,4 @@
 """Logging, metrics and tracing, which all services share.
 
-Metrics are declared here, and written by the services that count them.
+The metrics are declared in this package; the services that count them write them.
 """

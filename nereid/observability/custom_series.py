@@ -1,4 +1,4 @@
-"""Custom metrics of Python models, as executors report them, and their sums."""
+"""Custom metrics of Python models, as executors report them, and sums of such metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from nereid.pb import nereid_pb2 as pb
 
 GAUGE = "gauge"
-# Name of a metric, and names and values of its labels.
+# Name of a metric, followed by the names and values of its labels.
 SeriesKey = tuple[str, ...]
 
 
@@ -19,9 +19,9 @@ def series_key(series: pb.CustomSeries) -> SeriesKey:
 
 
 def sum_of(known: pb.CustomSeries | None, series: pb.CustomSeries) -> pb.CustomSeries:
-    """Return the sum of two counters or histograms with the same key.
+    """Return the sum of two counters or histograms that have the same key.
 
-    If they differ in kind or bounds, the known one is returned.
+    If the two differ in kind or bounds, the known one is returned.
     """
     if known is None:
         return series

@@ -1,11 +1,12 @@
 """The services' logs: flags, set-up and formats.
 
 Clients choose much of the logged text: names, ids, headers, texts of errors. Therefore a record is
-one line whatever its message contains, the lines of a traceback are indented, and most of the
-warnings and errors that repeat are left out.
+one line whatever its message contains, the lines of a traceback are indented, and warnings and
+errors that repeat are mostly left out.
 
-Every line about a request has the client's request id and the trace id: pass
-`extra=request_log_extra(request.request_id, request.trace_context)`. Knows no service.
+Every line about a request shows the client's request id and the trace id: pass
+`extra=request_log_extra(request.request_id, request.trace_context)`. The module depends on no
+service.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ LOG_FORMATS: Final = ("text", "json", "default", "ISO8601")
 
 
 def _appendable(path: str) -> str:
-    """Parse the path of a file that can be appended to; the file is created if necessary.
+    """Parse the path of a file that can be appended to; create the file if necessary.
 
     Raises:
         ValueError: the file cannot be opened.
@@ -84,9 +85,9 @@ def request_log_extra(request_id: str, trace_context: bytes = b"") -> dict[str, 
 
 
 def set_up_logging(settings: LogSettings, service: str, stream: TextIO | None = None) -> None:
-    """Set up the process's log by the settings; lines in JSON name the service.
+    """Set up the process's log as the settings say; JSON lines name the service.
 
-    stream replaces standard error and --log-file.
+    stream: replaces standard error and --log-file.
     """
     if stream is None and settings.log_file:
         # The file stays open until the process ends. All services of a host may append to one file.
@@ -97,14 +98,14 @@ def set_up_logging(settings: LogSettings, service: str, stream: TextIO | None = 
 
 
 def apply_log_rules(rules: LogRules) -> None:
-    """Apply the rules that a client set for all services."""
+    """Apply the log rules that a client has set for all services."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, _Handler):
             _apply_rules(handler, rules)
 
 
 class _Handler(logging.StreamHandler["TextIO"]):
-    """Handler that set_up_logging() installs; it alone follows log rules."""
+    """Handler that set_up_logging() installs. Log rules apply to this kind of handler only."""
 
     def __init__(self, stream: TextIO, service: str) -> None:
         super().__init__(stream)
@@ -127,7 +128,7 @@ def _apply_rules(handler: _Handler, rules: LogRules) -> None:
         logging.CRITICAL: rules.error,
     }
     handler.setFormatter(formatter(rules.format, handler.service))
-    # Each level has a switch of its own, as on Triton: a level can be off while lower ones are on.
+    # Each level has its own switch, as in Triton: a level can be off while lower ones are on.
     handler.filters = [lambda record: wanted.get(record.levelno, True)]
     level = min((level for level, on in wanted.items() if on), default=logging.CRITICAL + 1)
     logging.getLogger().setLevel(level)
@@ -143,17 +144,17 @@ def formatter(log_format: str, service: str) -> logging.Formatter:
 
 
 class _Plain(logging.Formatter):
-    """Base of the formats that are not JSON: they write tracebacks below the line."""
+    """Base class of the formats that are not JSON. They write a traceback below its line."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
         """Return an indented traceback, with control characters escaped."""
-        # A traceback quotes texts of errors, which must not look like lines of the log.
+        # A traceback quotes error texts, which must not look like lines of the log.
         lines = super().formatException(ei).split("\n")
         return "\n".join(f"    {escape_controls(line)}" for line in lines)
 
 
 class _Text(_Plain):
-    """Format for people; the ids of a line's request stand at its end."""
+    """Format for people. A line about a request ends with the ids of the request."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return the line without the traceback."""
@@ -209,7 +210,7 @@ def _json(value: object) -> str:
 
 
 def _request_ids(record: logging.LogRecord) -> dict[str, str]:
-    """Return the ids of the request that a record is about; empty: it is about none."""
+    """Return the ids of the request that a record is about; empty if it is about no request."""
     ids = {name: getattr(record, name, None) for name in ("request_id", "trace_id")}
     return {name: text for name, text in ids.items() if text}
 
@@ -222,5 +223,5 @@ def _ids_at_end(record: logging.LogRecord) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text that a client chose, quoted if it could end the line or look like a field."""
+    """Return a text that a client chose; quoted if it could end the line or look like a field."""
     return text if text.isprintable() and not set(text) & set(' "=[]') else json.dumps(text)

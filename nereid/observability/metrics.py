@@ -1,9 +1,9 @@
 """All metrics, declared by name, type, help and labels.
 
-They are written at scrape time from counters that the services keep anyway; nothing here runs per
-request. Names that begin with nv_ are Triton's and mean the same as there.
-scripts/metric_reference.py makes docs/reference/metrics.md from these declarations;
-process_metrics.py has the metrics of any process. Knows no service.
+The metrics are written at scrape time, from counters that the services keep anyway; no code of this
+module runs per request. Names that begin with nv_ are Triton's and have Triton's meaning.
+scripts/metric_reference.py makes docs/reference/metrics.md from these declarations.
+process_metrics.py has the metrics that every process has. The module depends on no service.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from nereid.observability.metrics_page import Page
     from nereid.pb import nereid_pb2 as pb
 
-# ---- Triton's, of models
+# ---- Triton's metrics of models
 
 _MODEL: Final = ("model", "version")
-# Only series of instances on a GPU have gpu_uuid.
+# Only series of instances on a GPU have the label gpu_uuid.
 _DEVICE: Final = (*_MODEL, "gpu_uuid")
 
 
@@ -44,7 +44,8 @@ FAILURE: Final = _counter(
     *_MODEL,
     "reason",
 )
-# Reasons: expired in the queue, cancelled by the client, failed by the model, any other.
+# In this order: expired in the queue, cancelled by the client, failed by the model, any other
+# reason.
 REJECTED, CANCELED, BACKEND, OTHER = FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 INFERENCES: Final = _counter(
     "nv_inference_count",
@@ -122,7 +123,7 @@ CACHE_MISS_SUMMARY: Final = Family(
     _MODEL,
 )
 
-# ---- Triton's, of machines and of the cache
+# ---- Triton's metrics of machines and of the cache
 
 PINNED_TOTAL: Final = _gauge(
     "nv_pinned_memory_pool_total_bytes", "Size of the pool of pinned memory, in bytes"
@@ -162,7 +163,7 @@ CACHE_INSERTION_DURATION: Final = _gauge(
 )
 CACHE_UTIL: Final = _gauge("nv_cache_util", "Share of the cache's memory in use [0.0 - 1.0]")
 
-# ---- Nereid's: the scheduler
+# ---- Nereid's own metrics of the scheduler
 
 BATCH_SIZE: Final = Family(
     "nereid_batch_size", "histogram", "Sizes of the batches that were executed", _MODEL
@@ -246,7 +247,8 @@ LINKS: Final = _gauge("nereid_links", "Open streams to the scheduler, by the kin
 LINK_PENDING: Final = _gauge(
     "nereid_link_pending_requests", "Pending requests of one gateway's link", "link"
 )
-# Kinds of devices that requests wait for: cpu (every executor has one), gpu, or either of them.
+# Kinds of devices that requests wait for: cpu, gpu, or any (either of them). Every executor has a
+# cpu.
 DEVICES: Final = ("cpu", "gpu", "any")
 WAITING: Final = _gauge(
     "nereid_pending_requests",
@@ -276,7 +278,7 @@ CACHE_FAILURES: Final = _counter(
 CACHE_USED: Final = _gauge("nereid_cache_used_bytes", "Memory that the cache's responses take")
 CACHE_CAPACITY: Final = _gauge("nereid_cache_capacity_bytes", "Memory that the cache may take")
 
-# ---- Nereid's: gateway and executor
+# ---- Nereid's own metrics of gateway and executor
 
 HTTP_RESPONSES: Final = _counter(
     "nereid_gateway_http_responses_total", "Responses to HTTP requests, by status", "status"
@@ -314,7 +316,7 @@ EXECUTOR_BATCHES: Final = _counter(
 
 
 def write_cache(page: Page, usage: pb.CacheUsage) -> None:
-    """Add the counters that a cache reported."""
+    """Add the metrics of a cache, from the usage that it reported."""
     page.add_value(CACHE_ENTRIES, usage.entries)
     page.add_value(CACHE_LOOKUPS, usage.lookups)
     page.add_value(CACHE_ALL_HITS, usage.hits)
@@ -322,7 +324,7 @@ def write_cache(page: Page, usage: pb.CacheUsage) -> None:
     page.add_value(CACHE_EVICTIONS, usage.evictions)
     page.add_value(CACHE_LOOKUP_DURATION, usage.lookup_ns // 1000)
     page.add_value(CACHE_INSERTION_DURATION, usage.store_ns // 1000)
-    # A store without a bound of its own is never full.
+    # A cache without a size limit is never full.
     page.add_value(
         CACHE_UTIL, usage.used_bytes / usage.capacity_bytes if usage.capacity_bytes else 0
     )

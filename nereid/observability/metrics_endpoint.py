@@ -1,7 +1,8 @@
-"""A service's own /metrics and health: an HTTP listener in its event loop for scrapes and probes.
+"""An HTTP listener for /metrics and health checks, in the event loop of a service.
 
-It is for services without an HTTP server; the paths of health are the gateway's. A connection has
-one request, of limited size and time. Knows no metric: a callback writes the page.
+Services without an HTTP server of their own use it. Its health paths are the same as the gateway's.
+A connection serves one request, of limited size and time. This module holds no metric: a callback
+writes the page.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ _log = logging.getLogger(__name__)
 
 _MAX_REQUEST_BYTES: Final = 16384
 _REQUEST_TIMEOUT_S: Final = 5.0
-# A response of this path shows that the event loop runs.
+# Any response to this path shows that the event loop runs.
 _LIVE_PATH: Final = b"/v2/health/live"
 _READY_PATH: Final = b"/v2/health/ready"
 
 
 class MetricsEndpoint:
-    """Listener for scrapes and probes. Call listen() once, and close() once."""
+    """Listener for scrapes and health probes. Call listen() once, and close() once."""
 
     def __init__(
         self,
@@ -41,10 +42,10 @@ class MetricsEndpoint:
         labels: Mapping[str, str] | None = None,
         is_ready: IsReady = lambda: True,
     ) -> None:
-        """Make an endpoint that does not listen yet.
+        """Create an endpoint that does not listen yet.
 
-        write: adds the service's series to a page. labels: labels of all series. is_ready: returns
-        the result of a readiness probe.
+        write: adds the service's series to a page. labels: labels that all series get. is_ready:
+        returns the result of a readiness probe.
         """
         self._write = write
         self._labels = labels
@@ -52,7 +53,7 @@ class MetricsEndpoint:
         self._listener: Listener | None = None
 
     async def listen(self, host: str, port: int) -> str:
-        """Bind, serve, and return the bound address.
+        """Bind a port, serve on it, and return the bound address.
 
         host: an interface, or unix:/path.
 

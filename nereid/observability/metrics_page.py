@@ -1,8 +1,8 @@
 """A metrics page in Prometheus' text format, version 0.0.4, and the values that it can show.
 
-Prometheus' own library is not used: it appends _total to names, and Triton's names lack that. Pages
-between services may have exemplars, which only OpenMetrics can show: openmetrics.py converts a
-page. Knows no metric.
+Prometheus' own library is not used: it appends _total to names, but Triton's names have no such
+ending. Pages that services send each other may contain exemplars, which only OpenMetrics can show;
+openmetrics.py converts a page. This module holds no metric.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 CONTENT_TYPE: Final = "text/plain; charset=utf-8"
-# Beginning of an exemplar. No label's value contains it, since quotes are escaped there.
+# Start of an exemplar. No label's value contains this text, since quotes in values are escaped.
 EXEMPLAR: Final = b' # {trace_id="'
 _COUNTING: Final = frozenset({"counter", "histogram", "summary"})
-# Mark of a quantile's line. No label's value contains it, for the same reason.
+# Text that marks the line of a quantile. No label's value contains it, since quotes in values are
+# escaped.
 _QUANTILE: Final = 'quantile="'
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-# Models describe their own metrics: a line end in a description must not begin a line of the page.
+# Models describe their own metrics, so a line end in a description must not start a new line of the
+# page.
 _HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
 class Family(NamedTuple):
-    """One metric: its name, type and meaning, and the labels of its series."""
+    """One metric: its name, type and meaning, and the names of its series' labels."""
 
     name: str
     kind: str
@@ -37,12 +39,13 @@ class Family(NamedTuple):
 
 
 class Page:
-    """Series by family, in the order in which families were added."""
+    """Series grouped by family, in the order in which the families were added."""
 
     def __init__(self, labels: Mapping[str, str] | None = None, *, exemplars: bool = False) -> None:
-        """Make an empty page.
+        """Create an empty page.
 
-        labels: labels of all series, in front of their own. exemplars: show those of histograms.
+        labels: labels that all series get, in front of their own. exemplars: whether to show the
+        exemplars of histograms.
         """
         self._lines: dict[Family, list[str]] = {}
         self._labels = _label_text(labels or {})
@@ -71,7 +74,7 @@ class Page:
     def add_summary(
         self, family: Family, labels: Mapping[str, str], observed: Summary, quantiles: Quantiles
     ) -> None:
-        """Add a summary, with these quantiles of its latest values."""
+        """Add a summary: its sum, its count, and these quantiles of its latest values."""
         for quantile, value in zip(quantiles, observed.at(quantiles), strict=True):
             text = _label_text({**labels, "quantile": _number(quantile)})
             self._write(family, family.name, value, text)
@@ -79,7 +82,7 @@ class Page:
         self._write(family, family.name + "_count", observed.count, _label_text(labels))
 
     def encode(self) -> bytes:
-        """Return the page as it is served."""
+        """Return the page as bytes, as it is served."""
         lines = []
         for family, series in self._lines.items():
             if family.help:
@@ -89,7 +92,7 @@ class Page:
         return "".join(line + "\n" for line in lines).encode()
 
     def encode_counts(self) -> bytes:
-        """Return the page without gauges and quantiles, which are not counts."""
+        """Return the page as bytes without gauges and quantiles, which are not counts."""
         counts = Page()
         for family, series in self._lines.items():
             if family.kind in _COUNTING:
@@ -108,18 +111,21 @@ class Page:
 def merge_pages(pages: Iterable[bytes], summed: Collection[str] = ()) -> bytes:
     """Return one page with the series of all pages, in which each family appears once.
 
-    A series that several pages have gets the value of the first one or, if summed names its family
-    and it is no quantile, their sum. The first exemplar is kept.
+    summed: names of the families whose series are added up. If several pages have the same series,
+    the result has their sum if summed names the family and the series is no quantile; otherwise it
+    has the first page's value. The first exemplar is kept.
     """
     heads: dict[bytes, list[bytes]] = {}
-    # Values and exemplars, by family and then by name and labels.
+    # Maps a family's name to its series. Each series' name and labels map to a value and an
+    # exemplar.
     series: dict[bytes, dict[bytes, tuple[bytes, bytes]]] = {}
     for page in pages:
         head: list[bytes] = []
         name = b""
         for line in page_lines(page):
             if line.startswith(b"# "):
-                # "# HELP name ..." or "# TYPE name ...", once for each page.
+                # The line is "# HELP name ..." or "# TYPE name ..."; each page has it once per
+                # family.
                 name = line.split(b" ", 3)[2]
                 if name not in series:
                     head = heads[name] = []
@@ -143,9 +149,10 @@ def merge_pages(pages: Iterable[bytes], summed: Collection[str] = ()) -> bytes:
 
 
 def replace_series(page: bytes, replacements: Iterable[bytes]) -> bytes:
-    """Return the page with series replaced, and added, by those of the replacements.
+    """Return the page with its series replaced by those of the replacements.
 
-    A replacement that has none of the page's series is left out.
+    Series that only a replacement has are added. A replacement that shares no series with the page
+    is ignored.
     """
     shown = _samples(page)
     chosen = [other for other in replacements if not shown.keys().isdisjoint(_samples(other))]
@@ -160,12 +167,12 @@ def replace_series(page: bytes, replacements: Iterable[bytes]) -> bytes:
         name, _, value = sample.rpartition(b" ")
         lines.append(b"%b %b%b%b\n" % (name, values.get(name, value), mark, exemplar))
     replaced = b"".join(lines)
-    # Series that the page does not have are added to their families.
+    # Series that the page lacks are added to their families.
     return replaced if values.keys() <= shown.keys() else merge_pages((replaced, *chosen))
 
 
 def _samples(page: bytes) -> dict[bytes, bytes]:
-    """Return the values of all series, by their names and labels."""
+    """Return the values of all series, by the text of their names and labels."""
     samples: dict[bytes, bytes] = {}
     for line in page_lines(page):
         if not line.startswith(b"# "):
@@ -186,7 +193,7 @@ Quantiles = tuple[float, ...]
 
 
 class Exemplar(NamedTuple):
-    """One observed value, the trace that it belongs to, and its time (monotonic)."""
+    """An observed value, the id of its trace, and the time of the observation (monotonic)."""
 
     trace_id: bytes
     value: float
@@ -194,32 +201,32 @@ class Exemplar(NamedTuple):
 
 
 class Histogram:
-    """Counts of values between bounds; a value equal to a bound is counted below it."""
+    """Counts of values between bounds; a value equal to a bound counts as below the bound."""
 
     __slots__ = ("bounds", "counts", "exemplars")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
-        # The last count is of values above all bounds.
+        # The last element counts the values above all bounds.
         self.counts = [0] * (len(self.bounds) + 1)
-        # Latest exemplar of each bucket that has any, by the bucket's index.
+        # Maps a bucket's index to the bucket's latest exemplar.
         self.exemplars: dict[int, Exemplar] = {}
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count a value that occurred so many times."""
+        """Count a value that occurred the given number of times."""
         self.counts[bisect_left(self.bounds, value)] += times
 
     def set_exemplar(self, exemplar: Exemplar) -> None:
-        """Keep the exemplar of an observed value."""
+        """Keep the exemplar as the latest one of its bucket."""
         self.exemplars[bisect_left(self.bounds, exemplar.value)] = exemplar
 
 
 class Summary:
-    """Latest values, for quantiles, and the sum and count of all values."""
+    """The sum and count of all values, and the latest values, from which quantiles are computed."""
 
     __slots__ = ("_latest", "count", "total")
 
-    # Number of latest values; enough for a quantile of 0.999.
+    # Number of latest values to keep; enough for the quantile 0.999.
     WINDOW: Final = 4096
 
     def __init__(self) -> None:
@@ -228,7 +235,7 @@ class Summary:
         self._latest: deque[float] = deque(maxlen=self.WINDOW)
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Add a value that occurred so many times."""
+        """Add a value that occurred the given number of times."""
         self.count += times
         self.total += value * times
         self._latest.extend(repeat(value, min(times, self.WINDOW)))
@@ -249,7 +256,7 @@ class Summary:
 
 
 def _exemplar_texts(observed: Histogram) -> dict[int, str]:
-    """Return the exemplars as they end their lines, by the indexes of their buckets."""
+    """Return the texts of exemplars that end buckets' lines, by the indexes of the buckets."""
     offset_ns = time.time_ns() - time.monotonic_ns()
     return {
         index: f'{EXEMPLAR.decode()}{exemplar.trace_id.hex()}"}} {exemplar.value!r}'

@@ -1,9 +1,10 @@
 """Metrics pages as OpenMetrics, for scrapers that prefer it (Prometheus does by default).
 
-Series have the same names in both formats, so that dashboards do not depend on the negotiated one:
-OpenMetrics wants every counter to end in _total, so that Triton's counters that do not are of
-unknown type there. prometheus_client's writer is not used, as it makes and sorts objects for each
-series: this is one pass over lines, in an event loop that serves requests. Pure.
+Series have the same names in both formats, so dashboards do not depend on which format was
+negotiated. OpenMetrics requires every counter's name to end in _total. Triton's counters without
+this ending therefore get the type unknown. prometheus_client's writer is not used, because it
+creates and sorts objects for each series; this module makes one pass over lines, in an event loop
+that also serves requests. It holds no state and does no I/O.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ _VERSIONS: Final = frozenset({"0.0.1", "1.0.0"})
 _HELP: Final = b"# HELP "
 _TYPE: Final = b"# TYPE "
 _TOTAL: Final = b"_total"
-# Bounds that are whole numbers; OpenMetrics writes them with a fraction. No label's value matches,
-# since quotes are escaped there.
+# Matches bounds that are whole numbers, which OpenMetrics writes with a fraction. It matches no
+# label's value, since quotes in values are escaped.
 _WHOLE_BOUND: Final = re.compile(rb'([{,](?:le|quantile)="[0-9]+)"')
 
 
 def prefers_openmetrics(accept: str) -> bool:
-    """Return whether an Accept header asks for OpenMetrics at least as much as for text."""
+    """Return whether an Accept header wants OpenMetrics at least as much as the text format."""
     openmetrics = text = 0.0
     for part in accept.lower().split(","):
         kind, *given = (field.strip() for field in part.split(";"))
@@ -40,7 +41,7 @@ def prefers_openmetrics(accept: str) -> bool:
 
 
 def to_openmetrics(page: bytes) -> bytes:
-    """Return a whole page of the text format, which may have exemplars, as OpenMetrics."""
+    """Convert a whole page of the text format, with or without exemplars, to OpenMetrics."""
     lines = []
     description = b""
     has_bounds = False

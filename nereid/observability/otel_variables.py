@@ -1,8 +1,8 @@
 """OpenTelemetry's own environment variables, which count where --trace-config has no setting.
 
-They become settings of --trace-config before the given ones, so that these win. Variables that only
-an exporter needs, secrets among them, are read when one is opened. An invalid value is logged and
-ignored, as OpenTelemetry asks. Pure.
+They become settings in front of the given --trace-config settings, so that the given ones override
+them. Variables that only an exporter needs, among them secrets, are read when an exporter is
+opened. An invalid value is logged and ignored, as OpenTelemetry requires. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TIMEOUT_MS: Final = 10_000
 
 
 class Variables(NamedTuple):
-    """Settings of --trace-config, and a line with the reason for each ignored variable."""
+    """Settings of --trace-config, and one line per ignored variable with the reason."""
 
     texts: list[str]
     ignored: list[str]
@@ -47,7 +47,7 @@ class Variables(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """Options for sending spans. Certificates are paths of files; empty means none."""
+    """Options for sending spans. Certificates and the key are paths of files; empty means none."""
 
     headers: tuple[tuple[str, str], ...] = ()
     timeout_s: float = _TIMEOUT_MS / 1e3
@@ -58,10 +58,13 @@ class ExportOptions:
 
 
 def with_variables(environ: Mapping[str, str], given: Sequence[str]) -> list[str]:
-    """Return the settings of --trace-config after those of the variables, which they override."""
+    """Return the --trace-config settings: first those of the variables, then the given ones.
+
+    Later settings override earlier ones.
+    """
     to_files = any(text.replace(" ", "").startswith("triton,file=") for text in given)
     if environ.get(_DISABLED, "").strip().lower() == "true":
-        # OpenTelemetry is off, so there are no spans; trace files are Triton's, and stay.
+        # OpenTelemetry is switched off, so no spans are made. Trace files are Triton's and remain.
         return [*given, "mode=triton", *([] if to_files else ["level=OFF"])] if given else []
     if to_files:
         return list(given)
@@ -69,7 +72,7 @@ def with_variables(environ: Mapping[str, str], given: Sequence[str]) -> list[str
 
 
 def read_variables(environ: Mapping[str, str]) -> Variables:
-    """Return the settings that the variables give; none if they name another exporter than OTLP."""
+    """Return the settings that the variables give; none if the exporter is not OTLP."""
     exporter = environ.get(_EXPORTER, "").strip()
     if exporter not in ("", "otlp"):
         return Variables([], [f"{_EXPORTER}: '{exporter}' is not supported; only otlp is"])
@@ -77,7 +80,7 @@ def read_variables(environ: Mapping[str, str]) -> Variables:
     ignored: list[str] = []
     url = _url(environ, ignored)
     sampling = _sampling(environ, ignored)
-    # The sampler always_off does not turn traces on.
+    # The sampler always_off alone does not turn traces on.
     named = bool(url and _of(environ, "ENDPOINT")[1])
     if sampling is not None and (sampling or exporter or named):
         texts.append("mode=opentelemetry")
@@ -94,7 +97,7 @@ def read_variables(environ: Mapping[str, str]) -> Variables:
 
 
 def export_options(environ: Mapping[str, str]) -> tuple[ExportOptions, list[str]]:
-    """Return the options for sending spans, and the reason for each ignored variable."""
+    """Return the options for sending spans, and one line per ignored variable with the reason."""
     ignored: list[str] = []
     headers: list[tuple[str, str]] = []
     variable, text = _of(environ, "HEADERS")
@@ -104,7 +107,7 @@ def export_options(environ: Mapping[str, str]) -> tuple[ExportOptions, list[str]
         if equals and name and (name + value).isascii() and (name + value).isprintable():
             headers.append((name, value))
         else:
-            # The header is not shown: it may be a password.
+            # The header is not shown because it may hold a password.
             ignored.append(f"{variable}: expected name=value, separated by commas")
     variable, text = _of(environ, "TIMEOUT")
     timeout_ms = _positive(text)
@@ -125,12 +128,12 @@ def export_options(environ: Mapping[str, str]) -> tuple[ExportOptions, list[str]
 
 
 def _positive(text: str) -> int:
-    """Return the whole number in a text, or 0 if it has no number above 0."""
+    """Return the whole number in a text; 0 if the text is no whole number above 0."""
     return int(text) if text.isdecimal() else 0
 
 
 def _of(environ: Mapping[str, str], name: str) -> tuple[str, str]:
-    """Return a variable of the exporter and its text; the one for traces alone wins."""
+    """Return the name and text of an exporter's variable; one for traces alone has priority."""
     for variable in (_TRACES + name, _ALL + name):
         if text := environ.get(variable, "").strip():
             return variable, text
@@ -140,7 +143,7 @@ def _of(environ: Mapping[str, str], name: str) -> tuple[str, str]:
 def _url(environ: Mapping[str, str], ignored: list[str]) -> str:
     """Return the URL for opentelemetry,url=, or an empty text.
 
-    It has a path for OTLP over HTTP, and none for OTLP over gRPC.
+    The URL has a path for OTLP over HTTP, and none for OTLP over gRPC.
     """
     variable, protocol = _of(environ, "PROTOCOL")
     if protocol not in ("", _GRPC, *_HTTP):
@@ -166,12 +169,13 @@ def _url(environ: Mapping[str, str], ignored: list[str]) -> str:
     if protocol == _GRPC or (not protocol and port == _GRPC_PORT):
         return base
     path = parts.path.rstrip("/")
-    # The endpoint for traces alone is the whole URL; to the general one, the path is added.
+    # The endpoint for traces alone is a whole URL. The general endpoint lacks the path, which is
+    # added.
     return base + (path or _TRACES_PATH if variable.startswith(_TRACES) else path + _TRACES_PATH)
 
 
 def _sampling(environ: Mapping[str, str], ignored: list[str]) -> list[str] | None:
-    """Return the settings of sampling; empty if no sampler is named, `None` to trace no request."""
+    """Return the sampling settings; empty if no sampler is named, `None` to trace no request."""
     name = environ.get(_SAMPLER, "").strip()
     kind = name.removeprefix(_PARENT_BASED)
     if kind not in _SAMPLERS:

@@ -1,7 +1,8 @@
-"""The export of spans by OTLP over gRPC or HTTP, from a thread of its own.
+"""Export of spans by OTLP over gRPC or HTTP, from a separate thread.
 
-The request path only appends to a bounded queue. An unreachable or slow receiver costs spans, and
-at most one log line a minute. This module is imported only if traces are on. Knows no service.
+The request path only appends spans to a bounded queue. If the receiver is unreachable or slow,
+spans are lost and at most one line per minute is logged. This module is imported only if traces are
+on. It depends on no service.
 """
 
 from __future__ import annotations
@@ -40,26 +41,27 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Seconds that close() waits for the last spans to be sent.
+# Seconds that close() waits until the last spans are sent.
 _CLOSE_S: Final = 2.0
 _LOG_INTERVAL_S: Final = 60.0
 _KINDS: Final = {kind: OtelSpanKind[kind.name] for kind in SpanKind}
 _UNSET: Final = Status(StatusCode.UNSET)
-# Characters of texts that clients choose; the queue is bounded in spans, not in bytes.
+# Maximum number of characters of a text that a client chose: the queue limits the number of spans,
+# not bytes.
 _MAX_TEXT_LENGTH: Final = 1024
 
 
 class OtlpTracer:
-    """Tracer that sends one service's spans to a receiver; record() is for any thread."""
+    """Tracer that sends one service's spans to a receiver. Any thread may call record()."""
 
     def __init__(
         self, config: TraceConfig, options: ExportOptions, service: str, instance: str
     ) -> None:
-        """Start to export.
+        """Start the export.
 
         Raises:
             ValueError: the exporter does not accept the configuration.
-            OSError: a file of certificates cannot be read.
+            OSError: a certificate file cannot be read.
         """
         attributes = {
             "service.name": f"nereid-{service}",
@@ -88,16 +90,16 @@ class OtlpTracer:
             _log.exception("a span could not be recorded; its trace lacks it")
 
     def close(self) -> None:
-        """Send the remaining spans, and return after 2 s at the latest."""
+        """Send the remaining spans; return after 2 s at the latest."""
         ending = threading.Thread(target=self._processor.shutdown, daemon=True)
         ending.start()
         ending.join(_CLOSE_S)
         if ending.is_alive():
-            # This ends an export that waits for its next retry.
+            # This call ends an export that is waiting for its next attempt.
             self._exporter.shutdown()
 
     def _readable(self, span: Span) -> ReadableSpan:
-        # The parent of a server's span belongs to another process.
+        # The parent of a SERVER span belongs to another process.
         serves = span.kind is SpanKind.SERVER
         return ReadableSpan(
             _short(span.name),
@@ -149,7 +151,7 @@ class _RateLimitedHandler(logging.Handler):
         self._next_s = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log a warning, unless there was one in the last minute."""
+        """Log a warning, unless one was logged in the last minute."""
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + _LOG_INTERVAL_S
@@ -160,7 +162,7 @@ _handler: Final = _RateLimitedHandler()
 
 
 def _limit_opentelemetrys_log() -> None:
-    """Limit OpenTelemetry's log, which has each attempt of an export, some with a traceback."""
+    """Limit OpenTelemetry's log, which reports each export attempt, sometimes with a traceback."""
     logger = logging.getLogger("opentelemetry")
     logger.propagate = False
     if _handler not in logger.handlers:

@@ -1,4 +1,4 @@
-"""The exporter of spans by OTLP over HTTP, as protobuf; it runs in the batch processor's thread."""
+"""Exporter that sends spans by OTLP over HTTP, as protobuf, in the batch processor's thread."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
     from nereid.observability.otel_variables import ExportOptions
 
-# The logger is a child of the one whose lines nereid.observability.otlp limits.
+# Child of the logger "opentelemetry", whose lines nereid.observability.otlp limits.
 _log = logging.getLogger("opentelemetry.nereid")
 
-# Statuses after which the same spans may be sent again.
+# HTTP statuses after which the same spans may be sent again.
 _RETRYABLE: Final = frozenset((429, 502, 503, 504))
 _FIRST_PAUSE_S: Final = 1.0
 _MAX_RESPONSE: Final = 65_536
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Handler for which a redirect is an error.
+    """Handler that makes any redirect an error.
 
     A POST must not become a GET, and headers must not go to another host.
     """
@@ -53,7 +53,7 @@ class HttpSpanExporter(SpanExporter):
         """Prepare TLS for the URL.
 
         Raises:
-            OSError: the certificates cannot be read; ssl.SSLError is such an error.
+            OSError: the certificates cannot be read or used (ssl.SSLError is an OSError).
         """
         self._url = url
         self._options = options
@@ -70,7 +70,7 @@ class HttpSpanExporter(SpanExporter):
         self._closed = threading.Event()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send spans; retry within the time limit after failures that may pass."""
+        """Send spans. After a temporary failure, send them again until the time limit."""
         body = encode_spans(spans).SerializeToString()
         if self._options.gzip:
             body = gzip.compress(body)
@@ -89,17 +89,18 @@ class HttpSpanExporter(SpanExporter):
         return SpanExportResult.FAILURE
 
     def shutdown(self) -> None:
-        """End a wait for the next attempt; no further attempt is made."""
+        """End a wait for the next attempt, and make no further attempt."""
         self._closed.set()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002 - of SpanExporter
-        """Return True: nothing is buffered here."""
+        """Return True: this exporter buffers nothing."""
         return True
 
     def _post(self, body: bytes, timeout_s: float) -> tuple[str, float | None]:
-        """Return the failure, empty if there was none, and the pause before the next attempt.
+        """Return the text of the failure and the seconds to wait before the next attempt.
 
-        A pause of 0 means that the caller chooses one; `None` means that there is no next attempt.
+        An empty text means success. 0 seconds mean that the caller chooses the pause. `None` means
+        that no other attempt is to be made.
         """
         request = urllib.request.Request(self._url, body, self._headers, method="POST")  # noqa: S310 (the URL is http or https)
         try:
@@ -116,7 +117,7 @@ class HttpSpanExporter(SpanExporter):
 
 
 def _log_rejected(body: bytes) -> None:
-    """Log the spans that a receiver rejected, with its reason."""
+    """Log how many spans the receiver rejected, and its reason."""
     try:
         partial = ExportTraceServiceResponse.FromString(body).partial_success
     except DecodeError:

@@ -1,7 +1,7 @@
 """Metrics of a service's own process, from prometheus_client's collectors.
 
-The import of that library takes some 40 ms, and no start waits for it: load_collectors() imports it
-in a thread before the first page is written.
+Importing that library takes some 40 ms. To keep the start of a service fast, load_collectors()
+imports it in a thread before the first page is written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 async def load_collectors() -> None:
-    """Load the collectors in a thread; await this before write_process() in an event loop."""
+    """Load the collectors in a thread; in an event loop, await this before write_process()."""
     if not _collectors.cache_info().currsize:
         await asyncio.to_thread(_collectors)
 
@@ -40,9 +40,9 @@ def process_families() -> list[Family]:
 
 
 def _metrics() -> Iterator[tuple[Family, Metric]]:
-    """Yield each metric with its family, which has the name of the metric's series.
+    """Yield each metric with its family, which is named after the metric's series.
 
-    A counter's own name lacks the _total of its series.
+    (A counter's own name lacks the _total that its series have.)
     """
     for collector in _collectors():
         for metric in collector.collect():

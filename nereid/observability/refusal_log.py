@@ -1,4 +1,4 @@
-"""Log lines about refused peers: one per peer, kind and interval, however often the peer tries."""
+"""Log lines about refused peers: at most one line per peer, kind and interval."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _MAX_PEERS: Final = 1024
 
 
 class RefusalLog:
-    """Log of warnings about refusals; if there are too many peers, further ones share lines."""
+    """Logs warnings about refusals.
+
+    If there are too many peers, the additional ones share lines.
+    """
 
     def __init__(
         self,
@@ -29,13 +32,15 @@ class RefusalLog:
         self._interval_s = interval_s
         self._max_peers = max_peers
         self._clock = clock
-        # Time of the last line, and number of refusals since, by peer and kind; oldest line first.
+        # Maps peer and kind to the time of the last line and the number of refusals since. The
+        # oldest line comes first.
         self._logged: dict[tuple[str, str], tuple[float, int]] = {}
 
     def report(self, peer: str, kind: str, event: str, *details: object) -> None:
         """Log a refusal, unless the last line for this peer and kind is too recent.
 
-        kind: the kind of refusal. event: the format of the line, for the peer and the details.
+        kind: the kind of refusal. event: the line's format, into which the peer and the details are
+        inserted.
         """
         now = self._clock()
         logged = self._logged

@@ -1,6 +1,6 @@
-"""Limit of log lines of one kind: a burst of them, and then a few per second.
+"""Limit on log lines of one kind: first a burst of lines, then a few per second.
 
-A client's errors are logged, and a client may make a million of them. Lines are of one kind if they
+Clients' errors are logged, and a client may cause a million of them. Lines are of one kind if they
 have the same logger and the same format.
 """
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
 
-# Lines of one kind at once: an operator who starts a mesh with some hundred broken models wants to
-# see each of them.
+# Maximum number of lines of one kind in a burst. It is large because an operator who starts a mesh
+# with some hundred broken models wants to see each of them.
 _BURST: Final = 200
 _PER_S: Final = 2.0
 _MAX_EVENTS: Final = 1024
-# Characters of one message, which may quote what a client sent.
+# Maximum number of characters of a message, which may quote what a client sent.
 _MAX_LENGTH: Final = 4096
 _OTHERS: Final = ("", "")
 
 
 class _Event:
-    """One kind of line. left is the number of lines that may be logged now."""
+    """One kind of line. left is the number of lines that could be logged at the time at_s."""
 
     __slots__ = ("at_s", "left", "omitted")
 
@@ -36,7 +36,7 @@ class _Event:
 
 
 class RepeatLimit:
-    """Limit of warnings and errors; other records pass. It is for one thread at a time."""
+    """Limits warnings and errors; other records pass. Only one thread at a time may use it."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class RepeatLimit:
         per_s: float = _PER_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make a limit for records of this level and above."""
+        """Create a limit for records of this level and above."""
         self._level = level
         self._burst = burst
         self._per_s = per_s
@@ -53,9 +53,9 @@ class RepeatLimit:
         self._events: dict[tuple[str, str], _Event] = {}
 
     def admit(self, record: logging.LogRecord) -> logging.LogRecord | None:
-        """Return a record to log, or `None` to leave it out.
+        """Return the record to log, or `None` to leave it out.
 
-        The record's message says how many such lines before it were left out.
+        The message of the returned record says how many such lines were left out before it.
         """
         if record.levelno < self._level:
             return record

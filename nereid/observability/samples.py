@@ -1,4 +1,7 @@
-"""A reader of metrics pages: samples by name and labels. Pure."""
+"""Reader of metrics pages, which finds samples by name and labels.
+
+The module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,20 @@ _LABEL: Final = re.compile(r'(?P<name>\w+)="(?P<value>(?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
 
 
-# Name and labels of a metric's series.
+# Name of a metric, and the labels of one of its series.
 Series = tuple[str, dict[str, str]]
 
 
 class Samples:
-    """Samples of a page, or of a part of one."""
+    """The samples of a metrics page, or of a part of one."""
 
     def __init__(
         self, page: bytes, prefix: str = "", known: dict[bytes, Series] | None = None
     ) -> None:
-        """Read a page; lines that are no samples of metrics with this prefix are ignored.
+        """Read a page; ignore lines that are no samples of metrics with this prefix.
 
-        known: a cache of names and labels, by the text of a line before its value. It is filled
-        here, so that the same lines of the next page need not be parsed.
+        known: a cache that maps the text of a line before its value to the parsed name and labels.
+        This method fills the cache, so that equal lines of the next page need not be parsed.
         """
         self._samples: dict[str, list[tuple[dict[str, str], float]]] = {}
         start = prefix.encode()
@@ -43,7 +46,7 @@ class Samples:
                 if match is None:
                     continue
                 parsed = match["name"], _labels(match["labels"] or "")
-                # A line with a time behind the value is parsed each time.
+                # A line with a timestamp after the value is not cached, so it is parsed each time.
                 if known is not None and match["value"].encode() == text:
                     known[series] = parsed
                 text = match["value"].encode()
@@ -52,7 +55,7 @@ class Samples:
                 self._samples.setdefault(parsed[0], []).append(sample)
 
     def samples(self, name: str, **labels: str) -> Iterator[tuple[Mapping[str, str], float]]:
-        """Yield labels and values of a metric's samples that have these labels."""
+        """Yield the labels and the value of each sample of a metric that has these labels."""
         for own_labels, value in self._samples.get(name, ()):
             if labels.items() <= own_labels.items():
                 yield own_labels, value
@@ -63,7 +66,7 @@ class Samples:
         return sum(values) if values else None
 
     def by_label(self, name: str, label: str, **labels: str) -> dict[str, float]:
-        """Return the sums of a metric's samples with these labels, by the values of one more."""
+        """Return the sums of a metric's samples with these labels, by values of another label."""
         sums: dict[str, float] = {}
         for own_labels, value in self.samples(name, **labels):
             if label in own_labels:
@@ -71,9 +74,9 @@ class Samples:
         return sums
 
     def split(self, *labels: str) -> dict[tuple[str, ...], Samples]:
-        """Return the samples by the values of these labels.
+        """Return the samples grouped by the values of these labels.
 
-        Samples that lack one of the labels are under ().
+        Samples that lack one of the labels are under the key ().
         """
         parts: dict[tuple[str, ...], Samples] = {}
         for name, samples in self._samples.items():
@@ -89,7 +92,7 @@ class Samples:
         return parts
 
     def extend(self, other: Samples) -> None:
-        """Add the samples of another page, or of another part of this one."""
+        """Add the samples of another page, or of another part of the same page."""
         for name, samples in other._samples.items():
             self._samples.setdefault(name, []).extend(samples)
 

@@ -1,4 +1,4 @@
-"""--trace-config: its settings, their parsing, and the rule for sampling that they describe."""
+"""--trace-config: its settings, the parser for them, and the sampling rule that they describe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILE_MODE: Final = "triton"
 SPAN_MODE: Final = "opentelemetry"
 _MAX_RATE: Final = (1 << 32) - 1
 _TRACES_PATH: Final = "/v1/traces"
-# Receivers' usual port for OTLP over HTTP.
+# The usual port of receivers of OTLP over HTTP.
 _HTTP_PORT: Final = ":4318"
 
 
@@ -31,17 +31,17 @@ class TraceConfig:
     """Settings of --trace-config. count and rate apply to requests that arrive unsampled."""
 
     rate: int = 1000
-    # Some of LEVELS, in that order; empty: traces are off.
+    # Some of LEVELS, in the order of LEVELS; empty means that traces are off.
     levels: tuple[str, ...] = ()
     count: int = -1
-    # Mode, or `None` if it is not given.
+    # The mode, or `None` if it is not given.
     mode: str | None = None
-    # File that traces are written to, and the number of traces in one file; 0: all.
+    # The file that traces are written to, and the number of traces per file (0: all in one file).
     file: str = ""
     log_frequency: int = 0
-    # URL of the receiver: with a path for OTLP over HTTP, without one for OTLP over gRPC.
+    # URL of the receiver. It has a path for OTLP over HTTP, and none for OTLP over gRPC.
     url: str | None = None
-    # True if requests whose parents are not sampled are never traced, whatever the rate.
+    # True if a request whose parent is not sampled is never traced, whatever the rate.
     parent_based: bool = False
     resource: tuple[tuple[str, str], ...] = ()
     max_queue_size: int = 2048
@@ -60,7 +60,10 @@ class TraceConfig:
 
     @property
     def to_spans(self) -> bool:
-        """True if spans are exported; without a level, only for requests that arrive sampled."""
+        """True if spans are exported.
+
+        Without a level, only requests that arrive sampled are traced.
+        """
         if self.to_file or self.mode == FILE_MODE:
             return False
         return bool(self.levels) or self.mode == SPAN_MODE
@@ -72,12 +75,12 @@ class TraceConfig:
 
     @property
     def rule(self) -> TraceRule:
-        """Rule for tracing requests that arrive unsampled."""
+        """The rule for tracing requests that arrive unsampled."""
         return trace_rule(self.levels, self.rate, self.count, self.log_frequency)
 
 
 def trace_rule(levels: Sequence[str], rate: int, count: int, log_frequency: int) -> TraceRule:
-    """Return the rule that settings describe; without levels, nothing is traced."""
+    """Return the sampling rule that the settings describe; without levels, nothing is traced."""
     tensors = TENSORS in levels
     times = TIMESTAMPS in levels or not tensors
     return TraceRule(bool(levels), rate, count, log_frequency, times, tensors)
@@ -99,7 +102,7 @@ def _mode(text: str) -> str:
 def _url(text: str) -> str:
     """Parse host:port, http://host:port or https://host:port, with a path for OTLP over HTTP.
 
-    The usual path is added to the usual port for HTTP.
+    If a URL with the usual HTTP port has no path, the usual path is added.
     """
     scheme, colon, rest = text.partition("://")
     if not colon:
@@ -143,7 +146,7 @@ _EXPORT: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """Return the field of TraceConfig that one --trace-config sets, and its value."""
+    """Return the field of TraceConfig that one --trace-config flag sets, and the field's value."""
     key, equals, value = text.partition("=")
     mode, comma, option = (part.strip() for part in key.partition(","))
     if not equals:
@@ -163,9 +166,9 @@ def _checked_setting(text: str) -> str:
 
 
 def parse_trace_config(texts: Sequence[str]) -> TraceConfig:
-    """Return all --trace-config flags together.
+    """Return the configuration that all --trace-config flags give together.
 
-    The last value of a setting counts; resources and levels add up.
+    If a setting is given several times, the last value counts. Resources and levels add up instead.
     """
     values: dict[str, Any] = {}
     resource: dict[str, str] = {}
@@ -174,7 +177,7 @@ def parse_trace_config(texts: Sequence[str]) -> TraceConfig:
         if name == "resource":
             resource[value[0]] = value[1]
         elif name == "levels":
-            # A flag adds one level; OFF removes all.
+            # Each flag adds one level; OFF removes all levels given before.
             given = {*values.get(name, ()), value} if value != _OFF else ()
             values[name] = tuple(level for level in LEVELS if level in given)
         else:

@@ -1,4 +1,4 @@
-"""The opening of a service's tracer, which exports its spans."""
+"""Open a service's tracer, which exports the service's spans."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def open_tracer(
 ) -> Tracer | None:
     """Return a service's tracer; `None` if spans are off, or no exporter can be set up.
 
-    An exporter that cannot be set up is logged. instance: a name that tells apart processes of one
-    service.
+    If the exporter cannot be set up, the reason is logged. instance: a name that tells apart the
+    processes of one service.
     """
     config = parse_trace_config(settings.trace_config)
     if not config.to_spans:
         return None
-    # OpenTelemetry takes time and memory to load, so that it is imported only where it is used.
+    # OpenTelemetry takes time and memory to load, so it is imported only if it is needed.
     from nereid.observability.otlp import OtlpTracer  # noqa: PLC0415
 
     options, ignored = export_options(environ)

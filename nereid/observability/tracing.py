@@ -1,10 +1,10 @@
 """Traces: contexts, spans and sampling.
 
-A trace context is 26 bytes (version, trace id (16), span id (8), flags) and the client's
-tracestate. It travels with every request, traced or not. Spans are made after the fact, from times
-that are taken anyway, and only for sampled requests; nereid.observability.tracers opens their
-exporter. With trace files (mode triton) there are no spans: gateways write the files, from the
-times that come with the responses. Knows no service.
+A trace context is 26 bytes (version, trace id (16), span id (8), flags), followed by the client's
+tracestate. It travels with every request, traced or not. Spans are made afterwards, from times that
+are measured anyway, and only for sampled requests; nereid.observability.tracers opens the exporter
+of spans. With trace files (mode triton) there are no spans: gateways write the files from the times
+that come with the responses. The module depends on no service.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ if TYPE_CHECKING:
         | kserve_pb2.ModelInferResponse.InferOutputTensor
     ]
 
-# The data of larger tensors is left out of traces.
+# Maximum size of a tensor whose data is part of a trace; larger data is left out.
 MAX_TRACED_TENSOR_BYTES: Final = 1 << 20
 _VERSION: Final = b"\x00"
 _SAMPLED: Final = b"\x01"
-# Flag from gateway to scheduler only: the trace shows tensors.
+# Flag that gateways send to schedulers: the trace shows tensors.
 _WITH_TENSORS: Final = 0x80
-# Flag within the scheduler only: the span is an ensemble's, above its steps' spans.
+# Flag used within the scheduler only: the span is that of an ensemble and is the parent of the
+# steps' spans.
 _OF_ENSEMBLE: Final = 0x40
-# Two clocks count as read at the same time if the readings are this close.
+# Maximum nanoseconds between two readings of a clock if the other clock, read between them, is to
+# count as read at the same time.
 _CLOCK_ERROR_NS: Final = 20_000
 _CLOCK_TRIES: Final = 5
 
@@ -48,12 +50,12 @@ _CLOCK_TRIES: Final = 5
 
 
 def is_sampled(context: bytes) -> bool:
-    """Return whether the request with this context is traced; with an empty one it is not."""
+    """Return whether the request with this context is traced; false if the context is empty."""
     return len(context) >= CONTEXT_BYTES and bool(context[25] & 1)
 
 
 def child_context(context: bytes) -> bytes:
-    """Return the context of a new sampled span below this one, or of a new trace's root."""
+    """Return a new sampled child context; for an empty context, the root of a new trace."""
     if len(context) < CONTEXT_BYTES:
         return _VERSION + secrets.token_bytes(24) + _SAMPLED
     span_id = secrets.token_bytes(8)
@@ -61,29 +63,29 @@ def child_context(context: bytes) -> bytes:
 
 
 def with_tensors(context: bytes) -> bytes:
-    """Return the context of a request whose trace shows tensors; internal, not for clients."""
+    """Return the context with the flag that the trace shows tensors. Clients never see the flag."""
     return with_flags(context, context[25] | _WITH_TENSORS)
 
 
 def shows_tensors(context: bytes) -> bool:
-    """Return whether the context is one of with_tensors()."""
+    """Return whether with_tensors() has marked the context."""
     return len(context) >= CONTEXT_BYTES and bool(context[25] & _WITH_TENSORS)
 
 
 def above_steps(context: bytes) -> bytes:
-    """Return an ensemble's context as its steps get it; internal to the scheduler."""
+    """Return the context that an ensemble passes to its steps; for use in the scheduler only."""
     return with_flags(context, context[25] | _OF_ENSEMBLE)
 
 
 def is_above_steps(context: bytes) -> bool:
-    """Return whether the context is one of above_steps()."""
+    """Return whether above_steps() has marked the context."""
     return len(context) >= CONTEXT_BYTES and bool(context[25] & _OF_ENSEMBLE)
 
 
 def monotonic_to_unix_ns() -> int:
-    """Return the number to add to monotonic nanoseconds to get Unix time.
+    """Return the number to add to monotonic nanoseconds to get Unix time in nanoseconds.
 
-    Each trace reads it anew, because clocks get adjusted.
+    Each trace reads the clocks again, because clocks get adjusted.
     """
     offset_ns = 0
     for _ in range(_CLOCK_TRIES):
@@ -93,7 +95,7 @@ def monotonic_to_unix_ns() -> int:
         offset_ns = now_ns - (before_ns + after_ns) // 2
         if after_ns - before_ns < _CLOCK_ERROR_NS:
             break
-        # The thread was preempted between the readings: spans would not nest.
+        # The thread was preempted between the readings. With such an offset, spans would not nest.
     return offset_ns
 
 
@@ -103,7 +105,7 @@ Attribute = bool | int | float | str
 
 
 class SpanKind(Enum):
-    """OpenTelemetry's kinds of spans, as far as they occur here."""
+    """The kinds of spans in OpenTelemetry that Nereid uses."""
 
     INTERNAL = "internal"
     SERVER = "server"
@@ -112,7 +114,7 @@ class SpanKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A span. Times are nanoseconds since 1970; links are contexts."""
+    """A span. Times are in nanoseconds since 1970. links are contexts of other spans."""
 
     name: str
     context: bytes
@@ -125,7 +127,8 @@ class Span:
     events: Sequence[tuple[str, int]] = ()
     # Error text; `None` if the span's work succeeded.
     error: str | None = None
-    # CLIENT: the span waits for another process, whose span below it is a SERVER.
+    # CLIENT if the span waits for another process. That process's span is then the child and has
+    # the kind SERVER.
     kind: SpanKind = SpanKind.INTERNAL
 
 
@@ -136,14 +139,17 @@ class Tracer(Protocol):
         """Export finished spans."""
 
     def close(self) -> None:
-        """Send the remaining spans within a bounded time; call it outside the event loop."""
+        """Send the remaining spans within a bounded time. Call this outside the event loop."""
 
 
 # ---- tensors
 
 
 def traced_inputs(head: bytes, data: Iterable[bytes | None]) -> Iterable[TracedTensor]:
-    """Return a request's inputs, from its head and their bytes; `None` leaves the data out."""
+    """Return a request's inputs, from its head and the data of each input.
+
+    data: the bytes of each input; `None` leaves the input's data out.
+    """
     try:
         inputs = kserve_pb2.ModelInferRequest.FromString(head).inputs
     except DecodeError:
@@ -152,7 +158,10 @@ def traced_inputs(head: bytes, data: Iterable[bytes | None]) -> Iterable[TracedT
 
 
 def traced_outputs(head: bytes, data: Iterable[bytes | None]) -> Iterable[TracedTensor]:
-    """Return a response's outputs, from its head and their bytes; `None` leaves the data out."""
+    """Return a response's outputs, from its head and the data of each output.
+
+    data: the bytes of each output; `None` leaves the output's data out.
+    """
     try:
         outputs = kserve_pb2.ModelInferResponse.FromString(head).outputs
     except DecodeError:
@@ -173,15 +182,16 @@ def _shown(
 
 
 class Sampler:
-    """Choice of the requests that a gateway traces, by Triton's rule.
+    """Chooses the requests that a gateway traces, by Triton's rule.
 
-    It traces those that arrive sampled, and every rate-th of the others up to a limit.
+    The sampler chooses every request that arrives sampled. Of the others it chooses every rate-th
+    one, up to a limit.
     """
 
     def __init__(self, rule: TraceRule, *, parent_based: bool = False) -> None:
-        """Start to count.
+        """Start counting requests.
 
-        parent_based: requests with a parent that is not sampled are not traced.
+        parent_based: true if a request whose parent is not sampled is never traced.
         """
         self.rule = rule
         self._parent_based = parent_based
@@ -199,7 +209,7 @@ class Sampler:
         return self.takes_next()
 
     def takes_next(self) -> bool:
-        """Return whether to trace one request, of those that the rate applies to."""
+        """Return whether to trace the next request of those that the rate applies to."""
         if not self._left:
             return False
         self._seen += 1

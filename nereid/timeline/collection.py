@@ -1,7 +1,8 @@
-"""Collection of timelines: the stream of a service's own frames, and the frames of other services.
+"""Collection of timelines: a stream of a service's own frames, and of the frames of other services.
 
-A service makes its frames in small pieces with pauses, so that requests go on meanwhile, and for
-one caller at a time. This module knows no service; gateways and schedulers choose whom they ask.
+A service makes its frames in small pieces with pauses in between, so that requests continue to be
+served. It makes frames for one caller at a time. This module depends on no service: gateways and
+schedulers choose the services that they ask.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ if TYPE_CHECKING:
 
     Collect = Callable[[pb.TimelineRequest], AsyncGenerator[bytes]]
 
-# Share of an event loop's time in which frames are made.
+# Maximum share of an event loop's time that is spent on making frames.
 _SHARE: Final = 0.2
-# Callers that may wait while a service makes its frames for another one.
+# Maximum number of callers that wait while a service makes frames for another caller.
 _MAX_WAITING: Final = 8
 _TOO_MANY: Final = "too many ask for the timeline at a time; try again"
 OFF: Final = "it records nothing (--timeline-seconds=0)"
-# Bytes of another service's frames that may wait to be passed on.
+# Maximum bytes of another service's frames that may wait to be passed on.
 _MAX_BUFFERED_BYTES: Final = 4 << 20
 
 
 class OwnFrames:
-    """A service's own part of timelines."""
+    """The part of a timeline that a service records itself."""
 
     def __init__(self, recorder: Recorder, max_waiting: int = _MAX_WAITING) -> None:
         self._recorder = recorder
@@ -48,10 +49,10 @@ class OwnFrames:
         self._max_waiting = max_waiting
 
     async def collect(self, last_ns: int) -> AsyncGenerator[bytes]:
-        """Yield the frames of the last last_ns; each takes a fraction of a millisecond to make.
+        """Yield the frames of the last last_ns; making one takes a fraction of a millisecond.
 
         Raises:
-            Unavailable: too many callers wait.
+            Unavailable: too many callers are waiting.
         """
         if self._waiting >= self._max_waiting:
             raise Unavailable(_TOO_MANY, retry_after_ms=DEFAULT_MS)
@@ -75,13 +76,13 @@ class OwnFrames:
 
 
 class _NoFrames(OwnFrames):
-    """The part of a service that records nothing."""
+    """Stands in for OwnFrames in a service that records nothing."""
 
     def __init__(self) -> None:
         pass
 
     async def collect(self, last_ns: int) -> AsyncGenerator[bytes]:  # noqa: ARG002 - of OwnFrames
-        """Raise Unavailable."""
+        """Raise Unavailable: nothing is recorded."""
         raise Unavailable(OFF)
         yield b""
 
@@ -90,14 +91,14 @@ NO_FRAMES: Final = _NoFrames()
 
 
 class TimelineStreams:
-    """The server's side of timelines: it serves each call with the frames of `collect`."""
+    """The server's side of timeline calls, which sends each caller the frames of `collect`."""
 
     def __init__(self, collect: Collect) -> None:
         self._collect = collect
         self._tasks: set[asyncio.Task[None]] = set()
 
     def accept(self, call: Call) -> None:
-        """Serve a call; this method is a StreamHandler."""
+        """Serve a call. This method is a StreamHandler."""
 
         def on_message(message: bytes) -> None:
             call.on_message = None
@@ -133,12 +134,12 @@ def _cancel(task: asyncio.Task[None]) -> None:
 
 
 class Alignment:
-    """Alignment of the clocks of a service, and of the services behind it, with this one's."""
+    """Aligns the clocks of another service, and of services behind it, with this service's."""
 
     def __init__(self, clock: str) -> None:
-        """Begin to measure; create the alignment when the request is sent.
+        """Begin to measure; create the object at the moment when the request is sent.
 
-        clock: this service's clock (TimelineService.clock).
+        clock: identity of this service's clock (TimelineService.clock).
         """
         self._clock = clock
         self._asked_ns = monotonic_ns()
@@ -146,9 +147,10 @@ class Alignment:
         self._offset_ns = self._error_ns = 0
 
     def aligned(self, frame: bytes) -> bytes:
-        """Return a frame of the other service, with the offset of its times from this clock's.
+        """Return a frame of the other service, with the offset from that clock to this one.
 
-        Call this for the first frame when it arrives: that moment is part of the measurement.
+        Call this for the first frame as soon as the frame arrives: its arrival is part of the
+        measurement.
         """
         if not self._replied_ns:
             self._replied_ns = monotonic_ns()
@@ -157,7 +159,8 @@ class Alignment:
             return frame
         service = message.service
         if service.now_ns:
-            # Only the service that was asked has now_ns; it read its clock about halfway.
+            # Only the service that was asked sets now_ns. It read its clock about halfway between
+            # request and reply.
             self._offset_ns = (self._asked_ns + self._replied_ns) // 2 - service.now_ns
             self._error_ns = (self._replied_ns - self._asked_ns) // 2
             service.now_ns = 0
@@ -170,15 +173,15 @@ class Alignment:
 
 
 class RemoteFrames:
-    """The frames of another service, requested when this is created; close() ends the call."""
+    """The frames of another service. Creating the object requests them; close() ends the call."""
 
     def __init__(
         self, channel: Channel, request: pb.TimelineRequest, clock: str, *, silence_limit_s: float
     ) -> None:
-        """Ask for the frames.
+        """Request the frames.
 
-        clock: this service's clock (TimelineService.clock). silence_limit_s: seconds within which
-        each next frame must arrive.
+        clock: identity of this service's clock (TimelineService.clock). silence_limit_s: maximum
+        seconds until the next frame arrives.
         """
         self._silence_limit_s = silence_limit_s
         self._frames: deque[bytes] = deque()
@@ -213,10 +216,10 @@ class RemoteFrames:
         self._changed.set()
 
     async def read(self) -> AsyncGenerator[bytes]:
-        """Yield the frames, with the offsets of their times from this clock's.
+        """Yield the frames, each with the offset of its times from this service's clock.
 
         Raises:
-            RpcError: the call fails, or the service is silent for too long.
+            RpcError: the call fails, or the other service is silent for too long.
         """
         while True:
             while self._frames:
@@ -239,16 +242,16 @@ class RemoteFrames:
                 raise RpcError(Status.DEADLINE_EXCEEDED, text) from None
 
     def close(self) -> None:
-        """Cancel the call; read() ends."""
+        """Cancel the call, which ends read()."""
         self._ended = True
         self._changed.set()
         self._stream.cancel()
 
 
 async def read_all(sources: Iterable[tuple[str, RemoteFrames]]) -> AsyncGenerator[bytes]:
-    """Yield the frames of one named service after the other, and close them.
+    """Yield the frames of the named services, one service after the other; close each source.
 
-    A service that fails gets a frame that says that it is missing.
+    For a service that fails, a frame is yielded that says that the service is missing.
     """
     for name, source in sources:
         try:

@@ -1,4 +1,4 @@
-"""The recorder of one service: its rings, and frames of their records of the last seconds."""
+"""The recorder of one service: its rings, and frames with their records of the last seconds."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from nereid.timeline.ring import AnyRing
 
 _MAX_EVENTS: Final = 10_000
-# Number of kept rings that get no more records.
+# Maximum number of rings that are kept although they get no more records.
 _MAX_ENDED: Final = 1_000
 
 
 def clock_identity() -> str:
     """Return an identity that is equal for processes with the same monotonic clock.
 
-    The clock is the same for one boot of one kernel and one time namespace. Empty: it is not known.
+    Processes have the same clock if they share one boot of one kernel and one time namespace. The
+    identity is empty if it is unknown.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -40,15 +41,15 @@ def clock_identity() -> str:
 class RecordEvent(Protocol):
     """Function that records a `records.Event`.
 
-    With from_ns 0 the event has no duration; else it began then and ends now.
+    With from_ns 0 the event has no duration. Otherwise the event began at from_ns and ends now.
     """
 
     def __call__(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
-        """Record an event; the parameters are fields of `records.Event`."""
+        """Record an event. The parameters are those of the fields of `records.Event`."""
 
 
 class Recorder:
-    """The rings of a service."""
+    """All rings of a service."""
 
     def __init__(
         self,
@@ -58,10 +59,10 @@ class Recorder:
         clock: str | None = None,
         max_records: int = MAX_RECORDS,
     ) -> None:
-        """Make the recorder of a service; kind and name are those of `ServiceTimeline`.
+        """Create the recorder of a service; kind and name are those of `ServiceTimeline`.
 
-        seconds: the age from which records are not shown. clock: replaces this process's
-        clock_identity(). max_records: the bound of each ring.
+        seconds: age from which records are no longer shown. clock: replaces this process's
+        clock_identity(). max_records: maximum number of records per ring.
         """
         self.kind = kind
         self.name = name
@@ -78,7 +79,7 @@ class Recorder:
     def add_ring(
         self, record: type[Any], read: Callable[[Any], Any], max_records: int | None = None
     ) -> Ring:
-        """Return a new ring for a kind of records, made with the parameters of `Ring`."""
+        """Return a new ring for a kind of records; the other parameters are those of `Ring`."""
         ring = Ring(read, max_records or self._max_records)
         self._rings[record].append(ring)
         return ring
@@ -88,15 +89,15 @@ class Recorder:
         record: type[Any],
         read: Callable[[bytes, list[Any]], Iterable[tuple[int, Any]]],
     ) -> PackedRing:
-        """Return a new packed ring; a kind of records may have one for each thread."""
+        """Return a new packed ring. A kind of records may have one packed ring per thread."""
         ring = PackedRing(read, self._last_ns)
         self._rings[record].append(ring)
         return ring
 
     def remove_ring(self, record: type[Any], ring: PackedRing) -> None:
-        """Keep a ring that gets no more records until its records are too old, then forget it.
+        """Forget a ring that gets no more records, once its records are too old to be shown.
 
-        May be called from any thread.
+        Any thread may call this.
         """
         oldest_ns = monotonic_ns() - self._last_ns
         with self._lock:
@@ -107,11 +108,11 @@ class Recorder:
                 self._rings[kind].remove(forgotten)
 
     def add_unfinished(self, record: type[Any], find: Callable[[], Iterable[Any]]) -> None:
-        """Register a function that returns records of what has begun and has not ended."""
+        """Register a function that returns records of work that has begun but not ended."""
         self._unfinished[record] = find
 
     def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
-        """Record an event, as `RecordEvent` says."""
+        """Record an event. This method is a `RecordEvent`."""
         now_ns = monotonic_ns()
         to_ns = now_ns if from_ns else 0
         self._events.append((now_ns, Event(what, subject, from_ns or now_ns, to_ns, detail)))
@@ -119,8 +120,8 @@ class Recorder:
     def frames(self, last_ns: int) -> Iterator[bytes]:
         """Yield a frame about the service, then frames of its records of the last last_ns.
 
-        The rings are read before the first frame is yielded; each further frame is made when it is
-        asked for.
+        The rings are read before the first frame is yielded. Each further frame is made when it is
+        requested.
         """
         now_ns = monotonic_ns()
         from_ns = max(self._started_ns, now_ns - min(last_ns, self._last_ns))

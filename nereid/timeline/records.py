@@ -1,9 +1,9 @@
-"""Records of timelines: those of each service, and what is known of the service's clock.
+"""Records of timelines: the kinds of records that services make, and the service's own details.
 
-All times are nanoseconds of the recording service's monotonic clock; 0 means that an event did not
-happen, or that its time is not known. Records of different services belong together by ids: a
-request's number is unique in the mesh, and a batch has its instance, executor and number. This
-module knows no service and no format in which a timeline is written.
+All times are in nanoseconds of the recording service's monotonic clock; 0 means that an event did
+not happen, or that its time is unknown. Ids link records of different services: a request's number
+is unique in the mesh, and a batch is identified by its instance, executor and number. This module
+depends on no service and on no format in which timelines are written.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-# Values of Wait.reason: why requests waited while an instance was idle.
+# Values of Wait.reason, which says why requests waited while an instance was idle.
 DELAY: Final = "delay"  # the batch waited for more requests
 RATE_LIMITER: Final = "rate limiter"
 MEMORY: Final = "memory"
@@ -21,67 +21,70 @@ LOADING: Final = "loading"  # no instance was loaded yet
 class GatewayRequest(NamedTuple):
     """One request at a gateway."""
 
-    # The same number as in the records of schedulers.
+    # Number of the request; the schedulers' records have the same number.
     number: int
     model: str
     version: str
-    # Protocol: "http", "grpc" or "stream".
+    # The protocol: "http", "grpc" or "stream".
     protocol: str
-    # The client's id.
+    # The request id that the client chose.
     request_id: str
-    # Trace id in hexadecimal; empty: the request was not sampled.
+    # Trace id in hexadecimal; empty if the request was not sampled.
     trace_id: str
     received_ns: int
-    # Time at which the gateway had written the response.
+    # Time at which the gateway had finished writing the response.
     ended_ns: int
-    # A gRPC status code.
+    # gRPC status code of the response.
     status: int
 
 
 class Member(NamedTuple):
-    """A request of a batch."""
+    """A request that is part of a batch."""
 
-    # Number in the mesh; 0: the scheduler made the request, for a slot without one, or for a step
-    # of a decoupled ensemble.
+    # The request's number in the mesh. It is 0 if the scheduler made the request itself, for a slot
+    # without a request or for a step of a decoupled ensemble.
     number: int
     received_ns: int
     enqueued_ns: int
-    # Number of earlier executions of the request.
+    # Number of times that the request was executed before.
     retries: int
 
 
 class BatchRecord(NamedTuple):
-    """A batch at the scheduler: an instance has executed it, executes it, or was lost with it."""
+    """A batch at the scheduler.
+
+    An instance has executed it, is executing it, or was lost with it.
+    """
 
     model: str
     version: str
-    # Names of the instance and of its executor.
+    # Name of the instance, and name of the instance's executor.
     instance: str
     executor: str
-    # Number of the batch on the instance's stream.
+    # Number of the batch on the stream of the instance.
     number: int
     size: int
     members: tuple[Member, ...]
-    # Time since which the instance had no batch; equal to sent_ns if it had one until then.
+    # Time since which the instance had no batch; equal to sent_ns if it had a batch until then.
     idle_since_ns: int
     sent_ns: int
-    # Start of the execution, later than sent_ns if the batch waited behind another one.
+    # Start of the execution. It is later than sent_ns if the batch waited behind another batch.
     started_ns: int
-    # Arrival of the reply; 0: the batch is still executed.
+    # Arrival of the reply; 0 while the batch is being executed.
     finished_ns: int
-    # Durations that the instance reports.
+    # Durations that the instance reported.
     input_ns: int
     infer_ns: int
     output_ns: int
-    # Reason for which the instance was lost, or the batch failed.
+    # The reason why the instance was lost, or why the batch failed; otherwise empty.
     error: str = ""
 
 
 class EndedRequest(NamedTuple):
     """A request that ended at the scheduler without an execution of its own.
 
-    Its response came from the cache, or it was refused in the queue, cancelled or timed out, or it
-    is an ensemble's, whose steps have the executions.
+    Its response came from the cache; or it was refused in the queue, cancelled or timed out; or it
+    is an ensemble's request, whose steps were executed instead.
     """
 
     number: int
@@ -90,57 +93,61 @@ class EndedRequest(NamedTuple):
     received_ns: int
     enqueued_ns: int
     ended_ns: int
-    # "cache hit", "ensemble", "cancelled", or an error's message.
+    # The outcome: "cache hit", "ensemble", "cancelled", or the message of an error.
     outcome: str
     status: int
 
 
 class Wait(NamedTuple):
-    """A time in which requests of a model waited at the scheduler.
+    """A period in which requests of a model waited at the scheduler.
 
-    They waited in the queue although an instance was idle, or, before it, for their model's load.
+    Either they waited in the queue although an instance was idle, or they waited, before the queue,
+    for their model to be loaded.
     """
 
     model: str
-    # Version; empty: any version.
+    # The version; empty means any version.
     version: str
     reason: str
     from_ns: int
     to_ns: int
-    # Number of requests at the end of the wait.
+    # Number of requests that waited at the end of the period.
     requests: int
 
 
 class ExecutionRecord(NamedTuple):
-    """A batch at an executor. Each time is the end of the phase before it."""
+    """A batch at an executor.
+
+    Each time is the end of a phase, which begins where the previous ended.
+    """
 
     model: str
     version: str
     instance: str
     number: int
-    # Number of requests.
+    # Number of requests in the batch.
     size: int
-    # Time at which the frame had been read whole.
+    # Time at which the whole frame had been read.
     received_ns: int
-    # Ends of the phases: inputs are views, joined, or copied to the device; the model has run;
-    # outputs are split and copied; the reply is written.
+    # Ends of four phases: the inputs are ready (as views, joined, or copied to the device); the
+    # model has run; the outputs are split and copied; the reply is written.
     input_ns: int
     infer_ns: int
     output_ns: int
     written_ns: int
-    # Sizes of the frames in and out, without tensors passed by reference. 0: not known.
+    # Sizes of the incoming and outgoing frames, without tensors passed by reference; 0 if unknown.
     bytes_in: int = 0
     bytes_out: int = 0
 
 
 class Event(NamedTuple):
-    """An event that is not part of a request, such as a load or a member that came or was lost.
+    """An event that is not part of a request, such as a load, or a member that joined or was lost.
 
     to_ns is 0 for an event without a duration.
     """
 
-    # Kind: "load", "unload", "load failed", "executor joined", "executor lost", "instance lost",
-    # "scheduler takeover", "link lost".
+    # The kind: "load", "unload", "load failed", "executor joined", "executor lost", "instance
+    # lost", "scheduler takeover", "link lost".
     what: str
     subject: str
     from_ns: int
@@ -153,16 +160,16 @@ Record = GatewayRequest | BatchRecord | EndedRequest | Wait | ExecutionRecord | 
 
 @dataclass(slots=True)
 class ServiceTimeline:
-    """Records of one service."""
+    """The records of one service, and details of the service."""
 
-    # Kind ("gateway", "scheduler" or "executor") and name in the mesh.
+    # The service's kind ("gateway", "scheduler" or "executor") and its name in the mesh.
     kind: str
     name: str
-    # Offset to add to this service's times to get those of the service that was asked, and the
-    # largest error of that offset. Both are 0 on one host.
+    # Number to add to this service's times to get times of the service that was asked, and the
+    # maximum error of that number. Both are 0 on the same host.
     offset_ns: int = 0
     error_ns: int = 0
-    # Times between which the records are complete.
+    # The records are complete between these two times.
     from_ns: int = 0
     to_ns: int = 0
     records: list[Record] = field(default_factory=list)
@@ -172,8 +179,8 @@ class ServiceTimeline:
 class Timeline:
     """Records of all services of a mesh.
 
-    epoch_ns: the number to add to the times of the service that was asked to get UNIX time.
-    missing: services that did not respond, each with the reason.
+    epoch_ns: number to add to times of the service that was asked to get UNIX time. missing:
+    services that did not respond, each with the reason.
     """
 
     epoch_ns: int = 0

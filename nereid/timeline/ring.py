@@ -1,8 +1,8 @@
-"""Rings of the last records of one kind, in memory: bounded, and cheap to add to.
+"""Rings of the last records of one kind, in memory: bounded in size, and cheap to add to.
 
-Hot paths record numbers, written one behind the other, so that a record costs no object: objects
-have to be freed one by one, long after they have left the processor's caches, and the garbage
-collector visits them.
+Hot paths record plain numbers, written one after the other into bytes, so that a record costs no
+object. Objects are expensive: the garbage collector visits them, and they are freed one by one,
+long after they have left the processor's caches.
 """
 
 # layout: compiled
@@ -20,51 +20,52 @@ from librt.strings import BytesWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-# Records of a Ring. A record takes about 300 bytes.
+# Maximum number of records of a Ring. A record takes about 300 bytes.
 MAX_RECORDS: Final = 100_000
-# Bytes of a PackedRing. A request at a gateway takes 38, a batch 88, and each of its members 28.
+# Maximum number of bytes of a PackedRing. A gateway's request takes 38 bytes, a batch 88, and each
+# member of a batch 28.
 _MAX_BYTES: Final = 16 << 20
 _PIECE_BYTES: Final = 1 << 16
 _ATTEMPTS: Final = 8
 
 
 class AnyRing(Protocol):
-    """A ring, as its readers see it."""
+    """A ring, as code that reads records sees it."""
 
     @property
     def lost_until_ns(self) -> int:
-        """Latest end of the records that may have been dropped for newer ones; 0: none was."""
+        """Latest end time of records that may have been dropped for newer ones; 0 if none were."""
 
     def since(self, from_ns: int) -> Iterator[Any]:
-        """Return the present records that ended at this time or later, the oldest first.
+        """Return the records that ended at this time or later, the oldest first.
 
-        Each record is made when it is asked for.
+        Each record is made when it is requested.
         """
 
 
 class Ring:
-    """Ring of tuples, to which several threads may append.
+    """Ring of tuples. Several threads may append to it.
 
-    The first item of a tuple is the time at which the record ended.
+    The first item of a tuple is the time at which its record ended.
     """
 
     def __init__(self, read: Callable[[Any], Any], max_records: int = MAX_RECORDS) -> None:
-        """Make an empty ring; read makes a record of a tuple."""
+        """Create an empty ring; read makes a record from a tuple."""
         self._read = read
         self._added: deque[Any] = deque(maxlen=max_records)
         self.append: Callable[[Any], None] = self._added.append
 
     @property
     def lost_until_ns(self) -> int:
-        """See AnyRing."""
+        """Latest end time of dropped records; see AnyRing."""
         added = self._added
         return int(added[0][0]) if len(added) == added.maxlen else 0
 
     def since(self, from_ns: int) -> Iterator[Any]:
-        """See AnyRing."""
+        """Return the records that ended at this time or later; see AnyRing."""
         added = self._copy()
-        # Tuples are almost in the order of their ends: several threads append, and some events have
-        # a duration.
+        # The tuples are only almost in the order of their end times, because several threads append
+        # and some events have a duration.
         return map(self._read, added[bisect_left(added, from_ns, key=itemgetter(0)) :])
 
     def _copy(self) -> list[Any]:
@@ -72,26 +73,27 @@ class Ring:
             try:
                 return list(self._added)
             except RuntimeError:
-                # Another thread appended a tuple during the copy.
+                # Another thread appended a tuple during the copy, so the copy is made again.
                 continue
         return []
 
 
 class Piece(NamedTuple):
-    """Some whole records of a PackedRing."""
+    """Some complete records of a PackedRing."""
 
     data: bytes
     objects: list[Any]
-    # Time at which the last of them ended.
+    # Time at which the last of these records ended.
     ended_ns: int
 
 
 class PackedRing:
-    """Ring of records of numbers, which one thread writes and another one may read.
+    """Ring of records that consist of numbers.
 
-    For each record, the thread writes its numbers to `piece`, appends what is no number to
-    `objects`, and calls end(). Objects must be small, and shared by many records. Writing a number
-    with too many bits raises ValueError; drop() then removes what was written of the record.
+    One thread writes the records, and another one may read them. For each record, the writing
+    thread writes the record's numbers to `piece`, appends values that are no numbers to `objects`,
+    and calls end(). These objects must be small, and shared by many records. Writing a number with
+    too many bits raises ValueError; drop() then removes the incomplete record.
     """
 
     def __init__(
@@ -101,10 +103,11 @@ class PackedRing:
         max_bytes: int = _MAX_BYTES,
         piece_bytes: int = _PIECE_BYTES,
     ) -> None:
-        """Make an empty ring.
+        """Create an empty ring.
 
-        read: returns the written records, each with the time at which it ended. kept_ns: the age
-        from which a record may be dropped although there is room.
+        read: returns the written records, each with the time at which the record ended. kept_ns:
+        age from which a record may be dropped although there is space. max_bytes: maximum size of
+        all pieces. piece_bytes: size at which a piece is complete.
         """
         self.piece = BytesWriter()
         self.objects: list[Any] = []
@@ -113,39 +116,39 @@ class PackedRing:
         self._piece_bytes = piece_bytes
         self._max_pieces = max(1, max_bytes // piece_bytes)
         self._pieces: deque[Piece] = deque()
-        # Bytes of whole records in `piece`, and the time at which the last of them ended.
+        # Size of the complete records in `piece`, and the time at which the last of them ended.
         self._whole_bytes = 0
         self._ended_ns = 0
         self._lost_until_ns = 0
-        # The lock keeps a piece from ending while it is read.
+        # The lock keeps a piece from being completed while it is read.
         self._lock = threading.Lock()
 
     @property
     def lost_until_ns(self) -> int:
-        """See AnyRing."""
+        """Latest end time of dropped records; see AnyRing."""
         return self._lost_until_ns
 
     @property
     def last_ended_ns(self) -> int:
-        """Time at which the last record ended; 0: there was none."""
+        """Time at which the last record ended; 0 if there is none."""
         return self._ended_ns
 
     def end(self, ended_ns: int) -> None:
-        """End a record, which was written since the last call, at this time."""
+        """Complete the record that was written since the last call; its end is at ended_ns."""
         self._ended_ns = ended_ns
         self._whole_bytes = len(self.piece)
         if self._whole_bytes >= self._piece_bytes:
             self._end_piece()
 
     def drop(self) -> None:
-        """Remove what was written since the last end()."""
+        """Remove everything that was written since the last end()."""
         self.piece.truncate(self._whole_bytes)
 
     def _end_piece(self) -> None:
         with self._lock:
             pieces = self._pieces
             pieces.append(Piece(self.piece.getvalue(), self.objects, self._ended_ns))
-            # The emptied writer keeps its memory.
+            # The writer keeps its memory when it is emptied.
             self.piece.truncate(0)
             self.objects, self._whole_bytes = [], 0
             kept_from_ns = self._ended_ns - self._kept_ns
@@ -153,11 +156,12 @@ class PackedRing:
                 self._lost_until_ns = pieces.popleft().ended_ns
 
     def since(self, from_ns: int) -> Iterator[Any]:
-        """See AnyRing."""
+        """Return the records that ended at this time or later; see AnyRing."""
         with self._lock:
             pieces = [piece for piece in self._pieces if piece.ended_ns >= from_ns]
             whole_bytes, ended_ns = self._whole_bytes, self._ended_ns
-            # The thread that writes may be in the middle of a record.
+            # The writing thread may be in the middle of a record, so only complete records are
+            # copied.
             data = self.piece.getvalue()[:whole_bytes]
             pieces.append(Piece(data, list(self.objects), ended_ns))
         return self._records(pieces, from_ns)

@@ -1,4 +1,4 @@
-"""The flag of timelines, which the settings of each service that records have."""
+"""The flag of timelines, which the settings of every recording service have."""
 
 from __future__ import annotations
 

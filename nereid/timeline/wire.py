@@ -1,7 +1,7 @@
 """Timelines as bytes: between services, in a gateway's response, and in a file.
 
-A file is a serialised TimelineFile (protos/nereid.proto). Reading is bounded: by the file's size,
-and by the number of its records. This module knows no service and no clock.
+A file is a serialised TimelineFile (protos/nereid.proto). Reading limits the size of the file and
+the number of its records. This module depends on no service and on no clock.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "application/vnd.nereid.timeline"
 
-# Records of one frame, members included: it is written and read in about a millisecond.
+# Number of records per frame, members included. Such a frame is written and read in about a
+# millisecond.
 PIECE_RECORDS: Final = 512
-# Bounds of read_timeline().
+# Limits of read_timeline() on bytes and records.
 MAX_BYTES: Final = 1 << 30
 MAX_RECORDS: Final = 20_000_000
 
@@ -42,16 +43,16 @@ _TOO_LARGE: Final = "the timeline has more than {} {}: ask for fewer seconds"
 
 
 class TimelineError(ValueError):
-    """Error for bytes that are no timeline, or a timeline beyond the bounds."""
+    """Error for bytes that are no timeline, or for a timeline that exceeds the limits."""
 
 
 class _Layout(NamedTuple):
-    """The columns of a kind of records."""
+    """The columns of one kind of records."""
 
     record: type[Any]
-    # True for each column that has texts.
+    # For each column, true if the column holds texts.
     texts: tuple[bool, ...]
-    # Index of the column with the number of members of each record; -1: there is none.
+    # Index of the column that holds the number of members of each record; -1 if there is none.
     members: int
 
 
@@ -62,7 +63,7 @@ def _layout_of(record: type[Any]) -> _Layout:
     return _Layout(record, texts, fields.index(_MEMBERS) if _MEMBERS in fields else -1)
 
 
-# Layouts by TimelineRecords.kind. Kinds are never renumbered.
+# Maps TimelineRecords.kind to the layout of the records. Kinds are never renumbered.
 _LAYOUTS: Final = {
     kind: _layout_of(record)
     for kind, record in enumerate(
@@ -77,30 +78,30 @@ _MEMBER: Final = _layout_of(Member)
 
 
 def file_part(frame: bytes) -> bytes:
-    """Return a frame as a part of a file; joined parts are a file."""
-    # A part is a field of TimelineFile: tag, length and the frame, which is not parsed.
+    """Return a frame as a part of a file; the parts, one after the other, make a file."""
+    # A part is a field of TimelineFile: tag, length, and the frame, which is not parsed.
     return b"\n" + encode_varint(len(frame)) + frame
 
 
 def epoch_frame(epoch_ns: int) -> bytes:
-    """Return a frame with the number to add to the asked service's times to get UNIX time."""
+    """Return a frame with the number that turns times of the asked service into UNIX time."""
     return pb.TimelineFrame(epoch_ns=epoch_ns).SerializeToString()
 
 
 def service_frame(service: pb.TimelineService) -> bytes:
-    """Return a frame that names the service of the records that follow."""
+    """Return a frame that names a service; the frames after it hold the service's records."""
     return pb.TimelineFrame(service=service).SerializeToString()
 
 
 def missing_frame(why: str) -> bytes:
-    """Return a frame that names a service that did not respond, and the reason."""
+    """Return a frame that names a service that did not respond, with the reason."""
     return pb.TimelineFrame(missing=why).SerializeToString()
 
 
 def records_frames(record: type[Any], records: Iterable[Any]) -> Iterator[bytes]:
-    """Yield frames of records of one kind, in their order.
+    """Yield frames with records of one kind, in the order of the records.
 
-    Each frame has PIECE_RECORDS or a few more, and is made when it is asked for.
+    Each frame has PIECE_RECORDS or a few more, and is made when it is requested.
     """
     members = _LAYOUTS[_KINDS[record]].members
     piece: list[Any] = []
@@ -123,7 +124,7 @@ def _records_frame(record: type[Any], records: Sequence[Any]) -> bytes:
     columns: list[Any] = list(zip(*records, strict=True))
     if layout.members >= 0:
         members = columns[layout.members]
-        # The column gets the number of each record's members in their place.
+        # In place of the members, the column gets the number of members of each record.
         columns[layout.members] = list(map(len, members))
         every = [member for some in members for member in some]
         _write_columns(message.member_columns, zip(*every, strict=True), _MEMBER.texts, strings)
@@ -152,10 +153,10 @@ class _Budget:
     left: int
 
     def spend(self, count: int) -> None:
-        """Count records that are about to be read.
+        """Subtract the number of records that are about to be read.
 
         Raises:
-            TimelineError: they are too many.
+            TimelineError: there are too many records.
         """
         self.left -= count
         if self.left < 0:
@@ -165,10 +166,10 @@ class _Budget:
 def read_timeline(
     data: bytes, *, max_bytes: int = MAX_BYTES, max_records: int = MAX_RECORDS
 ) -> Timeline:
-    """Return the timeline of a file.
+    """Return the timeline that a file contains.
 
     Raises:
-        TimelineError: data is no timeline, or exceeds a bound.
+        TimelineError: data is no timeline, or exceeds a limit.
     """
     if len(data) > max_bytes:
         raise TimelineError(_TOO_LARGE.format(max_bytes, "bytes"))
@@ -213,7 +214,8 @@ def _read_records(data: bytes, budget: _Budget) -> list[Record]:
     if layout is None:
         return []
     count, strings = message.count, message.strings
-    # This comes before any allocation: a count takes no bytes of the file, but a column does.
+    # The check comes before any allocation: a large count takes no bytes of the file, but a column
+    # does.
     if not message.columns or count != len(message.columns[0].values):
         raise TimelineError(f"{count} records of the timeline have columns of other lengths")
     budget.spend(count)
@@ -247,9 +249,9 @@ def _read_columns(
     texts: Sequence[bool],
     strings: Sequence[str],
 ) -> list[Any]:
-    """Return the columns; missing ones are empty texts or 0.
+    """Return the columns; missing columns are filled with empty texts or 0.
 
-    A column is missing in files of older releases. Further columns, of newer releases, are ignored.
+    Files of older releases lack some columns. Additional columns, of newer releases, are ignored.
     """
     table = list(strings)
     read: list[Any] = []

@@ -1,1 +1,1 @@
-"""The backend `openvino`, on the public contract of backends (nereid.backends)."""
+"""The backend `openvino`, which implements the public contract of backends (nereid.backends)."""

@@ -1,7 +1,8 @@
 """The OpenVINO backend: models in OpenVINO's own format (model.xml), on CPUs.
 
-It also reads ONNX, TensorFlow, PaddlePaddle and TensorFlow Lite files that default_model_filename
-names. OpenVINO has no strings, and on CPUs computes FP64 in FP32 and 64-bit integers in 32 bits.
+The backend also reads ONNX, TensorFlow, PaddlePaddle and TensorFlow Lite files if
+default_model_filename names one. OpenVINO has no strings. On CPUs it computes FP64 in FP32, and
+64-bit integers in 32 bits.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ _DATATYPE: Final = {
     "f64": "FP64",
     "bf16": "BF16",
 }
-# Parameters of Triton's backend that have the names of OpenVINO's properties.
+# Parameters of Triton's backend that have the same names as OpenVINO's properties.
 _PROPERTIES: Final = ("PERFORMANCE_HINT", "NUM_STREAMS")
 _THREADS: Final = "INFERENCE_NUM_THREADS"
-# OpenVINO raises exceptions of Python's own types.
+# OpenVINO raises built-in Python exceptions.
 _ERRORS: Final = (RuntimeError, ValueError, TypeError)
 
 
@@ -59,7 +60,7 @@ def uses_gpus() -> bool:
 
 
 def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
-    """Return the graph's inputs and outputs, reshaped as the configuration asks."""
+    """Return the graph's inputs and outputs, reshaped if the configuration asks for it."""
     return _describe(config, _read(config, version_path, openvino.Core()))
 
 
@@ -70,7 +71,8 @@ def load(spec: InstanceSpec) -> OpenVinoModel:
         raise Unavailable(
             f"unable to load model '{config.name}', OpenVINO cannot use GPU {spec.gpu}"
         )
-    # Each model has a core of its own: extensions that a model adds are never removed.
+    # Each model gets its own Core, because extensions that a model adds to a Core are never
+    # removed.
     core = openvino.Core()
     parameters = parameters_of(config)
     model = _read(config, spec.version_path, core)
@@ -89,7 +91,7 @@ def _properties(
 ) -> dict[str, Any]:
     """Return OpenVINO's properties for a model.
 
-    threads: for operators on the CPU, unless the configuration says how many.
+    threads: number of threads for operators on the CPU; a number in the configuration overrides it.
     """
     properties: dict[str, Any] = {}
     for name in _PROPERTIES:
@@ -122,11 +124,11 @@ def _read(
 def _shapes(
     config: model_config_pb2.ModelConfig, parameters: Mapping[str, str], model: openvino.Model
 ) -> dict[int, list[int]]:
-    """Return the new shapes of inputs whose shapes the configuration changes, by index."""
+    """Return the new shapes of the inputs that the configuration reshapes, by input index."""
     batching = config.max_batch_size > 0
     if parse_boolean(config, parameters, "RESHAPE_IO_LAYERS", default=False):
         wanted = {
-            # A ragged input is flat.
+            # A ragged input has a single variable dimension.
             tensor.name: [-1] if tensor.allow_ragged_batch else [-1] * batching + list(tensor.dims)
             for tensor in config.input
         }
@@ -159,7 +161,7 @@ def _describe_tensor(
     configured: Iterable[model_config_pb2.ModelInput | model_config_pb2.ModelOutput],
 ) -> TensorDescription:
     names = _names(node)
-    # A tensor may have several names, of which the configuration chooses one.
+    # A tensor may have several names; the configuration chooses one of them.
     name = next((tensor.name for tensor in configured if tensor.name in names), names[0])
     datatype = _DATATYPE.get(node.element_type.to_string())
     if datatype is None:
@@ -171,7 +173,7 @@ def _describe_tensor(
 
 
 def _names(node: Any) -> list[str]:
-    # A tensor may have no name, but its node has one.
+    # A tensor may have no name; then the name of its node is used.
     return sorted(node.names) or [node.node.friendly_name]
 
 
@@ -183,7 +185,7 @@ def _dims(node: Any) -> tuple[int, ...] | None:
 
 
 class OpenVinoModel:
-    """The inference request of a compiled model; used by its instance's thread alone."""
+    """The inference request of a compiled model; only its instance's thread uses it."""
 
     def __init__(self, request: openvino.InferRequest, description: ModelDescription) -> None:
         self.description = description
@@ -198,7 +200,7 @@ class OpenVinoModel:
         }
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
-        """Return the named outputs, in this order; raise NereidError if the model fails."""
+        """Return the named outputs in the names' order; raise NereidError if the model fails."""
         tensors: dict[int, Array | openvino.Tensor] = {}
         for name, array in inputs.items():
             index, is_bf16 = self._inputs[name]
@@ -214,7 +216,7 @@ class OpenVinoModel:
     def _output(self, index: int, is_bf16: bool) -> Array:
         """Return a view of an output, which the next execution overwrites."""
         array: Array = self._request.get_output_tensor(index).data
-        # numpy has no bfloat16, so OpenVINO gives such data the type float16.
+        # numpy has no bfloat16, so OpenVINO labels such data as float16.
         return array.view(np.uint16) if is_bf16 else array
 
 

@@ -1,7 +1,7 @@
 """The PyTorch backend: TorchScript files (model.pt), on the CPU or a GPU.
 
-A TorchScript file has its arguments' names but no shapes, so the configuration has to be complete;
-tensor_names.py has the rules for names. Lists of strings are BYTES.
+A TorchScript file states the names of its arguments but no shapes, so the configuration must be
+complete. tensor_names.py holds the rules for names. Lists of strings are BYTES tensors.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 DEFAULT_FILENAME: Final = "model.pt"
 
-# TorchScript nearly always raises RuntimeError.
+# TorchScript nearly always raises RuntimeError; the others are rare.
 _ERRORS: Final = (RuntimeError, ValueError, TypeError, IndexError, KeyError)
-# Parameters that switch parts of TorchScript's optimiser for the whole process.
+# Parameters that switch parts of TorchScript's optimiser on or off, for the whole process.
 _SWITCHES: Final = {
     "ENABLE_JIT_EXECUTOR": "_jit_set_profiling_executor",
     "ENABLE_JIT_PROFILING": "_jit_set_profiling_mode",
@@ -48,18 +48,18 @@ _shared: SharedModels[Any] = SharedModels()
 
 
 def uses_gpus() -> bool:
-    """Return whether the installed torch has CUDA, and finds a GPU."""
+    """Return whether the installed torch supports CUDA and finds a GPU."""
     return bool(torch.cuda.is_available())
 
 
 def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
-    """Return an empty description: TorchScript has neither shapes nor datatypes."""
+    """Return an empty description, because TorchScript files state neither shapes nor datatypes."""
     find_model_file(config, version_path, DEFAULT_FILENAME)
     return EMPTY_DESCRIPTION
 
 
 def load(spec: InstanceSpec) -> TorchModel:
-    """Return a module on the instance's device; apply the settings of the instance's thread."""
+    """Return a module on the instance's device; apply the settings for the instance's thread."""
     config = spec.config
     parameters = parameters_of(config)
     if config.runtime == "model.py":
@@ -89,7 +89,7 @@ def load(spec: InstanceSpec) -> TorchModel:
 def _device(spec: InstanceSpec) -> torch.device | None:
     """Return the instance's device.
 
-    It is `None` for KIND_MODEL: each part of the module stays on the device that the file names.
+    `None` means KIND_MODEL: each part of the module stays on the device that the file names.
     """
     if spec.gpu is None:
         kinds = {group.kind for group in spec.config.instance_group}
@@ -107,9 +107,9 @@ def _set_up_thread(
     device: torch.device | None,
     threads: int,
 ) -> None:
-    """Apply the settings of the instance's thread, which calls, and switches of the process.
+    """Apply the settings of the instance's thread, which must call this, and of the process.
 
-    threads: for operators, unless the configuration says how many.
+    threads: number of threads for operators; a number in the configuration overrides it.
     """
     for name, switch in _SWITCHES.items():
         if name in parameters:
@@ -131,7 +131,7 @@ def _load_module(path: Path, device: torch.device | None) -> Any:
 
 
 class TorchModel:
-    """A module and the way to call it; used by its instance's thread alone."""
+    """A module and the way to call it; only its instance's thread uses it."""
 
     description = EMPTY_DESCRIPTION
     capabilities = Capabilities(bytes_as_text=True)
@@ -152,7 +152,8 @@ class TorchModel:
         self._cleans_cache = parse_boolean(
             config, parameters, "ENABLE_CACHE_CLEANING", default=False
         )
-        # Name of the module's only argument, if that is a dictionary of the inputs by name.
+        # Name of the module's only argument, if that argument is a dictionary of the inputs by
+        # name; otherwise empty.
         self._dictionary = ""
         self._arguments: dict[str, str] = {}
         added = _batch_inputs(config)
@@ -172,7 +173,7 @@ class TorchModel:
         _check_strings(config)
 
     def execute(self, inputs: dict[str, Array], outputs: Sequence[str]) -> Sequence[Array]:
-        """Return the named outputs, in this order; raise NereidError if the model fails."""
+        """Return the named outputs in the names' order; raise NereidError if the model fails."""
         try:
             with self._mode():
                 tensors = {name: self._to_tensor(name, array) for name, array in inputs.items()}
@@ -191,21 +192,22 @@ class TorchModel:
                 torch.cuda.empty_cache()
 
     def close(self) -> None:
-        """Free the module, unless other instances share it."""
+        """Release the module; it is freed unless other instances share it."""
         del self._module
 
     def _to_tensor(self, name: str, array: Array) -> Any:
         datatype = self._datatypes[name]
         if datatype == BYTES:
             return array.ravel().tolist()
-        # The array is copied because a module may write to its arguments, and it is read-only.
+        # The array is copied because a module may write to its arguments, and the array is
+        # read-only.
         tensor = torch.from_numpy(array.copy())
         if datatype == "BF16":
             tensor = tensor.view(torch.bfloat16)
         return tensor if self._device is None else tensor.to(self._device)
 
     def _output(self, name: str, results: Any) -> Array:
-        """Return the output of this name, from the results of the module."""
+        """Return the output of this name, taken from the results of the module."""
         result = results[name] if isinstance(results, dict) else self._result(name, results)
         if isinstance(result, list):
             strings = np.array(result, np.object_)
@@ -217,7 +219,7 @@ class TorchModel:
         return array
 
     def _result(self, name: str, results: Any) -> Any:
-        # A list of strings is one result; any other list has several results.
+        # A list of strings is a single result; any other list holds several results.
         is_one = isinstance(results, torch.Tensor) or (
             isinstance(results, list) and (not results or isinstance(results[0], str))
         )
@@ -232,7 +234,7 @@ class TorchModel:
 
 
 def _batch_inputs(config: model_config_pb2.ModelConfig) -> dict[str, str]:
-    """Return the datatypes of the inputs that the batch provides, by name."""
+    """Return the datatypes of the inputs that batches add (batch_input), by input name."""
     return {
         name: NAME_OF_CONFIG_NUMBER[batch_input.data_type]
         for batch_input in config.batch_input
@@ -243,7 +245,7 @@ def _batch_inputs(config: model_config_pb2.ModelConfig) -> dict[str, str]:
 def _check_complete(
     config: model_config_pb2.ModelConfig, arguments: Sequence[Any], given: Collection[str]
 ) -> None:
-    """Refuse a configuration without values for all required arguments."""
+    """Refuse a configuration that gives no value for a required argument."""
     missing = [argument.name for argument in arguments if not argument.has_default_value()]
     missing = [name for name in missing if name not in given]
     if missing:
@@ -254,9 +256,9 @@ def _check_complete(
 
 
 def _check_strings(config: model_config_pb2.ModelConfig) -> None:
-    """Refuse BYTES tensors with several dimensions.
+    """Refuse BYTES tensors that have several dimensions.
 
-    TorchScript's lists of strings have one: the batch dimension, if there is one.
+    A list of strings in TorchScript has one dimension: the batch dimension, if the model has one.
     """
     tensors: list[_Tensor] = [*config.input, *config.output]
     for tensor in tensors:

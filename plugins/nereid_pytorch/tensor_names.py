@@ -1,6 +1,6 @@
-"""The arguments and results of a TorchScript module that a configuration's names refer to.
+"""Find the arguments and results of a TorchScript module that a configuration's names refer to.
 
-The rules are those of Triton's PyTorch backend. Pure; knows no torch.
+The rules are those of Triton's PyTorch backend. The module does no I/O and does not use torch.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ _INDEXED: Final = re.compile(r".*__(\d+)", re.DOTALL)
 
 
 def arguments_of(model: str, names: Sequence[str], arguments: Sequence[str]) -> dict[str, str]:
-    """Return the argument of each input, by the input's name.
+    """Return the argument for each input, by the input's name.
 
-    Inputs are matched by the arguments' names if all inputs have the name of one; else by the
-    number after two underscores (INPUT__0) if all have one; else in the configuration's order.
+    There are three rules. If every input has the name of an argument, the names decide. Otherwise,
+    if every name ends in two underscores and a number (INPUT__0), the numbers decide. Otherwise the
+    order in the configuration decides.
 
     Raises:
-        InvalidArgument: there are more inputs than arguments, or two are one argument.
+        InvalidArgument: there are more inputs than arguments, or two inputs refer to one argument.
     """
     if set(names) <= set(arguments):
         return {name: name for name in names}
@@ -40,10 +41,13 @@ def arguments_of(model: str, names: Sequence[str], arguments: Sequence[str]) -> 
 
 
 def results_of(model: str, names: Sequence[str]) -> dict[str, int]:
-    """Return the index of each output among the results: its number, or its place in the order.
+    """Return the index of each output among the results.
+
+    The index is the number at the end of the output's name, or else the output's place in the
+    order.
 
     Raises:
-        InvalidArgument: two outputs are one result.
+        InvalidArgument: two outputs refer to one result.
     """
     chosen = _indices(names)
     _check_distinct(model, "output", chosen)

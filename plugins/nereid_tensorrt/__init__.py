@@ -1,1 +1,1 @@
-"""The backend `tensorrt`: engines, optimization profiles and CUDA graphs, on nereid.backends."""
+"""The backend `tensorrt`, with optimization profiles and CUDA graphs, on nereid.backends."""

@@ -1,7 +1,7 @@
-"""The TensorRT backend: engines (model.plan) on GPUs, each instance with its own stream.
+"""The TensorRT backend: engines (model.plan) on GPUs; each instance has its own stream.
 
-Inputs are copied through pinned memory, and captured graphs are launched, where the configuration
-asks for that. Not tried on a GPU yet.
+If the configuration asks for it, inputs are copied through pinned memory, and captured graphs are
+launched. The backend has not been tried on a GPU yet.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def uses_gpus() -> bool:
 
 
 def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
-    """Return the configuration, completed from the engine.
+    """Return a description with the configuration, completed from the engine.
 
-    An engine can be loaded only on the kind of GPU that it was built for.
+    An engine can be loaded only on the kind of GPU for which it was built.
     """
     capability = open_gpu(0, config).compute_capability()
     path = find_model_file(config, version_path, DEFAULT_FILENAME, capability)
@@ -51,7 +51,7 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelD
 
 
 def load(spec: InstanceSpec) -> DeviceModel:
-    """Return a model with new contexts and graphs, on an engine that the GPU's instances share."""
+    """Return a model with new contexts and graphs, on an engine that instances on the GPU share."""
     config = spec.config
     if spec.gpu is None:
         raise InvalidArgument(

@@ -1,7 +1,7 @@
-"""A TensorRT engine from its file: its tensors and its optimization profiles.
+"""A TensorRT engine, loaded from its file: its tensors and its optimization profiles.
 
-The module knows TensorRT, but no streams, buffers or executions. It has not been tried on a GPU
-yet.
+The module uses TensorRT, but handles no streams, buffers or executions. It has not been tried on a
+GPU yet.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DATATYPE: Final = {
 
 
 class _Logger(tensorrt.ILogger):  # type: ignore[misc]  # TensorRT has no types
-    """Logs TensorRT's messages, and keeps the last error, since failing calls return no reason."""
+    """Logs TensorRT's messages, and keeps the last error: calls that fail return no reason."""
 
     def __init__(self) -> None:
         tensorrt.ILogger.__init__(self)
@@ -51,14 +51,14 @@ class _Logger(tensorrt.ILogger):  # type: ignore[misc]  # TensorRT has no types
         self._last = threading.local()
 
     def log(self, severity: Any, message: str) -> None:
-        """Log a message; called by TensorRT."""
+        """Log a message. TensorRT calls this method."""
         level = self._levels.get(severity, logging.ERROR)
         _log.log(level, "TensorRT: %s", message)
         if level == logging.ERROR:
             self._last.message = message
 
     def last_error(self) -> str:
-        """Return the last error in this thread."""
+        """Return the last error that TensorRT reported in this thread."""
         return str(getattr(self._last, "message", "TensorRT gives no reason"))
 
 
@@ -77,7 +77,10 @@ def _load_plugin(path: str) -> None:
 
 
 class Engine:
-    """An engine, which instances on one GPU may share; each creates contexts in its own thread."""
+    """An engine, which instances on one GPU may share.
+
+    Each instance creates its contexts in its own thread.
+    """
 
     def __init__(
         self, config: model_config_pb2.ModelConfig, path: Path, settings: Mapping[str, str]
@@ -97,7 +100,7 @@ class Engine:
         self.profile_count = int(self._engine.num_optimization_profiles)
 
     def profile(self, number: int) -> Profile:
-        """Return the shapes that a profile allows."""
+        """Return the ranges of shapes that an optimization profile allows."""
         ranges: Profile = {}
         for tensor in self.description.inputs:
             shapes = self._engine.get_tensor_profile_shape(tensor.name, number)
@@ -105,7 +108,10 @@ class Engine:
         return ranges
 
     def scratch_bytes(self, profiles: Collection[int] | None) -> int:
-        """Return the bytes of scratch memory for executions with some profiles, or with any."""
+        """Return the bytes of scratch memory that executions need.
+
+        profiles: the profiles of the executions; `None` means all profiles of the engine.
+        """
         if profiles is None:
             return int(self._engine.device_memory_size_v2)
         size_of = self._engine.get_device_memory_size_for_profile_v2
@@ -114,7 +120,7 @@ class Engine:
     def create_context(self, profile: int, stream: int, scratch: tuple[int, int]) -> Any:
         """Return a new execution context for a profile.
 
-        scratch: address and size of its scratch memory.
+        scratch: address and size of the scratch memory for the context.
         """
         strategy = tensorrt.ExecutionContextAllocationStrategy.USER_MANAGED
         context = self._engine.create_execution_context(strategy)
@@ -127,7 +133,7 @@ class Engine:
 
     @staticmethod
     def make_allocator(address: int, size_bytes: int) -> OutputAllocator:
-        """Return the allocator of an output whose shape is known only after the execution.
+        """Return the allocator for an output whose shape is known only after the execution.
 
         address, size_bytes: the memory of the output.
         """
@@ -177,7 +183,10 @@ class OutputAllocator(tensorrt.IOutputAllocator):  # type: ignore[misc]  # Tenso
         self.shape: tuple[int, ...] = ()
 
     def reallocate_output(self, _name: str, _memory: int, size: int, _alignment: int) -> int | None:
-        """Return the buffer's address, or `None` if the output does not fit; called by TensorRT."""
+        """Return the buffer's address, or `None` if the output does not fit.
+
+        TensorRT calls this method.
+        """
         return self._address if size <= self._size_bytes else None
 
     def reallocate_output_async(
@@ -188,9 +197,9 @@ class OutputAllocator(tensorrt.IOutputAllocator):  # type: ignore[misc]  # Tenso
         alignment: int,
         _stream: int,
     ) -> int | None:
-        """Return the same as reallocate_output(); called by TensorRT."""
+        """Return the same as reallocate_output(). TensorRT calls this method."""
         return self.reallocate_output(name, memory, size, alignment)
 
     def notify_shape(self, _name: str, shape: Any) -> None:
-        """Note the shape of the output; called by TensorRT."""
+        """Remember the shape of the output. TensorRT calls this method."""
         self.shape = tuple(shape)

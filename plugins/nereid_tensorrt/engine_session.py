@@ -1,8 +1,8 @@
-"""Execution of a TensorRT engine on tensors of the device, and capture of graphs.
+"""Execution of a TensorRT engine on tensors in device memory, and capture of graphs.
 
-All contexts of an instance share scratch memory, since only one executes at a time. Outputs have
-memory for the largest shapes that a profile allows. The module knows no TensorRT, only the methods
-of Engine.
+All contexts of an instance share scratch memory, since only one of them executes at a time. The
+memory of the outputs is large enough for the largest shapes that any profile allows. The module
+does not use TensorRT directly, only the methods of Engine.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def make_model(
     profiles: Mapping[int, Profile],
     device: GraphDevice,
 ) -> DeviceModel:
-    """Return a model with contexts for some profiles, and with graphs if the configuration asks.
+    """Return a model with a context per profile, and with graphs if these are configured.
 
     Raises:
-        NereidError: the configuration is wrong, or the engine or the device refuses.
+        NereidError: the configuration is wrong, or the engine or the device reports an error.
     """
     optimization = config.optimization
     every_profile = _strategy(config) == _STRATEGIES[0]
@@ -81,17 +81,17 @@ def make_model(
 
 
 class _PreparedContext(NamedTuple):
-    """A context that has the addresses of the outputs."""
+    """A context for which the addresses of the outputs are set."""
 
     context: Any
-    # Allocators of outputs whose shapes are known only after the execution.
+    # Maps each output whose shape is known only after the execution to its allocator.
     allocators: Mapping[str, OutputAllocator]
 
 
 class EngineSession:
-    """The Session of one instance; used by its thread alone.
+    """The Session of one instance; only the instance's thread uses it.
 
-    The next run overwrites its outputs.
+    The next run overwrites the outputs of a run.
     """
 
     host_inputs: frozenset[str] = frozenset()
@@ -107,15 +107,16 @@ class EngineSession:
         *,
         every_profile: bool,
     ) -> None:
-        """Create contexts for some profiles, and memory for the outputs.
+        """Create a context for each profile, and memory for the outputs.
 
-        name: that of the model. every_profile: have scratch memory for all profiles of the engine.
+        name: name of the model. every_profile: true to allocate scratch memory for all profiles of
+        the engine, not only for the given ones.
         """
         self._name, self._engine, self._profiles = name, engine, profiles
         self._device, self._stream = device, stream
         tensors = engine.description.outputs
-        # Contexts that graphs were captured from. They are kept because a graph executes with the
-        # memory of its context.
+        # Contexts from which graphs were captured. They are kept because a graph uses the memory of
+        # its context.
         self._captured: list[Any] = []
         self._dtypes = {tensor.name: NUMPY_TYPE[tensor.datatype] for tensor in tensors}
         with ExitStack() as resources:
@@ -149,7 +150,7 @@ class EngineSession:
     def capture(
         self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
     ) -> Callable[[], None]:
-        """Capture a graph on this memory; return the function that launches it.
+        """Capture a graph that uses this memory; return the function that launches the graph.
 
         The graph's context keeps these shapes and addresses.
         """
@@ -162,7 +163,7 @@ class EngineSession:
             )
         for name, tensor in outputs.items():
             self._set_address(context, name, tensor.address)
-        # The first execution with new shapes does set-up work that must not be captured.
+        # The first execution with new shapes does set-up work, which must not be captured.
         self._enqueue(context)
         self._device.synchronize_stream(self._stream)
         graph = self._device.capture_graph(self._stream, lambda: self._enqueue(context))
@@ -171,8 +172,8 @@ class EngineSession:
         return lambda: self._device.launch_graph(graph, self._stream)
 
     def close(self) -> None:
-        """Free contexts and memory."""
-        # Contexts come before the memory that they refer to.
+        """Free the contexts and the memory."""
+        # Contexts are freed before the memory that they refer to.
         self._contexts.clear()
         self._captured.clear()
         self._resources.close()
@@ -180,7 +181,7 @@ class EngineSession:
     # ---- set-up
 
     def _allocate(self, size_bytes: int) -> int:
-        # An empty tensor needs an address as well.
+        # Even an empty tensor needs an address.
         address = self._device.allocate_device(max(1, size_bytes))
         self._resources.callback(self._device.free_device, address)
         return address
@@ -191,7 +192,7 @@ class EngineSession:
     def _output_sizes(self, contexts: Mapping[int, Any]) -> dict[str, int]:
         """Return the outputs' sizes in bytes for the largest shapes of all profiles.
 
-        The contexts get these shapes.
+        As a side effect, the contexts get these shapes.
         """
         sizes = dict.fromkeys(self._dtypes, 0)
         for number, context in contexts.items():
@@ -205,7 +206,7 @@ class EngineSession:
         return sizes
 
     def _prepare_context(self, context: Any) -> _PreparedContext:
-        """Give a context, whose inputs have shapes, the memory of the outputs."""
+        """Tell a context, whose input shapes are set, where the memory of the outputs is."""
         for name, (address, _) in self._outputs.items():
             self._set_address(context, name, address)
         allocators = {
@@ -217,7 +218,7 @@ class EngineSession:
         return _PreparedContext(context, allocators)
 
     def _unknown_outputs(self, context: Any) -> list[str]:
-        """Return the outputs whose shapes depend on data, by a context whose inputs have shapes."""
+        """Return the outputs whose shapes depend on data; the context must have input shapes."""
         return [name for name in self._dtypes if VARIABLE in tuple(context.get_tensor_shape(name))]
 
     # ---- execution

@@ -1,7 +1,7 @@
 """Choice of the optimization profile of a TensorRT engine for a batch.
 
-A profile has for each input the shapes that it may have, batch dimension included, and the shape
-that the engine was optimised for. Pure; knows no TensorRT.
+For each input, a profile has the range of allowed shapes (batch dimension included) and the shape
+that the engine was optimised for. The module does no I/O and does not use TensorRT.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Shapes = dict[str, Shape]
 
 
 class ShapeRange(NamedTuple):
-    """The shapes of one input in a profile, by TensorRT's names."""
+    """The smallest, optimal and largest shape of one input in a profile, in TensorRT's terms."""
 
     min: Shape
     opt: Shape
@@ -37,10 +37,12 @@ Profile = dict[str, ShapeRange]
 def instance_profiles(
     config: model_config_pb2.ModelConfig, instance_name: str, available: int
 ) -> tuple[int, ...]:
-    """Return the numbers of an instance's profiles by its group, which are the first by default.
+    """Return the numbers of the profiles that the instance's group configures.
+
+    If the group configures none, only profile 0 is returned.
 
     Raises:
-        InvalidArgument: the engine has no such profile.
+        InvalidArgument: the engine has no profile of a configured number.
     """
     group = instance_name.rpartition("_")[0]
     numbers: tuple[int, ...] = ()
@@ -57,9 +59,9 @@ def instance_profiles(
 
 
 def choose_profile(profiles: Mapping[int, Profile], shapes: Shapes) -> int | None:
-    """Return the number of the profile that is optimised for the nearest shapes.
+    """Return the number of the profile whose optimal shapes are nearest to these shapes.
 
-    Returns `None` if no profile allows the shapes.
+    `None` means that no profile allows the shapes.
     """
     distances = {number: _distance(profile, shapes) for number, profile in profiles.items()}
     allowed = [(distance, number) for number, distance in distances.items() if distance is not None]
@@ -80,7 +82,7 @@ def _distance(profile: Profile, shapes: Shapes) -> int | None:
 
 
 def largest_batch(profiles: Mapping[int, Profile]) -> int:
-    """Return the largest number of rows that any profile allows."""
+    """Return the largest batch, in rows, that any of the profiles allows."""
     return max(
         min((shapes.max[0] for shapes in profile.values() if shapes.max), default=0)
         for profile in profiles.values()
@@ -108,12 +110,13 @@ def complete_from_engine(
 ) -> model_config_pb2.ModelConfig:
     """Return the configuration, completed from the engine.
 
-    rows: the largest batch of the engine's profiles.
+    rows: largest batch that the engine's profiles allow.
 
     Raises:
         InvalidArgument: the configuration does not fit the engine.
     """
-    # Other backends use a default here, but a batch that is larger than the engine's would fail.
+    # Other backends use a default in place of rows, but a batch larger than the engine allows would
+    # fail.
     settings = CompletionSettings(default_max_batch_size=rows)
     return complete_config(
         config, model_name=config.name, description=description, settings=settings

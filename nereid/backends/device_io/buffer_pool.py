@@ -1,8 +1,8 @@
-"""Pools of memory, since allocating pinned or device memory stops the whole device.
+"""Pools of memory, which are needed because allocating pinned or device memory stops the device.
 
-Pure, except for the two functions that it gets. A buffer belongs to the caller that acquired it
-until it is released. It may be released after the last copy from or to it: the caller has waited
-for the event of that copy.
+A buffer belongs to the caller that acquired it until the caller releases it. The caller may release
+it after the last copy from or to it has finished, that is, after waiting for the event of that
+copy. The module does no I/O except through the two functions that BufferPool gets.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MIN_CLASS: Final = 256
-# Each power of two has four classes, so that at most a quarter of a buffer is unused.
+# Base-2 logarithm of the number of classes per power of two. With four classes, at most a quarter
+# of a buffer is unused.
 _STEPS_LOG2: Final = 2
 
 
 def size_class(size_bytes: int) -> int:
-    """Return the size of the buffers for this many bytes."""
+    """Return the size of the buffers that hold this many bytes."""
     if size_bytes <= _MIN_CLASS:
         return _MIN_CLASS
     step = 1 << ((size_bytes - 1).bit_length() - 1 - _STEPS_LOG2)
@@ -29,24 +30,24 @@ def size_class(size_bytes: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """Memory of one size class; the same object for as long as it exists."""
+    """A piece of memory of one size class. Buffers are compared by object identity."""
 
     address: int
     size_bytes: int
 
 
 class BufferPool:
-    """Buffers of one kind of memory, in size classes; used by one thread."""
+    """Buffers of one kind of memory, in size classes; only one thread may use the pool."""
 
     def __init__(
         self, allocate: Callable[[int], int], free: Callable[[int], None], max_idle_bytes: int
     ) -> None:
-        """max_idle_bytes: the bytes to keep beside the buffers in use."""
+        """Create an empty pool; max_idle_bytes limits the unused bytes that it keeps."""
         self._allocate = allocate
         self._free = free
         self._max_idle_bytes = max_idle_bytes
-        # Idle buffers by size class. The last released of a class is acquired next; the classes are
-        # in the order of their last use.
+        # Maps each size class to its idle buffers. Within a class, the buffer that was released
+        # last is acquired next. The classes are in the order of their last release.
         self._idle: OrderedDict[int, deque[Buffer]] = OrderedDict()
         self._used: set[Buffer] = set()
         self.idle_bytes = 0
@@ -86,7 +87,7 @@ class BufferPool:
             self._free_oldest()
 
     def close(self) -> None:
-        """Free all buffers, even those in use: the device does nothing any more."""
+        """Free all buffers, even those in use; call this only once the device is idle."""
         while self._idle:
             self._free_oldest()
         for buffer in self._used:

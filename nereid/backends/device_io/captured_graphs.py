@@ -1,9 +1,10 @@
-"""Captured graphs of one instance, and the choice of a free one for a batch.
+"""Captured graphs of one instance, and the choice of a free graph for a batch.
 
-A graph reads and writes the addresses that it was captured with. So it serves one batch at a time,
-from the copy of its inputs to the copy of its outputs, and there is one graph for each place in the
-pipeline. A batch that is smaller than its graph leaves the remaining rows as they are, and their
-results are dropped. Used by one thread.
+A graph reads and writes the addresses that it was captured with. A graph therefore serves one batch
+at a time, from the copy of the batch's inputs to the copy of its outputs, and there is one graph of
+each kind for each slot of the pipeline. If a batch is smaller than its graph, the remaining rows
+keep their old values, and the results of these rows are dropped. Only one thread may use this
+module's objects.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ if TYPE_CHECKING:
     from nereid.backends.device_io.device import Device
     from nereid.backends.device_io.graph_specs import GraphSpec, Shapes
 
-# CUDA refuses allocations of other threads during a capture, and drops the capture. This lock at
-# least prevents two models of a process from capturing at a time.
+# CUDA refuses other threads' allocations during a capture, and then drops the capture. This lock at
+# least prevents two models of a process from capturing at the same time.
 _CAPTURING: Final = threading.Lock()
-# Byte that fills the memory of outputs before the first launch.
+# Byte that fills the memory of outputs before a graph's first launch.
 _UNWRITTEN: Final = 0xE4
 
 
 class CapturingSession(Protocol):
-    """A Session that also captures graphs of its executions."""
+    """A Session that can also capture graphs of its executions."""
 
     def run(
         self, inputs: Mapping[str, DeviceTensor], outputs: Sequence[str]
@@ -45,14 +46,14 @@ class CapturingSession(Protocol):
     def capture(
         self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
     ) -> Callable[[], None]:
-        """Capture a graph on this memory; return the function that launches it."""
+        """Capture a graph that uses this memory; return the function that launches the graph."""
 
 
 @dataclass(slots=True, eq=False)
 class CapturedGraph:
-    """One graph, with its memory and the function that launches it on the compute stream."""
+    """One graph, its memory, and the function that launches it on the compute stream."""
 
-    # Index of its spec.
+    # Index of the graph's spec.
     index: int
     inputs: Mapping[str, DeviceTensor]
     outputs: Mapping[str, DeviceTensor]
@@ -60,7 +61,7 @@ class CapturedGraph:
     batching: bool
 
     def results(self, names: Sequence[str], rows: int) -> list[DeviceTensor]:
-        """Return the named outputs of a batch with so many rows."""
+        """Return the named outputs, cut to the number of rows of the batch."""
         outputs = [self.outputs[name] for name in names]
         if not self.batching:
             return outputs
@@ -68,12 +69,15 @@ class CapturedGraph:
 
 
 class CapturedGraphs:
-    """The graphs of one instance."""
+    """All graphs of one instance."""
 
     def __init__(
         self, specs: Sequence[GraphSpec], graphs: Sequence[CapturedGraph], *, batching: bool
     ) -> None:
-        """graphs: as many for each spec as there may be batches in flight."""
+        """Create the collection; graphs has `depth` graphs for each spec.
+
+        Depth is the maximum number of batches in flight.
+        """
         self._specs = specs
         self._batching = batching
         self._free: list[list[CapturedGraph]] = [[] for _ in specs]
@@ -81,14 +85,14 @@ class CapturedGraphs:
             self._free[graph.index].append(graph)
 
     def acquire(self, shapes: Shapes) -> CapturedGraph | None:
-        """Return a free graph for these shapes, or `None` if there is none."""
+        """Return a free graph for these shapes; `None` if there is none."""
         index = find_graph(self._specs, shapes, batching=self._batching)
         if index is None or not self._free[index]:
             return None
         return self._free[index].pop()
 
     def release(self, graph: CapturedGraph) -> None:
-        """Make a graph free again whose batch has ended."""
+        """Make a graph free again after its batch has ended."""
         self._free[graph.index].append(graph)
 
 
@@ -105,12 +109,12 @@ def capture_graphs(  # noqa: PLR0913 (called once)
 ) -> CapturedGraphs:
     """Capture `depth` graphs for each spec.
 
-    resources: collects the calls that free their memory. compute: the compute stream. Each graph is
-    launched and compared with a plain run before it is used: a runtime may not write to the memory
-    that it is given for an output, for example if the output is an input.
+    resources: collects the calls that free the graphs' memory. compute: the compute stream. Each
+    graph is captured, launched and compared with a plain run before it is used, because a runtime
+    may ignore the memory that it is given for an output, for example if the output is an input.
 
     Raises:
-        InvalidArgument: an output has no batch dimension, or a graph does not write it.
+        InvalidArgument: an output has no batch dimension, or a graph does not write the output.
     """
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype[Any], fill: int = 0) -> DeviceTensor:

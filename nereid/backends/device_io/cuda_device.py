@@ -1,6 +1,6 @@
-"""A GPU, through NVIDIA's driver.
+"""A GPU that is used through NVIDIA's driver.
 
-This has not been tried on a GPU yet; `python -m benchmarks.gpu` does that.
+This module has not been tried on a GPU yet; `python -m benchmarks.gpu` tries it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _NON_BLOCKING: Final = 1
 # CU_EVENT_BLOCKING_SYNC: a waiting thread sleeps. CU_EVENT_DISABLE_TIMING: waiting costs less.
 _BLOCKING_SYNC: Final = 1
 _DISABLE_TIMING: Final = 2
-# CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may make calls that must not be captured.
+# CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: calls that must not be captured are refused in the capturing
+# thread only; other threads may make them.
 _THREAD_LOCAL: Final = 1
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _CAPABILITY: Final = (75, 76)
@@ -66,12 +67,12 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
 
 
 def open_gpu(number: int, config: model_config_pb2.ModelConfig, library: Any = None) -> CudaDevice:
-    """Open a GPU by CUDA's number, with streams and events as a model's configuration asks.
+    """Open a GPU with streams and events as a model's configuration asks.
 
-    library: replaces the machine's libcuda.
+    number: CUDA's number of the GPU. library: replaces the machine's libcuda.
 
     Raises:
-        Unavailable: there is no driver, or not this GPU.
+        Unavailable: there is no driver, or no GPU of this number.
     """
     optimization = config.optimization
     return CudaDevice(
@@ -85,8 +86,8 @@ def open_gpu(number: int, config: model_config_pb2.ModelConfig, library: Any = N
 class CudaDevice:
     """A GraphDevice: one GPU, for the thread that creates this object.
 
-    Its context is the one that CUDA's runtime library uses, and with it ONNX Runtime and TensorRT,
-    so that addresses and streams can be passed on.
+    The object uses the primary context of the GPU, as CUDA's runtime library does and therefore
+    ONNX Runtime and TensorRT. Addresses and streams can thus be passed to them.
     """
 
     def __init__(
@@ -94,12 +95,12 @@ class CudaDevice:
     ) -> None:
         """Open the GPU.
 
-        number: CUDA's number. priority: that of its streams; above 0 is the highest, below 0 the
-        lowest. busy_wait: a thread that waits for an event polls instead of sleeping. library:
-        libcuda.
+        number: CUDA's number of the GPU. priority: priority of its streams; above 0 means the
+        highest, below 0 the lowest. busy_wait: whether a thread that waits for an event polls
+        instead of sleeping. library: libcuda, or `None` for the machine's.
 
         Raises:
-            Unavailable: there is no driver, or not this GPU.
+            Unavailable: there is no driver, or no GPU of this number.
         """
         try:
             self._driver = CudaDriver(library or load_library(), _FUNCTIONS)
@@ -156,11 +157,11 @@ class CudaDevice:
         self._call("cuStreamDestroy_v2", stream)
 
     def synchronize_stream(self, stream: int) -> None:
-        """Wait for all that has been enqueued."""
+        """Wait until all work that was enqueued on the stream is done."""
         self._call("cuStreamSynchronize", stream)
 
     def create_event(self) -> int:
-        """Create an event, which is complete until it is recorded."""
+        """Create an event. It counts as complete until it is recorded."""
         event = Pointer()
         self._call("cuEventCreate", ctypes.byref(event), self._event_flags)
         return event.value or 0
@@ -170,22 +171,22 @@ class CudaDevice:
         self._call("cuEventDestroy_v2", event)
 
     def record_event(self, event: int, stream: int) -> None:
-        """Complete the event once the stream has done what is enqueued on it now."""
+        """Record the event: it completes when the stream has done all work enqueued so far."""
         self._call("cuEventRecord", event, stream)
 
     def wait_event(self, stream: int, event: int) -> None:
-        """Have later work on the stream wait for the event as recorded now."""
+        """Make later work on the stream wait until the event, as last recorded, is complete."""
         self._call("cuStreamWaitEvent", stream, event, 0)
 
     def is_complete(self, event: int) -> bool:
-        """Return whether the event, as recorded last, is complete."""
+        """Return whether the event, as last recorded, is complete."""
         code = self._driver.query("cuEventQuery", event)
         if code not in (_SUCCESS, _NOT_READY):
             raise Internal(f"cuEventQuery failed with CUDA's error {code}")
         return code == _SUCCESS
 
     def synchronize_event(self, event: int) -> None:
-        """Wait for the event as recorded last."""
+        """Wait until the event, as last recorded, is complete."""
         self._call("cuEventSynchronize", event)
 
     def copy_to_device(self, target: int, source: int, size_bytes: int, stream: int) -> None:
@@ -201,13 +202,13 @@ class CudaDevice:
         self._call("cuMemcpyDtoDAsync_v2", target, source, size_bytes, stream)
 
     def capture_graph(self, stream: int, work: Callable[[], None]) -> int:
-        """Return the graph of what work() enqueues on this stream; it is not executed yet."""
+        """Return a graph of the work that work() enqueues on this stream; it does not run yet."""
         graph, executable = Pointer(), Pointer()
         self._call("cuStreamBeginCapture_v2", stream, _THREAD_LOCAL)
         try:
             work()
         finally:
-            # Without this the stream would stay in capture mode, and be unusable.
+            # Without this call the stream would stay in capture mode and be unusable.
             self._call("cuStreamEndCapture", stream, ctypes.byref(graph))
         try:
             self._call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, 0)

@@ -1,7 +1,7 @@
 """The part of a device that the data path needs: memory, streams, events and copies.
 
-A stream runs the work that is enqueued on it in order, and streams run beside each other; events
-make one wait for another. cuda_device.py implements this for NVIDIA's GPUs.
+A stream runs the work that is enqueued on it in order. Streams run concurrently; an event makes one
+stream wait for another. cuda_device.py implements this protocol for NVIDIA's GPUs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class DeviceTensor(NamedTuple):
-    """A tensor in device memory, without gaps."""
+    """A tensor in device memory, whose elements lie there without gaps."""
 
     address: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    # An object that has to live for as long as the memory is used.
+    # Object that must live as long as the memory is used, such as the owner of the memory.
     owner: object = None
 
     @property
@@ -34,10 +34,10 @@ class DeviceTensor(NamedTuple):
 
 
 class Device(Protocol):
-    """One device, as seen by one thread; streams and events are numbers.
+    """One device, as seen by one thread. Streams and events are numbers.
 
-    Copies are enqueued; host memory that is not pinned may be read at once. Every method raises
-    Internal if the device refuses.
+    Copies are enqueued. If host memory is not pinned, a copy may read it before the call returns.
+    Every method raises Internal if the device reports an error.
     """
 
     def allocate_device(self, size_bytes: int) -> int:
@@ -59,25 +59,25 @@ class Device(Protocol):
         """Destroy a stream."""
 
     def synchronize_stream(self, stream: int) -> None:
-        """Wait for all that has been enqueued."""
+        """Wait until all work that was enqueued on the stream is done."""
 
     def create_event(self) -> int:
-        """Create an event, which is complete until it is recorded."""
+        """Create an event. It counts as complete until it is recorded."""
 
     def destroy_event(self, event: int) -> None:
         """Destroy an event."""
 
     def record_event(self, event: int, stream: int) -> None:
-        """Complete the event once the stream has done what is enqueued on it now."""
+        """Record the event: it completes when the stream has done all work enqueued so far."""
 
     def wait_event(self, stream: int, event: int) -> None:
-        """Have later work on the stream wait for the event as recorded now."""
+        """Make later work on the stream wait until the event, as last recorded, is complete."""
 
     def is_complete(self, event: int) -> bool:
-        """Return whether the event, as recorded last, is complete."""
+        """Return whether the event, as last recorded, is complete."""
 
     def synchronize_event(self, event: int) -> None:
-        """Wait for the event as recorded last."""
+        """Wait until the event, as last recorded, is complete."""
 
     def copy_to_device(self, target: int, source: int, size_bytes: int, stream: int) -> None:
         """Enqueue a copy from the host's memory to the device's."""
@@ -90,10 +90,10 @@ class Device(Protocol):
 
 
 class GraphDevice(Device, Protocol):
-    """A Device that captures graphs, which are numbers as well."""
+    """A Device that captures graphs. A graph is represented by a number as well."""
 
     def capture_graph(self, stream: int, work: Callable[[], None]) -> int:
-        """Return the graph of what work() enqueues on this stream; it is not executed yet."""
+        """Return a graph of the work that work() enqueues on this stream; it does not run yet."""
 
     def launch_graph(self, graph: int, stream: int) -> None:
         """Enqueue the execution of a graph."""

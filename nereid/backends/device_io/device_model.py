@@ -1,4 +1,4 @@
-"""A model whose batches go through a Pipeline, whatever runs it there."""
+"""A model whose batches go through a Pipeline, whatever Session runs them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class DeviceModel:
-    """A PipelinedModel whose batches go through a Pipeline; used by its instance's thread alone."""
+    """A PipelinedModel whose batches go through a Pipeline; only its instance's thread uses it."""
 
     def __init__(
         self, description: ModelDescription, pipeline: Pipeline, resources: ExitStack
     ) -> None:
-        """resources: closes what has to be closed after the pipeline; the model takes it over."""
+        """Create the model, which takes over resources: what must be closed after the pipeline."""
         self.description = description
         self.pipeline = pipeline
         self.capabilities = Capabilities(pipeline_depth=pipeline.depth)
@@ -37,15 +37,15 @@ class DeviceModel:
         return self.collect_batch()
 
     def submit_batch(self, inputs: Mapping[str, TensorParts], outputs: Sequence[str]) -> None:
-        """Begin a batch; raise NereidError if the model or the device refuses it."""
+        """Begin a batch; raise NereidError if the model or the device refuses the batch."""
         self.pipeline.submit(inputs, outputs)
 
     def is_batch_complete(self) -> bool:
-        """Return whether the outputs of the oldest batch are there."""
+        """Return whether the outputs of the oldest batch are ready."""
         return self.pipeline.is_complete()
 
     def collect_batch(self) -> Sequence[Array]:
-        """Wait for the outputs of the oldest batch; they are valid until the next call."""
+        """Wait for and return the oldest batch's outputs, which are valid until the next call."""
         return self.pipeline.collect()
 
     def close(self) -> None:
@@ -54,9 +54,9 @@ class DeviceModel:
 
 
 def make_streams(device: Device, depth: int, resources: ExitStack) -> Streams:
-    """Create three streams if batches overlap, else one.
+    """Create three streams if batches overlap; otherwise create one that serves as all three.
 
-    resources: collects the calls that destroy them.
+    resources: collects the calls that destroy the streams.
     """
 
     def make_stream() -> int:
@@ -70,7 +70,7 @@ def make_streams(device: Device, depth: int, resources: ExitStack) -> Streams:
 
 
 def parts_of(array: Array) -> TensorParts:
-    """Return an array as one part."""
+    """Return an array as TensorParts with a single part."""
     if array.dtype.hasobject:
         raise InvalidArgument("strings cannot be copied to a GPU")
     flat = array.reshape(-1).view("u1")

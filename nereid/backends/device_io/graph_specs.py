@@ -1,6 +1,7 @@
 """Choice of the CUDA graphs to capture for a model, and of the graph that executes a batch.
 
-The configuration's optimization.cuda decides, by Triton's rules. Pure; knows no CUDA.
+The configuration's optimization.cuda decides, by Triton's rules. The module does not use CUDA and
+does no I/O.
 """
 
 from __future__ import annotations
@@ -19,25 +20,26 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class GraphSpec(NamedTuple):
-    """One graph: the whole shapes of its inputs, and the smallest batch that it may execute."""
+    """One graph: the full shapes of its inputs, and the size of the smallest batch for it."""
 
     shapes: Shapes
     min_rows: int
 
     @property
     def rows(self) -> int:
-        """Number of rows that the graph computes, if the model batches."""
+        """Number of rows that the graph computes, if the model supports batches."""
         return next(iter(self.shapes.values()))[0]
 
 
 def graph_specs(config: model_config_pb2.ModelConfig, inputs: Shapes) -> list[GraphSpec]:
-    """Return the graphs to capture.
+    """Return the specs of the graphs to capture.
 
-    inputs: the shapes of the model's inputs with the batch dimension; -1 is a variable dimension.
+    inputs: shapes of the model's inputs, including the batch dimension; -1 is a variable dimension.
 
     Raises:
         InvalidArgument: the model does not allow the shapes of a graph.
-        Unimplemented: a lower bound differs in other dimensions than the batch's.
+        Unimplemented: a lower bound differs from its graph in a dimension other than the batch
+            dimension.
     """
     cuda = config.optimization.cuda
     if not cuda.graphs:
@@ -46,7 +48,7 @@ def graph_specs(config: model_config_pb2.ModelConfig, inputs: Shapes) -> list[Gr
         return [_from_graph_spec(config, inputs, written) for written in cuda.graph_spec]
     batching = config.max_batch_size > 0
     if any(VARIABLE in (dims[1:] if batching else dims) for dims in inputs.values()):
-        # The shapes are not known: only graph_spec could name them.
+        # The shapes are unknown: only a graph_spec could give them.
         return []
     if not batching:
         return [GraphSpec(dict(inputs), 0)]
@@ -58,7 +60,7 @@ def graph_specs(config: model_config_pb2.ModelConfig, inputs: Shapes) -> list[Gr
 
 
 def find_graph(specs: Sequence[GraphSpec], shapes: Shapes, *, batching: bool) -> int | None:
-    """Return the index of the smallest graph that can execute these shapes, if there is one."""
+    """Return the index of the smallest graph that can execute these shapes; `None` if none can."""
     best: int | None = None
     for index, spec in enumerate(specs):
         if spec.shapes == shapes:

@@ -1,12 +1,13 @@
-"""Cache of inputs that come repeatedly: they are copied to the device once for many runs.
+"""Cache of inputs that clients send repeatedly: each is copied to the device once for many runs.
 
-An input is found by a digest of a sample of its bytes, and then compared with a copy of the whole
-on the host. A digest of the whole input would make the comparison unnecessary, but a digest that
-clients cannot make collide costs more than the copy that it saves: BLAKE3 of 1 MiB takes 250 us, a
-copy to pinned memory 27 us, comparing 33 us. An input is kept when its digest comes for the second
-time, so that inputs that come once cost no more than the sample.
+An input is looked up by a digest of a sample of its bytes, and then compared with a full copy on
+the host. A digest of the whole input would make the comparison unnecessary. However, a digest for
+which clients cannot make collisions costs more than the copy that it saves: BLAKE3 of 1 MiB takes
+250 us, a copy to pinned memory 27 us, a comparison 33 us. An input is kept when its digest occurs
+for the second time, so an input that occurs once costs no more than the sample.
 
-Pure, except for the functions that it gets. Used by one thread.
+Only one thread may use a cache. The module does no I/O except through the functions that the cache
+gets.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ class CachedInput:
     digest: bytes
     content: bytes
     buffer: Buffer
-    # Number of batches in flight that read it.
+    # Number of batches in flight that read the entry.
     users: int = 1
 
 
 class InputCache:
-    """The cached inputs of one instance; inputs in use are never dropped."""
+    """The cached inputs of one instance. Inputs in use are never dropped."""
 
     def __init__(
         self,
@@ -61,32 +62,33 @@ class InputCache:
     ) -> None:
         """Create an empty cache.
 
-        max_bytes: the bound on device memory, and on the host's memory as well. min_bytes: the size
-        of the smallest inputs that are looked up. acquire, release: for device memory.
+        max_bytes: limit on device memory, and equally on host memory. min_bytes: size of the
+        smallest inputs that are looked up. acquire, release: functions that get and return device
+        memory.
         """
         self._max_bytes = max_bytes
         self._min_bytes = max(min_bytes, _SAMPLES * _SAMPLE_BYTES)
         self._acquire = acquire
         self._release = release
-        # Entries by digest, the least recently used first.
+        # Maps a digest to its entry; the least recently used entry comes first.
         self._entries: OrderedDict[bytes, CachedInput] = OrderedDict()
         self._seen: OrderedDict[bytes, None] = OrderedDict()
-        # Key of the digests. Clients choose inputs, and could otherwise make all of theirs miss, or
-        # be kept.
+        # Secret key of the digests. Without it, clients could choose inputs that make others'
+        # lookups miss, or that are all kept.
         self._key = secrets.token_bytes(32)
         self.size_bytes = 0
         self.hits = 0
         self.misses = 0
 
     def accepts(self, size_bytes: int) -> bool:
-        """Return whether inputs of this size may be kept."""
+        """Return whether the cache may keep inputs of this size."""
         return self._min_bytes <= size_bytes <= self._max_bytes
 
     def find_or_add(self, raw: Raw) -> tuple[CachedInput | None, bool]:
-        """Return the entry of an input, and whether it is new and has to be filled.
+        """Return the entry for an input, and whether the entry is new and must be filled.
 
-        The cache must accept the input's size. The entry is `None` if the input is not kept. The
-        caller unpins the entry once the device does not read it any more.
+        The input's size must be one that the cache accepts. The entry is `None` if the input is not
+        kept. The caller unpins the entry once the device no longer reads it.
         """
         digest = self._digest(raw)
         entry = self._entries.get(digest)
@@ -103,7 +105,8 @@ class InputCache:
             return None, False
         if not self._make_space(len(raw), digest):
             return None, False
-        # A view is one of a segment, in which other bytes will follow.
+        # A memoryview refers to a segment, into which other bytes will be written later, so it is
+        # copied.
         content = raw if type(raw) is bytes else bytes(raw)
         entry = CachedInput(digest, content, self._acquire(len(raw)))
         self.size_bytes += entry.buffer.size_bytes
@@ -111,20 +114,20 @@ class InputCache:
         return entry, True
 
     def unpin(self, entry: CachedInput) -> None:
-        """Release an entry after the end of a batch that read it."""
+        """Remove one user of an entry, after the end of a batch that read the entry."""
         entry.users -= 1
 
     def discard(self, entry: CachedInput) -> None:
-        """Drop an entry that was not filled after all.
+        """Drop an entry that could not be filled.
 
-        The caller is its only user, and does not unpin it.
+        The caller must be the only user of the entry, and must not unpin it.
         """
         self._drop(entry)
 
     def _make_space(self, raw_bytes: int, digest: bytes) -> bool:
         size_bytes = size_class(raw_bytes)
         same = self._entries.get(digest)
-        # The entry is that of another input with the same sample.
+        # If there is an entry, it belongs to another input with the same sample.
         if same is not None:
             if same.users:
                 return False
@@ -156,5 +159,5 @@ def _equal(content: bytes, raw: Raw) -> bool:
     if len(content) != len(raw):
         return False
     first, second = np.frombuffer(content, np.uint8), np.frombuffer(raw, np.uint8)
-    # Python compares a memoryview byte by byte.
+    # memcmp is used because Python compares memoryviews byte by byte.
     return not _memcmp(first.ctypes.data, second.ctypes.data, len(content))

@@ -1,9 +1,10 @@
-"""The pipeline of batches through a device: copies in, compute and copies out, a stream for each.
+"""The pipeline of batches through a device: copies in, compute, and copies out, on three streams.
 
-While one batch executes, the inputs of the next are copied in, and the outputs of the previous one
-out. Three events order each batch: its inputs are there, it has run, its outputs are there. A batch
-owns its memory until the last event. The host waits for that event before it uses any of the memory
-again, so that no batch waits for the memory of another one on the device. Used by one thread.
+While one batch executes, the inputs of the next batch are copied in, and the outputs of the
+previous batch are copied out. Three events order the steps of each batch: its inputs are copied, it
+is computed, its outputs are copied. A batch owns its memory until the last event. The host waits
+for that event before it reuses any of the memory, so no batch waits on the device for the memory of
+another batch. Only one thread may use a pipeline.
 """
 
 from __future__ import annotations
@@ -35,21 +36,22 @@ if TYPE_CHECKING:
 
 
 class Session(Protocol):
-    """An object that runs the model on tensors of the device."""
+    """An object that runs the model on tensors in device memory."""
 
-    # Inputs that run() reads in the host's memory when it is called.
+    # Names of the inputs that run() reads from host memory while it is called.
     host_inputs: frozenset[str]
-    # Inputs must have been copied before run(), which may read them before the compute stream does.
+    # True if run() may read inputs before the compute stream does, so that they must be copied
+    # before run() is called.
     reads_early: bool
 
     def run(
         self, inputs: Mapping[str, DeviceTensor], outputs: Sequence[str]
     ) -> Sequence[DeviceTensor]:
-        """Enqueue an execution on the compute stream; return the outputs, in their own memory."""
+        """Enqueue an execution on the compute stream; return outputs with memory of their own."""
 
 
 class Streams(NamedTuple):
-    """Streams of a device; two or all of them may be the same."""
+    """Streams of a device. Two or all three of them may be the same."""
 
     copy_in: int
     compute: int
@@ -57,23 +59,23 @@ class Streams(NamedTuple):
 
 
 class PipelineOptions(NamedTuple):
-    """Options for the batches of a model."""
+    """Options for executing a model's batches."""
 
-    # Number of batches at a time; above 1 copies and compute overlap.
+    # Maximum number of batches in flight; above 1, copies and compute overlap.
     depth: int = 1
-    # Inputs and outputs go through pinned memory.
+    # True if inputs and outputs go through pinned memory.
     pinned_inputs: bool = True
     pinned_outputs: bool = True
-    # Size of the input cache; 0 means no cache.
+    # Size of the input cache in bytes; 0 means no cache.
     cache_bytes: int = 0
-    # Size of the smallest inputs that are looked up in the cache.
+    # Size in bytes of the smallest inputs that are looked up in the cache.
     cached_from_bytes: int = 64 << 10
-    # Bytes that are kept for later batches, of pinned and of device memory each.
+    # Maximum number of idle bytes to keep for later batches, for pinned and for device memory each.
     max_idle_bytes: int = 256 << 20
 
 
 class _Slot:
-    """The place of one batch in the pipeline: its events, and the memory that it uses."""
+    """A slot for one batch in the pipeline: the batch's events, and the memory that it uses."""
 
     def __init__(self, device: Device) -> None:
         self.inputs_copied = device.create_event()
@@ -82,10 +84,10 @@ class _Slot:
         self.buffers: list[tuple[BufferPool, Buffer]] = []
         self.cached: list[CachedInput] = []
         self.graph: CapturedGraph | None = None
-        # Objects whose memory the batch reads or writes.
+        # Objects that own the memory which the batch reads or writes.
         self.owners: list[object] = []
         self.arrays: list[Array] = []
-        # Pinned memory of the arrays.
+        # Pinned memory that holds the arrays.
         self.outputs: list[Buffer] = []
 
 
@@ -119,25 +121,25 @@ class Pipeline:
         self._free = deque(_Slot(device) for _ in range(options.depth))
         self._in_flight: deque[_Slot] = deque()
         self.graphs_launched = 0
-        # Pinned memory of the outputs that were collected last.
+        # Pinned memory of the outputs that were collected last; the caller may still read it.
         self._collected: list[Buffer] = []
 
     @property
     def depth(self) -> int:
-        """Number of batches that may be in flight."""
+        """Maximum number of batches in flight."""
         return self._options.depth
 
     @property
     def has_graphs(self) -> bool:
-        """Property of the instance: graphs execute some of its batches."""
+        """True if graphs execute some of the instance's batches."""
         return self._graphs is not None
 
     def submit(self, inputs: Mapping[str, TensorParts], outputs: Sequence[str]) -> None:
         """Enqueue a batch: the copies of its inputs, its execution, and the copies of its outputs.
 
         Raises:
-            NereidError: the model or the device refuses; the batch is not in flight.
-            IndexError: as many batches as the depth are in flight.
+            NereidError: the model or the device refuses the batch; the batch is not in flight.
+            IndexError: the maximum number of batches (depth) is already in flight.
         """
         slot = self._free.popleft()
         new: list[CachedInput] = []
@@ -172,11 +174,11 @@ class Pipeline:
         self._in_flight.append(slot)
 
     def is_complete(self) -> bool:
-        """Return whether the outputs of the oldest batch are there."""
+        """Return whether the outputs of the oldest batch are ready."""
         return self._device.is_complete(self._in_flight[0].outputs_copied)
 
     def collect(self) -> list[Array]:
-        """Wait for the outputs of the oldest batch and return them; valid until the next call."""
+        """Wait for and return the oldest batch's outputs, which are valid until the next call."""
         slot = self._in_flight.popleft()
         try:
             self._device.synchronize_event(slot.outputs_copied)
@@ -189,7 +191,7 @@ class Pipeline:
         return arrays
 
     def close(self) -> None:
-        """Wait for the device, and free everything."""
+        """Wait until the device is idle, and free everything."""
         self._synchronize()
         for slot in (*self._in_flight, *self._free):
             for event in (slot.inputs_copied, slot.computed, slot.outputs_copied):
@@ -206,7 +208,7 @@ class Pipeline:
     def _copy_input(
         self, slot: _Slot, name: str, tensor: TensorParts, new: list[CachedInput]
     ) -> DeviceTensor:
-        """Enqueue the copy of an input; `new` collects the cache's entries that this fills."""
+        """Enqueue the copy of an input; add the cache entries that the copy fills to `new`."""
         parts, shape, dtype = tensor
         if name in self._session.host_inputs:
             return DeviceTensor(self._join(slot, parts).address, shape, dtype)
@@ -214,7 +216,7 @@ class Pipeline:
         if cache is not None and len(parts) == 1 and slot.graph is None:
             entry = self._cached(slot, parts[0], new)
             if entry is not None:
-                # The model reads the entry, so nothing is copied.
+                # The model reads the memory of the entry, so nothing is copied.
                 return DeviceTensor(entry.buffer.address, shape, dtype)
         if slot.graph is None:
             buffer = self._acquire(slot, self._memory, sum(map(len, parts)))
@@ -243,7 +245,7 @@ class Pipeline:
     def _cached(
         self, slot: _Slot, part: bytes | memoryview, new: list[CachedInput]
     ) -> CachedInput | None:
-        """Return the cache's entry with these bytes, if there is one; fill it if it is new."""
+        """Return the cache entry for these bytes, or `None`; fill the entry if it is new."""
         cache = self.cache
         if cache is None or not cache.accepts(len(part)):
             return None
@@ -256,7 +258,7 @@ class Pipeline:
         return entry
 
     def _copy_parts(self, slot: _Slot, target: int, parts: Sequence[bytes | memoryview]) -> int:
-        """Enqueue the copy of parts to adjacent device memory; return the address after them."""
+        """Enqueue copies of the parts to adjacent device memory; return the address after them."""
         size_bytes = sum(map(len, parts))
         if not size_bytes:
             return target
@@ -273,7 +275,7 @@ class Pipeline:
         return target
 
     def _join(self, slot: _Slot, parts: Sequence[bytes | memoryview]) -> Buffer:
-        """Join the parts in pinned memory."""
+        """Copy the parts into one buffer of pinned memory."""
         buffer = self._acquire(slot, self._pinned, sum(map(len, parts)))
         host, offset = _host_bytes(buffer), 0
         for part in parts:
@@ -307,7 +309,7 @@ class Pipeline:
         return buffer
 
     def _release(self, slot: _Slot) -> None:
-        """Free a slot whose batch the device has finished; its outputs stay in pinned memory."""
+        """Free a slot after its batch has ended, except the pinned memory of the outputs."""
         for pool, buffer in slot.buffers:
             pool.release(buffer)
         slot.buffers.clear()
@@ -323,8 +325,8 @@ class Pipeline:
         self._free.append(slot)
 
     def _abort(self, slot: _Slot, new: Sequence[CachedInput]) -> None:
-        """Free the slot of a batch that could be enqueued only in part."""
-        # After an error of the device itself every call fails with it.
+        """Free the slot of a batch of which only a part could be enqueued."""
+        # After an error of the device itself, every call to it fails.
         with contextlib.suppress(NereidError):
             self._synchronize()
         outputs = slot.outputs
@@ -333,7 +335,7 @@ class Pipeline:
             self._pinned.release(buffer)
         if self.cache is not None:
             for entry in new:
-                # The entry may not have its content.
+                # The entry may not have received its content.
                 self.cache.discard(entry)
 
     def _synchronize(self) -> None:
@@ -345,7 +347,8 @@ class Pipeline:
 def _host_bytes(buffer: Buffer) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return the whole buffer as an array.
 
-    ctypes remembers each size for ever, so it is used only for the few sizes of buffers.
+    ctypes keeps a type for each array size for ever, so it is used only for the few sizes that
+    buffers have.
     """
     memory = (ctypes.c_uint8 * buffer.size_bytes).from_address(buffer.address)
     return np.ctypeslib.as_array(memory)

@@ -1,9 +1,9 @@
-"""Bounds on what the numbers of a configuration cost the services that read it.
+"""Limits on what the numbers in a configuration cost the services that read it.
 
-A load request may bring a configuration of a few hundred bytes, whose numbers ask for memory or
-time of processes that serve other models as well. Triton has no such bounds; they are far above
-what a model needs. Products are bounded, not only their factors. What costs nothing until requests
-come (max_batch_size, candidate sequences, priority levels, timeouts) has no bound.
+A load request may bring a configuration of a few hundred bytes with numbers that demand much memory
+or time of processes which serve other models as well. Triton has no such limits. They are far above
+what a model needs. Products are limited, not only their factors. Settings that cost nothing until
+requests arrive (max_batch_size, candidate sequences, priority levels, timeouts) have no limit.
 """
 
 from __future__ import annotations
@@ -22,52 +22,57 @@ if TYPE_CHECKING:
     from nereid.model_config.padding import Padding
     from nereid.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-# Instances of all groups on one executor. Each instance has a stream, and most have a session of
-# their runtime.
+# Maximum number of instances in all groups on one executor. Each instance has a stream, and most
+# have a session of their runtime.
 MAX_INSTANCES: Final = 256
-# Instances of all versions on one executor.
+# Maximum number of instances of all versions on one executor.
 MAX_VERSION_INSTANCES: Final = 1024
-# Sessions of a runtime, of all instances on one executor. An instance may have one session for each
-# set of outputs.
+# Maximum number of a runtime's sessions, for all instances on one executor. An instance may have
+# one session for each set of outputs.
 MAX_SESSIONS: Final = 512
-# Captured CUDA graphs of all instances on one executor.
+# Maximum number of captured CUDA graphs, for all instances on one executor.
 MAX_GRAPHS: Final = 4096
-# Steps of an ensemble, and requests of steps that one request causes where steps are ensembles too.
+# Maximum number of an ensemble's steps, and of the step requests that one request causes when steps
+# are ensembles, too.
 MAX_STEPS: Final = 1024
 MAX_STEP_REQUESTS: Final = 4096
-# Requests of a warm-up sample, which form one batch, and executions of that batch.
+# Maximum number of requests in a warm-up sample, which form one batch, and of executions of that
+# batch.
 MAX_WARMUP_BATCH: Final = 8192
 MAX_WARMUP_COUNT: Final = 10_000
-# Executions of all samples of a model's instances on one executor; each takes at least 20 us.
+# Maximum number of executions of all samples, for a model's instances on one executor. Each
+# execution takes at least 20 us.
 MAX_WARMUP_EXECUTIONS: Final = 1 << 16
-# Tensors in all samples of these instances; each instance makes its own tensors.
+# Maximum number of tensors in all samples, for a model's instances on one executor. Each instance
+# makes its own tensors.
 MAX_WARMUP_TENSORS: Final = 1 << 17
-# Bytes of all tensors of a warm-up batch, which is executed at once.
+# Maximum bytes of all tensors in a warm-up batch, which is executed at once.
 MAX_WARMUP_BYTES: Final = 1 << 27
-# Bytes that samples take on one executor while a model's instances are all warmed up at a time.
+# Maximum bytes that samples take on one executor while all instances of a model are warmed up at
+# the same time.
 MAX_WARMUP_HELD_BYTES: Final = 1 << 30
-# Bytes that all executions of all samples of these instances get; each request counts as at least
-# _REQUEST_BYTES.
+# Maximum bytes that all executions of all samples process, for a model's instances on one executor.
+# Each request counts as at least _REQUEST_BYTES.
 MAX_WARMUP_TOTAL_BYTES: Final = 1 << 35
 _REQUEST_BYTES: Final = 4096
-# Bytes of a sequence's initial states, and of a request's tensor with its padding.
+# Maximum bytes of a sequence's initial states, and of one padded tensor of a request.
 MAX_TENSOR_BYTES: Final = 1 << 30
-# Bytes of the initial states that all instances on one executor hold.
+# Maximum bytes of the initial states that all instances on one executor hold.
 MAX_STATES_BYTES: Final = 1 << 33
-# Dimensions of a tensor that is made before a request comes: numpy allows 64, and one is the
-# batch's.
+# Maximum number of dimensions of a tensor that is made before a request arrives. numpy allows 64,
+# and one of them is the batch dimension.
 MAX_RANK: Final = 63
-# Length of a list that is scanned for each batch, or written to each metrics page.
+# Maximum length of a list that is scanned for each batch or written to each metrics page.
 MAX_LIST: Final = 256
-# Bytes that an element of type BYTES takes as a Python object.
+# Bytes that a BYTES element takes as a Python object.
 _BYTES_ELEMENT: Final = 64
 
 
 def validate_costs(config: ModelConfig, padding: Padding | None) -> None:
-    """Check all numbers of a configuration that is valid otherwise.
+    """Check all numbers in a configuration that is otherwise valid.
 
     Raises:
-        InvalidArgument: a number is too large; the text has the field and the bound.
+        InvalidArgument: a number is too large; the message names the field and the limit.
     """
     instances = _check_instances(config)
     _check_products(config, instances)
@@ -87,13 +92,13 @@ def validate_costs(config: ModelConfig, padding: Padding | None) -> None:
 
 
 def check_version_costs(config: ModelConfig, versions: int) -> None:
-    """Check the costs of a number of versions of a model together.
+    """Check the costs that several versions of a model have together.
 
     Raises:
-        InvalidArgument: the versions are too many for the numbers of their configuration.
+        InvalidArgument: there are too many versions for the numbers in their configuration.
     """
     if versions <= 1:
-        # The bounds for a single version have clearer texts.
+        # The limits for a single version have clearer messages.
         return
     instances = versions * _instances_of(config.instance_group)
     unit = f"instances of {versions} versions"
@@ -102,7 +107,7 @@ def check_version_costs(config: ModelConfig, versions: int) -> None:
 
 
 def check_group_costs(model: str, groups: Iterable[ModelInstanceGroup]) -> None:
-    """Check instance groups as an executor hosts them.
+    """Check instance groups in the form in which an executor hosts them.
 
     A group that names no GPU has instances on each GPU of the executor.
 
@@ -116,7 +121,7 @@ def check_session_costs(config: ModelConfig, sessions: int, field: str) -> None:
     """Check the number of sessions that each instance has.
 
     Raises:
-        InvalidArgument: all instances together have too many sessions; the text has the field.
+        InvalidArgument: all instances together have too many sessions; the message names the field.
     """
     instances = _instances_of(config.instance_group)
     unit = f"sessions for {instances} instances"
@@ -124,17 +129,17 @@ def check_session_costs(config: ModelConfig, sessions: int, field: str) -> None:
 
 
 def check_step_requests(model: str, requests: int) -> None:
-    """Check how many requests of steps, nested ensembles included, one request causes.
+    """Check the number of step requests, those of nested ensembles included, per request.
 
     Raises:
-        InvalidArgument: they are too many.
+        InvalidArgument: there are too many requests.
     """
     unit = "requests of steps for a request"
     _check(model, "ensemble_scheduling", requests, MAX_STEP_REQUESTS, unit)
 
 
 def check_warmup_size(model: str, sample: str, size: int) -> None:
-    """Check the number of bytes in a sample's batch.
+    """Check the number of bytes in the batch of a sample.
 
     Raises:
         InvalidArgument: the batch is too large.
@@ -143,7 +148,7 @@ def check_warmup_size(model: str, sample: str, size: int) -> None:
 
 
 def _check_instances(config: ModelConfig) -> int:
-    """Return the number of instances on one executor, or 1 where that is not known yet."""
+    """Return the number of instances on one executor; 1 if it is not known yet."""
     instances = _instances_of(config.instance_group)
     _check(config.name, "instance_group", instances, MAX_INSTANCES, "instances")
     return instances
@@ -163,7 +168,7 @@ def _check_products(config: ModelConfig, instances: int) -> None:
 
 
 def _check_warmup(config: ModelConfig, instances: int) -> None:
-    """Check each sample, and all samples together: many within bounds may be too much."""
+    """Check each sample and all samples together, because many allowed samples may be too much."""
     model = config.name
     samples = [sample for sample in config.model_warmup if sample.batch_size]
     tensors = sum(len(sample.inputs) for sample in samples) * instances
@@ -233,7 +238,7 @@ def _check_list(model: str, field: str, values: Sequence[object]) -> None:
 
 
 def _size(data_type: int, dims: Iterable[int]) -> int:
-    """Return the bytes of a tensor in memory; a variable dimension counts as 1."""
+    """Return a tensor's size in memory, in bytes; a variable dimension counts as 1."""
     name = NAME_OF_CONFIG_NUMBER.get(data_type, "")
     return SIZE_BYTES.get(name, _BYTES_ELEMENT) * prod(dim if dim >= 0 else 1 for dim in dims)
 

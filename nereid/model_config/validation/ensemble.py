@@ -1,6 +1,7 @@
-"""Rules for an ensemble's steps that need this configuration only; errors have Triton's texts.
+"""Rules for an ensemble's steps that need no other configuration. Errors have Triton's texts.
 
-Rules that involve the steps' models are checked where their configurations are known.
+Rules that involve the models of the steps are checked elsewhere, where their configurations are
+known.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class _Tensor:
-    """An ensemble's tensor.
+    """A tensor of an ensemble.
 
-    ready: the client provides the tensor, or a step that can run does. sources are the inputs of
-    the step that writes the tensor, users the outputs of the steps that read it.
+    ready: true if the tensor comes from the client or from a step that can run. sources are the
+    inputs of the step that writes the tensor. users are the outputs of the steps that read the
+    tensor.
     """
 
     name: str
@@ -39,7 +41,7 @@ def validate_ensemble(config: ModelConfig) -> None:
     """Check a configuration that has ensemble_scheduling.
 
     Raises:
-        InvalidArgument: the first error.
+        InvalidArgument: the message of the first error.
     """
     name = config.name
     if config.platform != ENSEMBLE_PLATFORM:
@@ -89,7 +91,7 @@ def _link_tensors(name: str, index: int, step: ModelEnsembling.Step, graph: _Gra
 
 
 def _tensor_names(mapping: Mapping[str, str]) -> list[str]:
-    """Return a map field's values, ordered by key so that error texts are deterministic."""
+    """Return a map field's values, ordered by key so that error messages are deterministic."""
     return [value for _, value in sorted(mapping.items())]
 
 
@@ -126,7 +128,7 @@ def _check_outputs(config: ModelConfig, graph: _Graph) -> None:
 
 
 def _unconnected(tensor: _Tensor) -> _Tensor:
-    """Return the furthest upstream tensor that keeps this one from being written."""
+    """Return the tensor furthest upstream that keeps this tensor from being written."""
     seen: set[str] = set()
     while True:
         waiting = (s for s in tensor.sources if not s.ready and s.name not in seen)

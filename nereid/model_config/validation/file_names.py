@@ -1,4 +1,4 @@
-"""Rule that the files which a configuration names are in the model's own folder.
+"""The rule that all files which a configuration names must be in the model's own folder.
 
 Only names are checked: a link that the repository's owner has made may lead anywhere.
 """
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 def validate_file_names(config: ModelConfig) -> None:
-    """Check the names of files.
+    """Check the file names in a configuration.
 
     Raises:
-        InvalidArgument: a name leads out of the model's folder; the text has the first one.
+        InvalidArgument: a name leads out of the model's folder; the message has the first such
+            name.
     """
     for field, name in _file_names(config):
         if not is_inside(name):
@@ -30,7 +31,7 @@ def validate_file_names(config: ModelConfig) -> None:
 
 
 def is_inside(name: str) -> bool:
-    """Return whether a path relative to a folder stays in it, links aside."""
+    """Return whether a path relative to a folder stays in the folder, links not considered."""
     return not ("\0" in name or name.startswith("/") or ".." in PurePosixPath(name).parts)
 
 

@@ -1,4 +1,4 @@
-"""Rules for instance groups that hold on any executor; errors have Triton's texts."""
+"""Rules for instance groups that hold on every executor. Errors have Triton's texts."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ _WITHOUT_GPUS: Final = {
 
 
 def validate_instance_groups(config: ModelConfig) -> None:
-    """Check the groups as they are written.
+    """Check the groups as they are written in the configuration.
 
     Raises:
-        InvalidArgument: the first error.
+        InvalidArgument: the message of the first error.
     """
     for index, group in enumerate(config.instance_group):
         check_group(config, group, group_name(config, index, group))
 
 
 def group_name(config: ModelConfig, index: int, group: ModelInstanceGroup) -> str:
-    """Return the group's own name or, by Triton's rule, the model's with the group's number."""
+    """Return the group's own name or, as in Triton, the model's name with the group's number."""
     return group.name or f"{config.name}_{index}"
 
 
 def check_group(config: ModelConfig, group: ModelInstanceGroup, name: str) -> None:
-    """Check one group under the name that it has or will have.
+    """Check one group.
+
+    name: the name that the group has or will get.
 
     Raises:
-        InvalidArgument: the first error.
+        InvalidArgument: the message of the first error.
     """
     subject = f"instance group {name} of model {config.name}"
     if group.gpus and group.kind in _WITHOUT_GPUS:

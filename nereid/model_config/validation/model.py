@@ -1,7 +1,7 @@
-"""Rules for a complete configuration by itself; errors have Triton's texts.
+"""Rules for a complete configuration by itself. Errors have Triton's texts.
 
-Rules that involve the model file, an executor's devices or an ensemble's models are checked where
-those are known.
+Rules that involve the model file, an executor's devices or an ensemble's models are checked
+elsewhere, where these are known.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def validate_config(config: ModelConfig) -> None:
-    """Check all of a complete configuration.
+    """Check a complete configuration as a whole.
 
     Raises:
-        InvalidArgument: the first error, in Triton's words.
+        InvalidArgument: the message of the first error, in Triton's words.
     """
     validate_scheduling(config)
     validate_tensors(config)
@@ -39,12 +39,12 @@ def validate_config(config: ModelConfig) -> None:
 
 
 def validate_scheduling(config: ModelConfig, *, batch_size_open: bool = False) -> None:
-    """Check what Triton checks while it reads the repository: all but tensors and instances.
+    """Check all but tensors and instances: what Triton checks while it reads the repository.
 
-    batch_size_open: max_batch_size has yet to be completed.
+    batch_size_open: true if max_batch_size is not completed yet.
 
     Raises:
-        InvalidArgument: the first error, in Triton's words.
+        InvalidArgument: the message of the first error, in Triton's words.
     """
     if not config.name:
         raise InvalidArgument("model configuration must specify 'name'")
@@ -85,7 +85,7 @@ def _check_platform(config: ModelConfig) -> None:
             f"Ensemble model '{config.name}' must have platform type '{ENSEMBLE_PLATFORM}' and "
             "empty backend type"
         )
-    # A backend without a platform may have any, and so may an unknown backend.
+    # A backend for which no platform is known may be combined with any platform.
     platforms = {
         known.platform
         for known in KNOWN_BACKENDS
@@ -112,7 +112,7 @@ def _check_metrics(config: ModelConfig) -> None:
 def _check_warmup(config: ModelConfig) -> None:
     for sample in config.model_warmup:
         if not sample.batch_size:
-            # A sample without a batch size is skipped.
+            # Samples without a batch size are skipped, so they are not checked.
             continue
         for name, tensor in sorted(sample.inputs.items()):
             if tensor.data_type not in NAME_OF_CONFIG_NUMBER:

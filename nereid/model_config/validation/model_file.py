@@ -1,8 +1,9 @@
-"""Comparison of a configuration with the model file; errors as of Triton's onnxruntime backend.
+"""Comparison of a configuration with the model file.
 
-They are compared twice: when the scheduler completes a configuration, and when a backend loads the
-model with the completed configuration. One rule is more lenient than Triton's: an output's
-dimension that either side leaves variable fits, since clients get the shape that the model made.
+Errors are those of Triton's onnxruntime backend. Configuration and file are compared twice: when
+the scheduler completes the configuration, and when a backend loads the model with the completed
+configuration. One rule is more lenient than Triton's: if either side leaves a dimension of an
+output variable, the dimension fits, because clients get the shape that the model produced.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _BATCHED_SHAPE: Final = (
     "an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, "
     "making complete shape"
 )
-# Texts for a configuration with batches and a model file without a variable first dimension.
+# Message for a configuration with batches whose model file has no variable first dimension, in
+# completion and in a load.
 _NO_BATCH_DIMENSION_IN_COMPLETION: Final = (
     "for the model to support batching the shape should have at least 1 dimension and the first "
     "dimension must be -1; but shape expected by the model is {found}"
@@ -39,10 +41,10 @@ _NO_BATCH_DIMENSION_IN_LOAD: Final = _DIMENSIONS
 
 
 def check_completed(config: model_config_pb2.ModelConfig, description: ModelDescription) -> None:
-    """Compare a valid, completed configuration with the model file that it was completed from.
+    """Compare a valid, completed configuration with the model file that completed it.
 
     Raises:
-        InvalidArgument: they do not agree.
+        InvalidArgument: the configuration and the file do not agree.
     """
     sequence = config.sequence_batching
     expected = sum(not tensor.optional for tensor in config.input)
@@ -68,10 +70,10 @@ def check_completed(config: model_config_pb2.ModelConfig, description: ModelDesc
 
 
 def check_model_file(config: model_config_pb2.ModelConfig, description: ModelDescription) -> None:
-    """Compare a configuration with the model file as it was loaded; for backends.
+    """Compare a configuration with the model file as it was loaded; backends call this.
 
     Raises:
-        InvalidArgument: they do not agree.
+        InvalidArgument: the configuration and the file do not agree.
     """
     names = {tensor.name for tensor in config.input}
     names.update(name for batch_input in config.batch_input for name in batch_input.target_name)
@@ -98,7 +100,7 @@ def check_model_file(config: model_config_pb2.ModelConfig, description: ModelDes
 
 
 def config_type_name(datatype: str) -> str:
-    """Return a datatype's name in configurations."""
+    """Return the name that a datatype has in configurations."""
     return "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
 
 
@@ -159,7 +161,7 @@ def _find_tensor(
 
 
 def _scattered_outputs(config: model_config_pb2.ModelConfig) -> frozenset[str]:
-    """Return the outputs that are split by the requests' shapes: they may have any shape."""
+    """Return the outputs that are split by the requests' shapes; these may have any shape."""
     return frozenset(name for output in config.batch_output for name in output.target_name)
 
 
@@ -215,9 +217,9 @@ def _check_dims(
     description: TensorDescription,
     no_batch_dimension: str,
 ) -> None:
-    """Compare a tensor's shape with that in the model file.
+    """Compare a tensor's shape with the shape in the model file.
 
-    no_batch_dimension: the text for a model file that has no variable first dimension although the
+    no_batch_dimension: message for a model file that has no variable first dimension although the
     configuration has batches.
     """
     found = description.dims
@@ -236,7 +238,8 @@ def _check_dims(
     shape = (VARIABLE, *dims) if batching else dims
     if batching and found[:1] != (VARIABLE,):
         text = no_batch_dimension
-    # An output may vary in the configuration alone; an input that the model file fixes may not.
+    # An output may be variable in the configuration only. An input that the model file fixes may
+    # not.
     elif shape_fits(shape, found) or (
         isinstance(tensor, model_config_pb2.ModelOutput) and _outputs_fit(shape, found)
     ):

@@ -1,4 +1,4 @@
-"""Rules for a configuration's sequence batching; errors have Triton's texts."""
+"""Rules for the sequence batching of a configuration. Errors have Triton's texts."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ _CORRELATION_TYPES: Final = (
 def validate_sequence(config: ModelConfig, *, batch_size_open: bool = False) -> None:
     """Check a configuration that has sequence_batching.
 
+    batch_size_open: true if max_batch_size is not completed yet.
+
     Raises:
-        InvalidArgument: the first error.
+        InvalidArgument: the message of the first error.
     """
     if config.response_cache.enable:
         raise InvalidArgument(

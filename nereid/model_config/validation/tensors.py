@@ -1,6 +1,6 @@
 """Rules for a configuration's inputs, outputs, batch inputs and batch outputs.
 
-Errors have Triton's texts. A name that is used twice is refused here, but not by Triton.
+Errors have Triton's texts. Unlike Triton, these rules refuse a name that is used twice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def validate_tensors(config: ModelConfig) -> None:
     """Check every tensor of the configuration.
 
     Raises:
-        InvalidArgument: the first error.
+        InvalidArgument: the message of the first error.
     """
     try:
         for tensor in config.input:
@@ -55,7 +55,7 @@ def _check_shape(tensor: _Tensor, prefix: str, max_batch_size: int) -> None:
     if not tensor.name:
         raise InvalidArgument(f"{prefix}must specify 'name'")
     subject = f"{prefix}'{tensor.name}' "
-    # A number outside the enum counts as missing.
+    # A number that is not in the enum counts as missing.
     if tensor.data_type not in NAME_OF_CONFIG_NUMBER:
         raise InvalidArgument(f"{subject}must specify 'data_type'")
     if not tensor.dims:
@@ -79,7 +79,7 @@ def _is_dimension(dim: int) -> bool:
 
 
 def _check_reshape(subject: str, dims: Sequence[int], reshape: Sequence[int]) -> None:
-    """Check that element counts between variable dimensions are equal in dims and reshape."""
+    """Check that dims and reshape have equal element counts between variable dimensions."""
     in_dims, in_reshape = _counts_between_wildcards(dims), _counts_between_wildcards(reshape)
     both_vary = len(in_dims) > 1 and len(in_reshape) > 1
     if both_vary and len(in_dims) != len(in_reshape):
@@ -113,7 +113,7 @@ def _check_platform(tensor: _Tensor, role: str, platform: str) -> None:
 
 
 def _check_unique(role: str, tensors: Iterable[_Tensor]) -> None:
-    # Triton loads such a model, but no request can be valid for it.
+    # Triton loads such a model, but no request to it can be valid.
     names: set[str] = set()
     for tensor in tensors:
         if tensor.name in names:

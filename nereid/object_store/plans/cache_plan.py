@@ -1,7 +1,7 @@
-"""The plan of what to remove from a host's cache when space is needed. Pure.
+"""Plan what to remove from a host's cache when space is needed.
 
-A tree is the directory of a model version, whose files are links to objects: its removal frees the
-objects that no other tree has.
+A tree is the directory of a model version; its files are links to objects. Removing a tree frees
+the objects that no other tree links to. The module holds no state and does no I/O.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
 
 class CachedObject(NamedTuple):
-    """One file. last_used is a time of any clock; all times have the same one."""
+    """One file.
+
+    last_used is a time by any clock, as long as all files' times are by the same clock.
+    """
 
     size: int
     last_used: int
 
 
 class CachedTree(NamedTuple):
-    """One version's directory. objects has the names of its objects."""
+    """The directory of one model version. objects has the names of the objects it links to."""
 
     objects: frozenset[str]
     last_used: int
@@ -55,8 +58,8 @@ def plan_eviction(
 ) -> Eviction | None:
     """Return what to remove, the least recently used first.
 
-    keep: names of objects that are about to be used. `None` means that all that is not in use has
-    fewer bytes.
+    keep: names of objects that are about to be used. `None` means that removing everything not in
+    use would not free enough bytes.
     """
     users = Counter(name for tree in content.trees.values() for name in tree.objects)
     candidates = [

@@ -1,9 +1,9 @@
-"""Credentials for repositories in object stores, as on Triton.
+"""Credentials for repositories in object stores, as in Triton.
 
-TRITON_CLOUD_CREDENTIAL_PATH names a JSON file with the sections s3, gs and as. A section has
-entries by prefixes of URLs; the longest matching prefix counts. Without that variable, the
-environment counts, and whatever the stores' own libraries find: profiles, instance roles, metadata
-servers.
+TRITON_CLOUD_CREDENTIAL_PATH names a JSON file with the sections s3, gs and as. A section maps URL
+prefixes to credentials; the longest matching prefix counts. If the variable is not set, credentials
+come from other environment variables and from what the stores' own libraries find: profiles,
+instance roles, metadata servers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _AZURE_ACCOUNT: Final = "AZURE_STORAGE_ACCOUNT"
 _AZURE_KEY: Final = "AZURE_STORAGE_KEY"
 _AZURE_AUTH_TYPE: Final = "AZURE_STORAGE_AUTH_TYPE"
 _AZURE_CLIENT: Final = "AZURE_STORAGE_CLIENT_ID"
-# All variables that are read here; the stores' libraries read more.
+# All environment variables that this module reads. The stores' libraries read more.
 VARIABLES: Final = (
     CREDENTIAL_FILE,
     *MOUNT_DIRECTORIES.values(),
@@ -44,15 +44,15 @@ _AUTH_TYPES: Final = ("", "default", _MANAGED_IDENTITY)
 
 
 class CredentialError(Exception):
-    """Error for credentials that are not usable; the text has the reason, but no secret."""
+    """Error for unusable credentials. The text names the reason, but no secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
     """Arguments for a store's fsspec file system.
 
-    managed_identity is the client id of an Azure managed identity, or empty for the default one;
-    `None` means that none is asked for.
+    managed_identity is the client id of an Azure managed identity; empty means the default
+    identity, and `None` means that no managed identity is used.
     """
 
     arguments: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -81,7 +81,7 @@ def read_credentials(environ: Mapping[str, str]) -> Mapping[str, Any] | None:
 
 
 def select_credential(url: StoreUrl, document: Mapping[str, Any]) -> object:
-    """Return the entry with the longest name that the URL begins with; `None` if there is none.
+    """Return the entry whose name is the longest prefix of the URL; `None` if no name is one.
 
     Raises:
         CredentialError: the section of the URL's scheme is no JSON object.
@@ -94,7 +94,7 @@ def select_credential(url: StoreUrl, document: Mapping[str, Any]) -> object:
 
 
 def access_to(url: StoreUrl, environ: Mapping[str, str]) -> StoreAccess:
-    """Return how to open the store of this URL; reads the file of credentials if there is one.
+    """Return how to open the store of this URL; reads the credential file if there is one.
 
     Raises:
         CredentialError: the credentials are malformed.
@@ -108,7 +108,7 @@ def access_to(url: StoreUrl, environ: Mapping[str, str]) -> StoreAccess:
 
 
 def _texts(credential: object, url: StoreUrl) -> dict[str, str]:
-    """Return an entry's fields, without empty ones."""
+    """Return the non-empty fields of a credential entry."""
     if credential is None:
         return {}
     if not isinstance(credential, dict) or not all(
@@ -128,7 +128,8 @@ def _s3_access(url: StoreUrl, texts: Mapping[str, str]) -> StoreAccess:
     if "region" in texts:
         arguments["client_kwargs"] = {"region_name": texts["region"]}
     if url.endpoint:
-        # Stores that are not Amazon's seldom have a host name for each bucket.
+        # Few S3-compatible stores have a host name for each bucket, so the bucket goes into the
+        # path.
         arguments["endpoint_url"] = url.endpoint
         arguments["config_kwargs"] = {"s3": {"addressing_style": "path"}}
     return StoreAccess(arguments)

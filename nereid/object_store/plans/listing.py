@@ -1,6 +1,7 @@
-"""Listings of models in object stores: their versions, and digests of the versions' files. Pure.
+"""Listings of models in object stores: the models' versions, and digests of the versions' files.
 
-A model is unchanged as long as the names, sizes and entity tags of its objects are.
+A model counts as unchanged as long as the names, sizes and entity tags of its objects stay the
+same. The module holds no state and does no I/O.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _DIGEST_BYTES: Final = 16
 class StoredObject(NamedTuple):
     """An object as it was listed.
 
-    tag changes with the content (ETag or generation, else MD5 or date). md5 is the content's, in
-    hexadecimal digits; empty if the store does not give it.
+    tag is a text that changes with the content: ETag or generation, else MD5 or date. md5 is the
+    MD5 of the content in hexadecimal digits; empty if the store does not give it.
     """
 
     size: int
@@ -31,14 +32,14 @@ class StoredObject(NamedTuple):
 
 
 class ModelListing:
-    """The objects of one model by their paths in its directory; immutable."""
+    """The objects of one model, by their paths in the model's directory; immutable."""
 
     __slots__ = ("files", "folders")
 
     def __init__(self, files: Mapping[str, StoredObject], folders: Iterable[str] = ()) -> None:
-        """Make a listing.
+        """Create a listing.
 
-        folders: folders that have an object of their own, which may be empty.
+        folders: folders that are objects themselves. They may be empty.
         """
         self.files = dict(files)
         self.folders = frozenset(folders)
@@ -66,13 +67,13 @@ class ModelListing:
         return sorted({path.partition("/")[0] for path in below})
 
     def version_files(self, version: str) -> dict[str, StoredObject]:
-        """Return the files of a version and those that all versions share: labels, environments."""
+        """Return a version's files and the files that all versions share (labels, environments)."""
         return {path: stored for path, stored in self.files.items() if _belongs_to(path, version)}
 
     def digest(self, version: str) -> bytes:
-        """Return a digest of 16 bytes of the version_files().
+        """Return a digest of 16 bytes over the files of version_files().
 
-        config.pbtxt does not count: configurations are compared as such.
+        config.pbtxt is left out: the configurations themselves are compared elsewhere.
         """
         digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         for path, stored in sorted(self.version_files(version).items()):
@@ -94,7 +95,7 @@ def split_into_models(
 ) -> dict[str, ModelListing]:
     """Return the models of a repository by their names.
 
-    files and folders are the repository's objects, by their keys below it.
+    files and folders are the repository's objects. Their keys are relative to the repository.
     """
     by_model: dict[str, dict[str, StoredObject]] = {}
     folders_of: dict[str, list[str]] = {}
@@ -109,7 +110,7 @@ def split_into_models(
 
 
 def _split(keys: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield model, path and key of each object that is in a model's directory."""
+    """Yield the model, the path and the key of each object that is in a model's directory."""
     for key in keys:
         name, slash, path = key.partition("/")
         if slash and may_be_model(name):
@@ -119,10 +120,10 @@ def _split(keys: Iterable[str]) -> Iterator[tuple[str, str, str]]:
 def changed_models(
     before: Mapping[str, ModelListing], after: Mapping[str, ModelListing]
 ) -> set[str]:
-    """Return the names of models that are new, were deleted, or have other objects."""
+    """Return the names of models that are new, were deleted, or have changed objects."""
     return {name for name in before.keys() | after if before.get(name) != after.get(name)}
 
 
 def is_plain_key(key: str) -> bool:
-    """Return whether a key can be a path below a directory, and does not lead out of it."""
+    """Return whether a key can be used as a path below a directory without leading out of it."""
     return "\0" not in key and not {"", ".", ".."}.intersection(key.split("/"))

@@ -1,4 +1,7 @@
-"""The URLs of repositories in object stores, in Triton's forms. Pure."""
+"""The URLs of repositories in object stores, in Triton's forms.
+
+The module holds no state and does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ _HOST_AND_PORT: Final = re.compile(r"(?:[0-9A-Za-z.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]
 
 @dataclass(frozen=True, slots=True)
 class StoreUrl:
-    """A place in an object store.
+    """A location in an object store.
 
-    text is the URL without a slash at its end, path the bucket or container and the prefix of the
-    keys. endpoint is http(s)://host:port of an S3 store that is not Amazon's; account is Azure's.
+    text is the URL without a trailing slash. path is the bucket or container, followed by the
+    prefix of the keys. endpoint is http(s)://host:port of an S3 store that is not Amazon's. account
+    is the account of an Azure store.
     """
 
     text: str
@@ -38,11 +42,14 @@ class StoreUrl:
         return self.path.rpartition("/")[2]
 
     def child(self, name: str) -> StoreUrl:
-        """Return a place below this one."""
+        """Return the location of this name below this one."""
         return replace(self, text=f"{self.text}/{name}", path=f"{self.path}/{name}")
 
     def parent(self) -> StoreUrl:
-        """Return the place that this one is in; do not call this for a bucket."""
+        """Return the parent folder of this location.
+
+        A bucket has no parent, so do not call this method on one.
+        """
         text, path = self.text.rpartition("/")[0], self.path.rpartition("/")[0]
         return replace(self, text=text, path=path)
 
@@ -51,16 +58,17 @@ class StoreUrl:
 
 
 def is_store_url(text: str) -> bool:
-    """Return whether a text is meant to be the URL of an object store, and not a path."""
+    """Return whether a text is meant as the URL of an object store rather than as a path."""
     scheme, colon, _ = text.partition("://")
     return bool(colon) and scheme in _SCHEMES
 
 
 def parse_store_url(text: str) -> StoreUrl:
-    """Return the place that a URL names.
+    """Return the location that a URL names.
 
     Raises:
-        ValueError: the URL names no bucket or container, or has an empty component or a dot.
+        ValueError: the URL names no bucket or container, or a component of its path is empty, "."
+            or "..".
     """
     scheme, _, rest = text.partition("://")
     text = text.rstrip("/")
@@ -77,7 +85,7 @@ def parse_store_url(text: str) -> StoreUrl:
 
 
 def _s3_endpoint(path: str) -> tuple[str, str]:
-    """Return endpoint and path; an endpoint without a protocol is http, as on Triton."""
+    """Return endpoint and path; an endpoint without a protocol uses http, as in Triton."""
     for protocol in ("https://", "http://"):
         if path.startswith(protocol):
             host, _, path = path.removeprefix(protocol).partition("/")

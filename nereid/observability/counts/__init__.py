@@ -1,3 +1,3 @@
-"""Counts of models that outlive the schedulers that counted."""
+"""Counts of models that outlive the schedulers which counted them."""
 
 # layout: pure

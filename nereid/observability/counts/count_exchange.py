@@ -1,7 +1,8 @@
-"""The exchange of models' counters between schedulers and gateways. Pure.
+"""Exchange of models' counters between schedulers and gateways, so that counters outlive both.
 
-A gateway asks at intervals, and so has a scheduler's counters when the scheduler is gone. It gives
-them to the schedulers that live, so that they outlive the gateway as well.
+A gateway asks each scheduler for its counters at intervals, so it still has them when the scheduler
+is gone. It passes these counters on to the remaining schedulers, so they outlive the gateway as
+well. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 class CountSource:
     """A scheduler's end of the exchange.
 
-    store has the records that the scheduler counts, and those that it was given.
+    store holds the records that the scheduler counts itself, and those that gateways gave it.
     """
 
     def __init__(self, scheduler: int) -> None:
-        """Make an empty source; scheduler is an id that no other process has."""
+        """Create an empty source; scheduler is an id that no other process has."""
         self._scheduler = scheduler
         self.store = CountStore()
 
     def respond(self, request: pb.CountsRequest) -> pb.CountsResponse:
-        """Keep the records in a request; return those changed since the gateway's last request."""
+        """Keep the records in a request; return those changed since the previous request."""
         for counts in request.kept:
             self.store.add(counts)
         seen = {entry.scheduler: entry.change for entry in request.seen}
@@ -39,7 +40,7 @@ class CountSource:
         return response
 
     def changed_after(self, change: int) -> pb.CountsResponse:
-        """Return the records that came after this change."""
+        """Return the records that changed after the change with this number."""
         counts = pb.SchedulerCounts(
             scheduler=self._scheduler,
             change=self.store.change,
@@ -50,7 +51,10 @@ class CountSource:
 
 @dataclass(slots=True)
 class _Seen:
-    """A scheduler's last response. held has the numbers of its records, by their ids."""
+    """A scheduler's last response.
+
+    held maps the id of each of its records to the record's number.
+    """
 
     change: int
     held: dict[int, int]
@@ -59,12 +63,12 @@ class _Seen:
 class CountKeeper:
     """A gateway's end of the exchange.
 
-    store has all records that it got, from schedulers that live and from those that are gone.
+    store holds all records that the gateway received, also those of schedulers that are gone.
     """
 
     def __init__(self) -> None:
         self.store = CountStore()
-        # Schedulers in the last response.
+        # Maps the id of each scheduler in the last response to what it sent.
         self._schedulers: dict[int, _Seen] = {}
 
     @property
@@ -73,7 +77,7 @@ class CountKeeper:
         return self._schedulers.keys()
 
     def request(self) -> pb.CountsRequest:
-        """Return the next request, with the records that no scheduler in the last response has."""
+        """Return the next request, with the records that no scheduler of the last response has."""
         request = pb.CountsRequest()
         held: dict[int, int] = {}
         for scheduler, seen in self._schedulers.items():
@@ -86,7 +90,7 @@ class CountKeeper:
         return request
 
     def update(self, response: pb.CountsResponse) -> None:
-        """Keep the records in the response to a request, and forget those of unloaded versions."""
+        """Keep the records of a response, and forget the records of unloaded versions."""
         before, self._schedulers = self._schedulers, {}
         for counts in response.schedulers:
             held = {record.id: record.number for record in counts.held}
@@ -96,10 +100,10 @@ class CountKeeper:
         self.add(response)
 
     def _remove_ended(self, gone: set[int], counts: pb.SchedulerCounts) -> None:
-        """Forget records that a scheduler does not have any more.
+        """Forget records that a scheduler no longer has.
 
-        If it has no other record of a version, the version was unloaded: then the records of other
-        schedulers of that version are of no use, and are forgotten too.
+        If the scheduler has no other record of a version, the version was unloaded. The records
+        that other schedulers have of that version are then useless and are forgotten too.
         """
         versions = self.store.versions_of(gone)
         self.store.remove(gone)

@@ -1,8 +1,9 @@
-"""Counters of model versions, from schedulers that live and from those that are gone. Pure.
+"""Counters of model versions, from schedulers that are running and from those that are gone.
 
-Gateways and schedulers keep them and give them to each other, so that counters do not fall when a
-scheduler is lost, or a model moves to another one. Records have ids, and the latest state of a
-record counts: nothing is counted twice, in whatever order and however often records come.
+Gateways and schedulers keep these counters and give them to each other, so that counters do not
+fall when a scheduler is lost or a model moves to another scheduler. Records have ids, and only the
+latest state of a record counts: nothing is counted twice, in whatever order and however often
+records arrive. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-# Qualified name of a model, and its version.
+# Qualified name of a model, and a version of it.
 VersionKey: TypeAlias = tuple[str, str]
 
-# Records of one version. When there are more, the older half is combined into one record.
+# Maximum number of records per version. When there are more, the older half is combined into one
+# record.
 _MAX_RECORDS: Final = 8
-# Versions. When there are more, the one that has not changed for longest is forgotten: probably no
-# scheduler has its model any more.
+# Maximum number of versions. When there are more, the version that has been unchanged for longest
+# is forgotten: probably no scheduler has its model any more.
 _MAX_VERSIONS: Final = 16_384
 
 _COUNTED: Final = frozenset(family.name for family in metrics.declared_families())
 
 
 class CountStore:
-    """The records of the loads that are served, by model version."""
+    """The records of all loads that count, by model version."""
 
     def __init__(
         self, *, max_records: int = _MAX_RECORDS, max_versions: int = _MAX_VERSIONS
@@ -42,19 +44,20 @@ class CountStore:
         self._max_versions = max_versions
         self._versions: dict[VersionKey, dict[int, pb.VersionCounts]] = {}
         self._keys: dict[int, VersionKey] = {}
-        # Number of the change in which each record came, by its id; the latest comes last.
+        # Maps a record's id to the number of the change that added the record. The latest change
+        # comes last.
         self._changes: dict[int, int] = {}
         self.change = 0
-        # Start of the latest load among all records that were ever added.
+        # Time at which the latest load began, among all records that were ever added.
         self.latest_load_ns = 0
-        # Sums that were computed and are still valid.
+        # Cached sums of versions whose records have not changed since.
         self._sums: dict[VersionKey, pb.VersionCounts] = {}
 
     def add(self, counts: pb.VersionCounts) -> None:
         """Keep a record, unless it is out of date.
 
-        That is so if a later state of it is known, or a record that includes it, or if its load was
-        followed by another one.
+        A record is out of date if the store has a later state of it, has a record that includes it,
+        or knows of a later load of its version.
         """
         self.latest_load_ns = max(self.latest_load_ns, counts.loaded_ns)
         key = counts.model, counts.version
@@ -67,14 +70,15 @@ class CountStore:
                 if counts.number <= record.number:
                     return
             elif not _members(record).isdisjoint(_members(counts)):
-                # Sums always combine the oldest records: the larger sum includes the smaller one.
+                # Sums always combine the oldest records, so the larger sum includes the smaller
+                # one.
                 if (len(record.includes), record.id) > (len(counts.includes), counts.id):
                     return
                 replaced.append(record.id)
             elif not counts.continues and record.loaded_ns < counts.loaded_ns:
                 replaced.append(record.id)
         self._forget(replaced)
-        # The version moves to the end: versions that change are not forgotten.
+        # The version moves to the end of the dict, so that versions that change are not forgotten.
         records = self._versions.pop(key, {})
         self._versions[key] = records
         self._set(records, counts)
@@ -91,11 +95,11 @@ class CountStore:
             self._forget(list(self._versions.get(key, ())))
 
     def remove(self, ids: Iterable[int]) -> None:
-        """Forget these records, if they are here."""
+        """Forget those of these records that are in the store."""
         self._forget([record for record in ids if record in self._keys])
 
     def versions_of(self, ids: Iterable[int]) -> set[VersionKey]:
-        """Return the versions of those of the records that are here."""
+        """Return the versions of those of these records that are in the store."""
         return {self._keys[record] for record in ids if record in self._keys}
 
     def all(self) -> Iterator[pb.VersionCounts]:
@@ -104,7 +108,7 @@ class CountStore:
             yield from records.values()
 
     def changed_after(self, change: int) -> list[pb.VersionCounts]:
-        """Return the records that came after this change."""
+        """Return the records that changed after the change with this number."""
         return [
             self._versions[self._keys[record]][record]
             for record, at in self._changes.items()
@@ -112,7 +116,7 @@ class CountStore:
         ]
 
     def shared(self) -> Iterator[pb.VersionCounts]:
-        """Yield the sum of each version that has several records."""
+        """Yield the sum of the records of each version that has several records."""
         for key, records in self._versions.items():
             if len(records) > 1:
                 if key not in self._sums:
@@ -121,7 +125,7 @@ class CountStore:
 
     def _set(self, records: dict[int, pb.VersionCounts], counts: pb.VersionCounts) -> None:
         self.change += 1
-        # The record is copied: a part of a message keeps the whole message in memory.
+        # The record is copied because a part of a message keeps the whole message in memory.
         copied = records[counts.id] = pb.VersionCounts()
         copied.CopyFrom(counts)
         key = self._keys[counts.id] = counts.model, counts.version
@@ -144,7 +148,7 @@ def combine(records: Iterable[pb.VersionCounts]) -> pb.VersionCounts:
     first = ordered[0]
     includes = sorted(set().union(*map(_members, ordered)))
     total = pb.VersionCounts(
-        # The id is the same wherever the same records are combined.
+        # The id depends only on the combined records, so it is the same wherever they are combined.
         id=_id_of(includes),
         model=first.model,
         version=first.version,
@@ -176,12 +180,12 @@ def _by_age(records: Iterable[pb.VersionCounts]) -> list[pb.VersionCounts]:
 
 
 def _loaded_anew_ns(records: Iterable[pb.VersionCounts]) -> int:
-    """Return the start of the load from which on the records count; 0: it is not known."""
+    """Return the start time of the load from which the records count; 0 if it is not known."""
     return max((record.loaded_ns for record in records if not record.continues), default=0)
 
 
 def add_statistics(total: kserve_pb2.ModelStatistics, other: kserve_pb2.ModelStatistics) -> None:
-    """Add another scheduler's statistics of a version; the last inference is the later one."""
+    """Add another scheduler's statistics of a version to total; keep the later last inference."""
     total.name, total.version = other.name, other.version
     total.last_inference = max(total.last_inference, other.last_inference)
     total.inference_count += other.inference_count
@@ -203,7 +207,7 @@ def _add_durations(total: Message, other: Message) -> None:
         if field.message_type is None:
             continue
         duration = getattr(total, field.name)
-        # Readers expect the duration even if it is all zeros.
+        # Clients expect the duration to be present even if it is all zeros.
         duration.SetInParent()
         duration.count += value.count
         duration.ns += value.ns

@@ -1,1 +1,1 @@
-"""The cache: responses by digest, in memory or in Redis."""
+"""The cache service, which stores responses by digest, in memory or in Redis."""

@@ -1,8 +1,9 @@
-"""`python -m nereid_cache`: the cache as a process of its own."""
+"""`python -m nereid_cache`: the cache as a separate process."""
 
 from __future__ import annotations
 
-# Imported before any module that may lie in the folder that the process was started in.
+# The module below is imported before any module that may lie in the folder in which the process was
+# started.
 import nereid.safe_path  # isort: split
 
 import logging
@@ -34,7 +35,7 @@ _PROGRAM = "nereid_cache"
 
 
 async def serve(settings: CacheSettings, shutdown: Shutdown) -> int:
-    """Serve until shutdown is requested, and return the exit code."""
+    """Serve until shutdown is requested; return the exit code."""
     config = settings.store_config()
     service = CacheService(
         make_store(config),
@@ -55,7 +56,7 @@ async def serve(settings: CacheSettings, shutdown: Shutdown) -> int:
 
 
 def main() -> int:
-    """Run the process and return its exit code."""
+    """Run the process; return its exit code."""
     settings = read_settings(CacheSettings, sys.argv[1:], read_environ(), _PROGRAM)
     return run_service(settings, serve, name="cache", program=_PROGRAM)
 

@@ -1,7 +1,7 @@
 """Parsing of --cache-config: a store and its options, in Triton's form 'name,option=value'.
 
-The flag may be given several times, with one or several options each; all must name one store.
-Knows the options and their errors, not the stores.
+The flag may be given several times, each time with one or more options; all of them must name the
+same store. This module defines the options and their errors; it does not use the stores.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MANY: Final = ("sentinel", "cluster")
 class LocalConfig:
     """Options of the store in memory.
 
-    ttl: in seconds; 0 keeps values until they are evicted.
+    ttl: seconds for which values are kept; 0 keeps them until they are evicted.
     """
 
     size: int = _DEFAULT_BYTES
@@ -40,14 +40,14 @@ class LocalConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RedisConfig:
-    """Options of one Redis server, sentinels or a cluster.
+    """Options of one Redis server, of sentinels, or of a cluster.
 
-    Times are in milliseconds (ttl: seconds); 0 means no limit. url wins over host and port:
-    redis://, rediss://, unix://, redis+sentinel://host,host/service, redis+cluster://host,host;
-    with rediss+ for TLS.
+    Timeouts are in milliseconds and ttl is in seconds; 0 means no limit. url takes precedence over
+    host and port. Its forms are redis://, rediss://, unix://, redis+sentinel://host,host/service
+    and redis+cluster://host,host; rediss+ in place of redis+ uses TLS.
 
     sentinel_user, sentinel_password: credentials for the sentinels themselves.
-    tls_sni: the name in the server's certificate, if it is not the host.
+    tls_sni: the name in the server's certificate, if it differs from the host.
     """
 
     host: str = ""
@@ -123,7 +123,7 @@ _KINDS: Final = {"local": _LOCAL_OPTIONS, "redis": _REDIS_OPTIONS}
 
 
 def checked_option(text: str) -> str:
-    """Return one --cache-config whose form is right; parse_cache_config() checks the rest."""
+    """Return one --cache-config if its form is right; parse_cache_config() checks the rest."""
     name, comma, rest = text.partition(",")
     if name not in _KINDS:
         raise ValueError("expected local,option=value or redis,option=value")
@@ -133,10 +133,10 @@ def checked_option(text: str) -> str:
 
 
 def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> CacheConfig:
-    """Return the store that all these flags together describe; in memory without any flag.
+    """Return the store that all these flags together describe; without flags, the one in memory.
 
     Raises:
-        ValueError: the flags are wrong; the text has a line for each error.
+        ValueError: the flags are wrong; the message has one line per error.
     """
     names = {text.partition(",")[0] for text in texts}
     if len(names) > 1:
@@ -159,7 +159,7 @@ def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> Cach
         errors += _redis_errors(values)
         if "password_file" in values:
             values["password"] = values.pop("password_file")
-        # A flag wins over its variable.
+        # An option in a flag takes precedence over its environment variable.
         values.setdefault("user", environ.get(USER_VARIABLE, ""))
         values.setdefault("password", environ.get(PASSWORD_VARIABLE, ""))
     if errors:
@@ -170,8 +170,8 @@ def parse_cache_config(texts: Sequence[str], environ: Mapping[str, str]) -> Cach
 def _options(texts: Sequence[str]) -> list[tuple[str, str]]:
     """Return the options and their values.
 
-    A piece that does not begin an option continues the last value: the addresses in a URL are
-    separated by commas as well.
+    A piece that does not begin an option continues the value before it, because the addresses in a
+    URL are separated by commas as well.
     """
     options: list[tuple[str, str]] = []
     for text in texts:
@@ -209,7 +209,7 @@ def _redis_errors(values: Mapping[str, object]) -> list[str]:
 
 
 def _tls_errors(values: Mapping[str, object], kind: str, variant: str) -> list[str]:
-    """Return an error for every combination that a user would expect to use TLS and does not."""
+    """Return an error for each combination of options that looks like TLS but would not use it."""
     errors = []
     given = [option for option in _TRITON_NAMES.values() if values.get(option)]
     enabled = kind == "rediss" or bool(values.get("tls_enabled"))

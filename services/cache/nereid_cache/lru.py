@@ -1,6 +1,6 @@
 """A table of bounded size that evicts the least recently used entries.
 
-Pure: the caller passes the time. Keys and values are opaque.
+The caller passes the time; the module does no I/O. Keys and values are opaque bytes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-# Size of an entry beside its key and value: the objects around them and its slot in the table.
+# Size in bytes of an entry beside its key and value: its objects and its slot in the table.
 ENTRY_BYTES: Final = 160
 
 
@@ -18,7 +18,7 @@ class _Entry(NamedTuple):
 
 
 class LeastRecentlyUsed:
-    """Values by key, of at most `capacity_bytes` in all."""
+    """Values by key, with a total size of at most `capacity_bytes`."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
@@ -30,7 +30,7 @@ class LeastRecentlyUsed:
         return len(self._table)
 
     def get(self, key: bytes, now_s: float) -> bytes | None:
-        """Return the value of a key, which becomes the most recently used, or None."""
+        """Return the value of a key, or None; the key becomes the most recently used one."""
         entry = self._table.get(key)
         if entry is None:
             return None
@@ -41,7 +41,7 @@ class LeastRecentlyUsed:
         return entry.value
 
     def insert(self, key: bytes, value: bytes, expires_at_s: float | None) -> bool:
-        """Keep a value; return False if it exceeds the whole capacity."""
+        """Keep a value; return False if the value alone exceeds the capacity."""
         self._remove(key)
         size = _size(key, value)
         if size > self.capacity_bytes:

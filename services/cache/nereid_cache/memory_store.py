@@ -1,4 +1,7 @@
-"""The store in this process's memory. Knows no link."""
+"""The store that keeps responses in this process's memory.
+
+The module does not use links.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ if TYPE_CHECKING:
 
 
 class MemoryStore:
-    """ResponseStore in memory.
+    """A ResponseStore in memory.
 
-    time_to_live_s: for values that come without a time to live.
+    time_to_live_s: seconds to keep values that come without a time to live; None keeps them until
+    they are evicted.
     """
 
     def __init__(
@@ -39,7 +43,7 @@ class MemoryStore:
         on_found: OnFound,
         on_stored: OnStored | None = None,
     ) -> None:
-        """Store and look up at once; see ResponseStore.exchange."""
+        """Store and look up, both within this call; see ResponseStore.exchange."""
         now_s = self._clock()
         usage = self.usage
         started_ns = time.perf_counter_ns()
@@ -58,7 +62,7 @@ class MemoryStore:
         self.refresh_usage()
 
     def refresh_usage(self) -> None:
-        """Update the counters of the table: entries, size and evictions."""
+        """Update the counters that come from the table: entries, size and evictions."""
         usage, table = self.usage, self._table
         usage.entries, usage.used_bytes = len(table), table.used_bytes
         usage.evictions = table.evictions

@@ -1,4 +1,4 @@
-"""The cache's own metrics page, from its store's counters."""
+"""The cache's own metrics page, made from the counters of its store."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 
 def write(service: CacheService, page: Page) -> None:
-    """Write the counters of the cache's store."""
+    """Add the counters of the cache's store to a metrics page."""
     write_cache(page, service.usage.to_proto())

@@ -1,6 +1,6 @@
 """Creates redis-py's client for one server, sentinels, or a cluster.
 
-The only place that knows how these differ. Connects to nothing.
+Only this module handles the differences between them. It opens no connection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SENTINEL_PORT = 26379
 
 
 class _MasterClient(Redis):
-    """Client that also closes the sentinels' connections, which redis-py's own leaves open."""
+    """Client that also closes the connections to sentinels; redis-py's client leaves them open."""
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         await super().aclose(close_connection_pool)
@@ -33,7 +33,7 @@ class _MasterClient(Redis):
 
 
 def make_client(config: RedisConfig) -> Any:
-    """Return a client; the store uses its pipeline() and aclose()."""
+    """Return a client of which the stores use methods such as pipeline() and aclose()."""
     options = _options(config)
     if not config.url:
         client = Redis(host=config.host, port=config.port, db=config.db, **options)
@@ -41,13 +41,13 @@ def make_client(config: RedisConfig) -> Any:
     scheme, _, rest = config.url.partition("://")
     kind, _, variant = scheme.partition("+")
     if not variant:
-        # The scheme alone decides about TLS.
+        # The scheme of the URL alone decides whether TLS is used.
         options = {k: v for k, v in options.items() if not k.startswith("ssl")}
         if kind == "rediss":
             options |= {k: v for k, v in _tls(config).items() if k != "ssl"}
         if "db=" not in config.url and not urlsplit(config.url).path.strip("/"):
             options["db"] = config.db
-        # The URL wins over the options.
+        # The URL takes precedence over the options.
         return _expecting_name(Redis.from_url(config.url, **options), config.tls_sni)
     if kind == "rediss":
         options |= _tls(config)
@@ -61,7 +61,7 @@ def make_client(config: RedisConfig) -> Any:
         nodes = [ClusterNode(*_address(host, _DEFAULT_PORT)) for host in hosts.split(",")]
         return RedisCluster(startup_nodes=nodes, require_full_coverage=False, **options)
     service, _, db = path.partition("/")
-    # Sentinels have credentials of their own.
+    # The sentinels have their own credentials.
     own_credentials = {
         "username": config.sentinel_user or None,
         "password": config.sentinel_password or None,
@@ -82,7 +82,8 @@ def _options(config: RedisConfig) -> dict[str, Any]:
         "password": config.password or None,
         "socket_connect_timeout": config.connect_timeout / 1000 or None,
         "socket_timeout": config.socket_timeout / 1000 or None,
-        # No retries: a failure is a miss, and by the time a retry succeeds, nobody waits for it.
+        # A failure is not retried, because it counts as a miss; by the time a retry succeeds,
+        # nobody waits for it.
         "retry": Retry(NoBackoff(), 0),
     }
     return options | _tls(config) if config.tls_enabled else options
@@ -95,13 +96,13 @@ def _tls(config: RedisConfig) -> dict[str, Any]:
         "ssl_keyfile": config.tls_key or None,
         "ssl_ca_certs": config.tls_cacert or None,
         "ssl_ca_path": config.tls_cacert_dir or None,
-        # redis-py's default has changed between releases.
+        # redis-py's default for this option has changed between releases.
         "ssl_check_hostname": True,
     }
 
 
 def _expecting_name(client: Redis, name: str) -> Redis:
-    """Make the client expect this name, if any, in the server's certificate."""
+    """Make the client expect this name in the server's certificate, if the name is not empty."""
 
     class NamedConnection(SSLConnection):
         def _connection_arguments(self) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Schedulers' records in Redis, which outlive schedulers (docs/operators/state.md).
+"""Schedulers' records in Redis, which outlive the schedulers (docs/operators/state.md).
 
-A mesh has one hash with its records, and for each record a hash with the files that it names. The
-hashes' names share a hash tag, so that a cluster keeps them in one slot. A write is one script,
-which Redis runs wholly or not at all. Knows nothing of the records' content.
+For each mesh, Redis has one hash with the mesh's records. For each record, it has another hash with
+the files that the record names. The names of these hashes share a hash tag, so that a cluster keeps
+them in one slot. A write is a single script, which Redis runs completely or not at all. This module
+does not interpret the records.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from nereid_cache.store import StateStoreError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-# The script writes the record first: a full Redis refuses a script before its first write, not
-# later.
+# The script writes the record first, because a full Redis refuses a script only before its first
+# write.
 _WRITE: Final = """
 local known = redis.call('HGET', KEYS[1], ARGV[1]) or ''
 local head = string.sub(known, 1, string.find(known, '\\n', 1, true) or 0)
@@ -42,9 +43,9 @@ _DAMAGED: Final = ".damaged"
 
 
 class RedisState:
-    """Schedulers' records over a redis-py client, which this owns and closes.
+    """Schedulers' records, accessed through a redis-py client that this object owns and closes.
 
-    Each call raises StateStoreError if Redis fails.
+    Each method raises StateStoreError if Redis fails.
     """
 
     def __init__(self, client: Any, namespace: str = "") -> None:
@@ -52,7 +53,7 @@ class RedisState:
         self._prefix = f"{namespace}:" if namespace else ""
 
     async def read_all(self, mesh: str) -> dict[str, bytes]:
-        """Return all records of a mesh by their names."""
+        """Return all records of a mesh, by their names."""
         records = await self._run("hgetall", self._records(mesh))
         return {name.decode(): record for name, record in records.items() if b"." not in name}
 
@@ -61,7 +62,7 @@ class RedisState:
         return await self._run("hget", self._records(mesh), name) or b""
 
     async def read_files(self, mesh: str, name: str, digests: Collection[str]) -> dict[str, bytes]:
-        """Return files of a record by digest; missing ones are left out."""
+        """Return files of a record by digest; files that are missing are left out."""
         wanted = list(digests)
         contents = await self._run("hmget", self._files(mesh, name), wanted) if wanted else []
         return {
@@ -73,9 +74,9 @@ class RedisState:
     async def write(
         self, mesh: str, name: str, record: bytes, expected: bytes, files: Mapping[str, bytes]
     ) -> bool:
-        """Replace a record and all its files if its first line still is the expected one.
+        """Replace a record and all its files if the record's first line is still the expected one.
 
-        An empty record is deleted. Returns whether it was written.
+        An empty record is deleted. The result says whether the record was written.
         """
         contents = [part for item in files.items() for part in item]
         keys = (self._records(mesh), self._files(mesh, name))
@@ -83,7 +84,7 @@ class RedisState:
         return bool(written)
 
     async def set_aside(self, mesh: str, name: str) -> str:
-        """Rename a damaged record, and return where it is now."""
+        """Rename a damaged record; return where the record is now."""
         key, aside = self._records(mesh), name + _DAMAGED
         await self._run("eval", _SET_ASIDE, 1, key, name, aside)
         return f"Redis: {key} {aside}"

@@ -1,9 +1,9 @@
-"""The store in Redis: exchanges that arrive while a pipeline is pending share the next one.
+"""The store in Redis: exchanges that arrive while a pipeline is pending share the next pipeline.
 
-At most `connections` pipelines are pending at once. Waiting exchanges are bounded in number, bytes
-and time; a pipeline is bounded in time as a whole, however slowly its replies arrive. Beyond a
-bound, and whenever Redis fails, lookups are misses and stores are dropped; both are counted. Knows
-redis-py's pipelines, not how its client is made.
+At most `connections` pipelines are pending at once. Waiting exchanges are limited in number, bytes
+and time. A pipeline as a whole is limited in time, however slowly its replies arrive. When a limit
+is exceeded or Redis fails, lookups are misses and stores are dropped; both are counted. This module
+uses redis-py's pipelines, but does not create its client.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Maximum number of commands in one pipeline; Redis' single thread serves nobody else meanwhile.
+# Maximum number of commands in one pipeline. Redis' single thread serves no other client meanwhile.
 _PIPELINE_LENGTH: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class RedisOptions:
-    """Options of the store.
+    """Options of the store in Redis.
 
-    namespace: precedes every key.
-    time_to_live_ms: 0 means for as long as Redis keeps the value.
-
-    A result takes at most wait_timeout_s + run_timeout_s; None means no limit.
+    namespace: text that precedes every key.
+    time_to_live_ms: milliseconds to keep a value; 0 means as long as Redis keeps it.
+    wait_timeout_s, run_timeout_s: maximum seconds in the queue and in a pipeline; their sum limits
+    the time until a result. None means no limit.
     """
 
     namespace: str = ""
@@ -44,7 +44,7 @@ class RedisOptions:
     connections: int = 1
     wait_timeout_s: float | None = 1.0
     run_timeout_s: float | None = 2.0
-    # Limits of all waiting exchanges together.
+    # Limits for all waiting exchanges together.
     max_waiting_lookups: int = 16384
     max_waiting_bytes: int = 64 << 20
 
@@ -63,7 +63,7 @@ class _Exchange:
 
 
 class RedisStore:
-    """ResponseStore over a redis-py client, which this owns and closes."""
+    """A ResponseStore over a redis-py client, which the store owns and closes."""
 
     def __init__(self, client: Any, options: RedisOptions = RedisOptions()) -> None:
         self._client = client
@@ -73,8 +73,8 @@ class RedisStore:
         self._waiting_lookups = 0
         self._waiting_bytes = 0
         self._workers: set[asyncio.Task[None]] = set()
-        # Timer that is set while an exchange may be waiting: one per wait_timeout_s, not one per
-        # exchange.
+        # Timer that runs while an exchange may be waiting. There is one timer per wait_timeout_s,
+        # not one per exchange.
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._last_error = ""
@@ -106,7 +106,7 @@ class RedisStore:
             self._workers.add(asyncio.get_running_loop().create_task(self._run_worker()))
 
     def refresh_usage(self) -> None:
-        """Do nothing: the counters are always current."""
+        """Do nothing, because the counters are always current."""
 
     async def close(self) -> None:
         """Cancel the pipelines, fail all exchanges, and close the client."""
@@ -126,8 +126,9 @@ class RedisStore:
             while self._waiting and not self._closed:
                 await self._run_or_fail(self._next_pipeline())
         finally:
-            # Discard here, not in a done callback: an exchange that comes before such a callback
-            # runs would count this worker as active and wait for it for ever.
+            # The worker is discarded at this point, not in a done callback. An exchange that
+            # arrives before such a callback runs would count this worker as active, and wait for it
+            # for ever.
             self._workers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     async def _run_or_fail(self, exchanges: list[_Exchange]) -> None:
@@ -144,7 +145,7 @@ class RedisStore:
             self._fail_all(exchanges)
 
     def _next_pipeline(self) -> list[_Exchange]:
-        """Return the exchanges of the next pipeline; those that have waited too long fail."""
+        """Return the exchanges of the next pipeline; fail those that have waited for too long."""
         self._fail_expired()
         exchanges: list[_Exchange] = []
         commands = 0
@@ -170,7 +171,7 @@ class RedisStore:
         )
 
     def _on_expiry(self) -> None:
-        """Fail the exchanges that have waited too long.
+        """Fail the exchanges that have waited for too long.
 
         The workers cannot do this, because all of them may be waiting for Redis.
         """
@@ -215,7 +216,7 @@ class RedisStore:
         self._log_change(error)
 
     def _name(self, key: bytes) -> bytes:
-        """Return a key's name in Redis, in a form that operators can read."""
+        """Return the name of a key in Redis, in a form that operators can read."""
         return self._prefix + key.hex().encode()
 
     def _finish_lookups(self, exchange: _Exchange, values: list[Any]) -> Exception | None:
@@ -231,7 +232,7 @@ class RedisStore:
                 error = value
             results.append(LookupResult(lookup.id, None))
         _report_found(exchange, results)
-        # Cleared, because a later error in this pipeline must not report the lookups again.
+        # The lookups are cleared so that a later error in this pipeline does not report them again.
         exchange.lookups = ()
         return error
 
@@ -240,7 +241,7 @@ class RedisStore:
         self.usage.stores += sum(kept)
         self.usage.failures += len(kept) - sum(kept)
         _report_stored(exchange, kept)
-        # Cleared for the same reason as the lookups.
+        # The stores are cleared for the same reason as the lookups.
         exchange.stores = ()
         return next((reply for reply in replies if isinstance(reply, Exception)), None)
 
@@ -256,7 +257,7 @@ class RedisStore:
             _report_stored(exchange, [False] * len(exchange.stores))
 
     def _log_change(self, error: Exception | None) -> None:
-        """Log once that Redis fails or works again, not for every pipeline."""
+        """Log once that Redis has begun to fail or works again, rather than for every pipeline."""
         text = "" if error is None else f"{type(error).__name__}: {error}"
         if text == self._last_error:
             return

@@ -1,6 +1,7 @@
-"""The cache as a service: schedulers' links, which all use one store.
+"""The cache as a service: links from schedulers, which all use one store.
 
-A link may come over a socket or, in nereid_mesh.serve.joined, connect two objects in memory.
+A link may be a socket connection. In nereid_mesh.serve.joined it connects two objects in memory
+instead.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Delay from the first change until the store's usage is sent over the links.
+# Seconds from the first change until the store's usage is sent over the links.
 _USAGE_DELAY_S: Final = 0.25
 
 
 def make_store(config: CacheConfig) -> ResponseStore:
-    """Return the store that a configuration describes; call inside the event loop."""
+    """Return the store that a configuration describes; call this inside the event loop."""
     if isinstance(config, LocalConfig):
         return MemoryStore(config.size, config.ttl or None)
-    # Only this store needs the redis package.
+    # The module is imported only for this store, because only this store needs the redis package.
     from nereid_cache.redis_client import make_client  # noqa: PLC0415
     from nereid_cache.redis_store import RedisOptions, RedisStore  # noqa: PLC0415
 
@@ -59,9 +60,9 @@ def make_store(config: CacheConfig) -> ResponseStore:
 
 
 def make_state(config: CacheConfig) -> RedisState | None:
-    """Return the place of schedulers' state, which connects when it is used.
+    """Return the store for schedulers' state, which connects to Redis on first use.
 
-    Returns None for a cache in memory, which keeps no state.
+    None means that the cache is in memory, where no state is kept.
     """
     if isinstance(config, LocalConfig):
         return None
@@ -72,20 +73,20 @@ def make_state(config: CacheConfig) -> RedisState | None:
 
 
 def _run_timeout_s(config: RedisConfig) -> float | None:
-    """Return the time limit of one pipeline.
+    """Return the time limit of one pipeline, in seconds.
 
-    None means no limit, which is the case if one of its parts has none.
+    None means no limit; this is so if the connection or the socket has no limit.
     """
     if not config.connect_timeout or not config.socket_timeout:
         return None
     scheme = config.url.partition("://")[0]
-    # Several servers may be tried, and the right one may be the last.
+    # Several servers may be tried, and the last one may be the right one.
     servers = config.url.count(",") + 2 if "+" in scheme else 1
     return servers * (config.connect_timeout + config.socket_timeout) / 1000
 
 
 class CacheService:
-    """One cache; create it inside its event loop."""
+    """One cache service; create it inside its event loop."""
 
     def __init__(
         self,
@@ -96,9 +97,9 @@ class CacheService:
     ) -> None:
         """Create the service.
 
-        tracer: None means no traces; the service closes it.
+        tracer: exporter of spans, which the service closes; None means no traces.
         options: options of connections.
-        state: place of schedulers' state; None if there is none.
+        state: store for schedulers' state; None if there is none.
         """
         self._state = state
         self._store = store
@@ -115,19 +116,22 @@ class CacheService:
         return self._store.usage
 
     def handlers(self) -> Handlers:
-        """Return all RPCs of the cache, for a server or a LocalChannel."""
+        """Return the handlers of all RPCs of the cache, for a server or a LocalChannel."""
         return Handlers(
             async_unary=state_handlers(self._state), stream={EXCHANGE_PATH: self._accept}
         )
 
     def attach(self, link: Link[CacheReply]) -> None:
-        """Serve a scheduler over this link; call before items arrive."""
+        """Serve a scheduler over this link; call this before items arrive on the link."""
         link.on_items = partial(self._on_items, link)
         link.on_down = partial(self._links.discard, link)
         self._links.add(link)
 
     async def listen(self, settings: CacheSettings) -> str:
-        """Serve at --cache-listen; return the bound address, or raise OSError."""
+        """Serve at --cache-listen; return the bound address.
+
+        Raise OSError if it cannot be bound.
+        """
         handlers = guarded(self.handlers(), settings.mesh_guard())
         self._server = Server(handlers, settings.with_keepalive(ServerOptions()))
         address = settings.cache_listen
@@ -137,7 +141,7 @@ class CacheService:
         return real
 
     async def close(self) -> None:
-        """End at once; schedulers treat a missing response as a miss."""
+        """Stop at once. Schedulers treat a missing response as a miss."""
         if self._usage_due is not None:
             self._usage_due.cancel()
         await self._store.close()
@@ -179,7 +183,7 @@ class CacheService:
 
 
 class _SchedulerCodec:
-    """Codec of the cache's end of an Exchange link: results out, lookups and stores in."""
+    """Codec for the cache's end of an Exchange link, which sends results and gets requests."""
 
     def __init__(self) -> None:
         out = CacheReplyCodec()

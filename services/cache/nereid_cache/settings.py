@@ -1,4 +1,4 @@
-"""The cache's flags and environment variables; nothing else in the cache reads either."""
+"""The cache's flags and environment variables; no other module of the cache reads these."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSettings(MeshAccessSettings, RecoverySettings, TraceSettings, LogSettings):
-    """Keeps responses by digest, in memory or in Redis."""
+    """Cache: keeps responses by digest, in memory or in Redis."""
 
     TOPIC: ClassVar = Topic.CACHE
     MESH_ROLES: ClassVar = frozenset({Role.SCHEDULER})
@@ -45,7 +45,7 @@ class CacheSettings(MeshAccessSettings, RecoverySettings, TraceSettings, LogSett
     )
 
     def errors(self) -> list[str]:
-        """Return the errors in these settings, a line each."""
+        """Return the errors in these settings, one line each."""
         try:
             self.store_config()
         except ValueError as error:
@@ -53,5 +53,5 @@ class CacheSettings(MeshAccessSettings, RecoverySettings, TraceSettings, LogSett
         return self.mesh_errors([self.cache_listen])
 
     def store_config(self) -> CacheConfig:
-        """Return the store that --cache-config describes; raises ValueError."""
+        """Return the store that --cache-config describes; raise ValueError if the flag is wrong."""
         return parse_cache_config(self.cache_config, os.environ)

@@ -1,4 +1,7 @@
-"""RPCs by which schedulers keep their state in the cache's Redis. Translates only."""
+"""RPCs with which schedulers keep their state in the cache's Redis.
+
+The handlers only translate between messages and RedisState.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,10 @@ _NO_REDIS: Final = "this cache is not in Redis (--cache-config): it keeps no sta
 
 
 def state_handlers(state: RedisState | None) -> dict[str, AsyncUnaryHandler]:
-    """Return the handlers by path.
+    """Return the handlers of these RPCs, by path.
 
-    With `state` None the cache is in memory, which outlives nothing, and the handlers refuse.
+    state: None if the cache is in memory. The handlers then refuse all calls, because the memory
+    does not outlive the process.
     """
 
     async def read(redis: RedisState, message: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The contract of a store, for memory and Redis alike; tests/contract checks both."""
+"""The contract of a store, in memory or in Redis; tests/contract checks both stores."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ if TYPE_CHECKING:
     from nereid.core.wire.cache_messages import CacheLookup, CacheStore, CacheUsage, LookupResult
 
     OnFound = Callable[[list[LookupResult]], None]
-    # Function that is given, for each of an exchange's stores in order, whether it was kept.
+    # Function that receives one value per store of the exchange, in order: true if the value was
+    # kept.
     OnStored = Callable[[Sequence[bool]], None]
 
 
 class StateStoreError(Exception):
-    """Schedulers' records cannot be read or written; the text says why."""
+    """Error for schedulers' records that cannot be read or written; the text says why."""
 
 
 class ResponseStore(Protocol):
-    """Values by key, used from one event loop.
+    """Values by key; only one event loop may use the store.
 
-    No method raises: a failure is a miss and counts in usage.failures.
+    No method raises. A failure counts as a miss and in usage.failures.
     """
 
     usage: CacheUsage
@@ -33,14 +34,14 @@ class ResponseStore(Protocol):
         on_found: OnFound,
         on_stored: OnStored | None = None,
     ) -> None:
-        """Store, then look up: a lookup finds the values that the same exchange stores.
+        """Store, then look up, so a lookup finds the values that the same exchange stores.
 
-        Each callback is called exactly once, now or later, on_found before on_stored; on_found only
-        if there are lookups, on_stored only if there are stores.
+        Each callback is called exactly once, now or later, and on_found is called before on_stored.
+        on_found is called only if there are lookups, on_stored only if there are stores.
         """
 
     def refresh_usage(self) -> None:
-        """Update the counters in `usage` that are not counted as events occur."""
+        """Update those counters in `usage` that are not updated as events occur."""
 
     async def close(self) -> None:
-        """Release everything; pending lookups are misses."""
+        """Release all resources; pending lookups become misses."""

@@ -1,7 +1,7 @@
-"""Spans of the sampled lookups and stores of one frame, in their requests' traces.
+"""Spans for the sampled lookups and stores of one frame, as parts of their requests' traces.
 
-A span lasts from the frame's arrival to the store's result, and so includes a wait for Redis.
-Frames without a sampled item do not get here. Knows no store.
+A span lasts from the arrival of the frame to the result of the store, so it includes the wait for
+Redis. This module is used only for frames with a sampled item. It does not use a store.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _now_ns = time.monotonic_ns
 
 
 class ExchangeTrace:
-    """Recorder of the sampled lookups and stores of one frame; wraps the store's callbacks."""
+    """Records the sampled lookups and stores of one frame, by wrapping the store's callbacks."""
 
     def __init__(
         self, tracer: Tracer, lookups: Sequence[CacheLookup], stores: Sequence[CacheStore]
@@ -33,7 +33,7 @@ class ExchangeTrace:
         self._started_ns = _now_ns()
 
     def on_found(self, send: OnFound, results: list[LookupResult]) -> None:
-        """Send the results, then record the lookups."""
+        """Send the results first, then record the lookups."""
         ended_ns = _now_ns()
         send(results)
         for result in results:
@@ -42,7 +42,7 @@ class ExchangeTrace:
                 self._record("lookup", context, ended_ns, hit=result.value is not None)
 
     def on_stored(self, kept: Sequence[bool]) -> None:
-        """Record the stores; a store that was not kept is no error."""
+        """Record the stores. A store that was not kept is not recorded as an error."""
         ended_ns = _now_ns()
         for store, was_kept in zip(self._stores, kept, strict=True):
             if store.trace_context:

@@ -1,4 +1,4 @@
-"""The mesh on one host: the commands that know all services.
+"""The mesh on one host: the commands that use all services.
 
-The only package that imports more than one service. No service and no tool imports it.
+This is the only package that imports more than one service. No service and no tool imports it.
 """

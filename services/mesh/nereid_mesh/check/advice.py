@@ -1,7 +1,7 @@
-"""Findings about configurations that load and may not do what their authors think.
+"""Findings about configurations that load, but may not do what their authors expect.
 
-Findings about batching are `nereid.facts.batching`'s. Pure: a completed configuration and the model
-file's description in, findings out.
+Findings about batching come from `nereid.facts.batching`. The module does no I/O: it derives
+findings from a completed configuration and the model file's description.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def advise(config: ModelConfig, description: ModelDescription | None) -> list[Finding]:
     """Return findings about a model that loads.
 
-    description is the model file's; `None` if the file has none.
+    description: what the model file states; `None` if it states nothing.
     """
     return [*advise_batching(config, description), *_traps(config)]
 

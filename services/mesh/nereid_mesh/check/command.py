@@ -1,7 +1,7 @@
-"""`nereid check PATH`: a check of a model repository without starting a mesh.
+"""`nereid check PATH`: checks a model repository without starting a mesh.
 
-Exit codes: 0 nothing is wrong, 1 there are errors (with --strict also: warnings), 2 the repository
-could not be checked.
+Exit codes: 0 means that nothing is wrong, 1 that there are errors (with --strict also warnings), 2
+that the repository could not be checked.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 SUMMARY: Final = "say what is wrong with a model repository"
 _PROGRAM = "nereid check"
-# The scheduler's flags that decide what a repository becomes.
+# The scheduler's flags that affect how a repository is served.
 _SHARED: Final = frozenset(
     {
         "backend_config",
@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
         BackendRegistry(directory), given.assume_backend, run_code=given.run_models
     )
     repositories = Repositories(paths, settings.model_config_name, settings.model_namespacing)
-    # The scheduler's code logs the same that the findings say.
+    # The scheduler's code would log the same texts that the findings contain.
     logging.disable(logging.NOTSET if given.verbose else logging.CRITICAL)
     try:
         models = asyncio.run(rehearse(repositories, reader, rules, given.model))
@@ -136,7 +136,7 @@ def _add_findings(model: CheckedModel, repositories: Repositories, reader: Model
 
 
 def _read_written(path: Path) -> ModelConfig | None:
-    """Return a configuration as it is written; `None` if it cannot be read."""
+    """Return the configuration as the author wrote it; `None` if it cannot be read."""
     try:
         return parse_config(read_regular_file(path / CONFIG_FILE).decode(), model_name=path.name)
     except (OSError, UnicodeDecodeError, InvalidArgument):
@@ -157,15 +157,15 @@ def _unread(reader: ModelReader, version_path: str) -> Iterable[Finding]:
 
 
 def _gpus(text: str) -> tuple[int, ...]:
-    """Return the numbers of GPUs.
+    """Return the numbers of the GPUs to place instances on.
 
-    A list is taken as it is, so that the placement on other machines can be seen.
+    A given list is used unchanged, so that users can see the placement on other machines.
     """
     if text == "none":
         return ()
     if text != "all":
         return tuple(sorted({int(part) for part in text.split(",")}))
-    # The import loads NumPy and more.
+    # The GPUs are looked up only if they are needed, because the import loads NumPy and more.
     from nereid_executor.service import offered_gpus  # noqa: PLC0415
 
     return tuple(gpu.id for gpu in offered_gpus(ExecutorSettings(), BackendRegistry()))
@@ -237,7 +237,7 @@ def _shared_flags() -> list[DeclaredFlag]:
 
 
 def _argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a flag's parser for argparse, which shows the reason of an ArgumentTypeError."""
+    """Return a flag's parser for argparse, which prints the message of an ArgumentTypeError."""
 
     def parse_argument(text: str) -> Any:
         try:

@@ -1,6 +1,6 @@
-"""Findings about the files of a model: names that are nearly right, versions that nobody serves.
+"""Findings about a model's files, such as names that are nearly right and versions not served.
 
-This module reads names, and the source of Python models. The configuration is given.
+This module reads file names and the source of Python models. The caller passes the configuration.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from nereid.pb.model_config_pb2 import ModelConfig
 
-# Names such as v1, version-1 and 01 are no versions, but probably meant to be.
+# Matches folder names such as v1, version-1 and 01. They are not versions, but are probably meant
+# to be.
 _NEARLY_VERSION: Final = re.compile(r"(?:v|ver|version)?[-_.]?0*(\d+)", re.IGNORECASE)
 _FILE_NAMES: Final = {known.backend: known.filename for known in KNOWN_BACKENDS}
 _ALL_FILE_NAMES: Final = frozenset(known.filename for known in KNOWN_BACKENDS)
@@ -39,7 +40,7 @@ _CONFIG_SIMILARITY: Final = 0.75
 
 
 def repository_findings(repository: Path) -> Iterator[Finding]:
-    """Yield findings about a repository as a whole."""
+    """Yield findings that concern the repository as a whole."""
     names = sorted(entry.name for entry in repository.iterdir())
     is_export = bool(find_export(LocalFolder(repository)))
     if is_export or CONFIG_FILE in names or any(_is_version(name) for name in names):
@@ -75,16 +76,16 @@ def repository_findings(repository: Path) -> Iterator[Finding]:
 def model_findings(
     path: Path, config: ModelConfig | None, served: Sequence[int], offered: Collection[str]
 ) -> Iterator[Finding]:
-    """Yield findings about a model's folder.
+    """Yield findings about the folder of a model.
 
-    config: the completed configuration, or as it is written where it cannot be completed; `None` if
-    it cannot be read. served: the versions that are loaded, or fail to be. offered: the backends
-    that executors have.
+    config: the completed configuration, or the written one if it cannot be completed; `None` if it
+    cannot be read. served: the versions that are loaded or fail to load. offered: the backends that
+    executors have.
     """
     try:
         entries = sorted(path.iterdir())
     except OSError:
-        # The load reports it.
+        # The load reports this error.
         return
     files = [entry.name for entry in entries if entry.is_file()]
     folders = [entry.name for entry in entries if entry.is_dir()]
@@ -213,7 +214,7 @@ def _model_file(version: Path, config: ModelConfig | None) -> Iterator[Finding]:
     try:
         names = sorted(entry.name for entry in version.iterdir())
     except OSError:
-        # The load reports it.
+        # The load reports this error.
         return
     expected = set(_ALL_FILE_NAMES)
     if config is not None and config.default_model_filename:
@@ -221,7 +222,7 @@ def _model_file(version: Path, config: ModelConfig | None) -> Iterator[Finding]:
     elif config is not None and config.backend in _FILE_NAMES:
         expected = {_FILE_NAMES[config.backend]}
     elif config is not None and (config.backend or config.platform):
-        # Nereid does not know the backend's file names, and an ensemble has no file.
+        # Nereid does not know this backend's file names; an ensemble has no model file.
         return
     if not expected.isdisjoint(names):
         if config is not None and config.backend == PYTHON:
@@ -245,7 +246,7 @@ def _model_file(version: Path, config: ModelConfig | None) -> Iterator[Finding]:
 
 
 def _python_source(path: Path, config: ModelConfig) -> Iterator[Finding]:
-    """Yield the errors that a worker would find as it imports the file; nothing is run here."""
+    """Yield the errors that a worker would find when it imports the file; no code is run."""
     try:
         tree = ast.parse(read_regular_file(path), filename=str(path))
     except (SyntaxError, ValueError) as error:
@@ -266,15 +267,16 @@ def _python_source(path: Path, config: ModelConfig) -> Iterator[Finding]:
             "python-source",
             f"AttributeError: Python model file '{path}' has no class TritonPythonModel",
         )
-    # A packed environment has packages of its own.
+    # A packed environment brings its own packages.
     if ENVIRONMENT_KEY not in config.parameters:
         yield from _missing_packages(tree, path)
 
 
 def _missing_packages(tree: ast.Module, path: Path) -> Iterator[Finding]:
-    """Yield findings about packages that every import of the file needs.
+    """Yield findings about missing packages that importing the file always needs.
 
-    Imports in functions, `try` and `if` are not looked at: their packages may be missing.
+    Imports in functions, `try` and `if` are ignored, because such packages may be missing without
+    harm.
     """
     imported: set[str] = set()
     for statement in tree.body:

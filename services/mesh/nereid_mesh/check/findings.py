@@ -1,4 +1,4 @@
-"""Results of `nereid check`: models, their versions and the findings about them."""
+"""Results of `nereid check`: models, their versions, and findings about the models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlacedCount:
-    """Equal instances on one device. device is "cpu", or "gpu" and its number."""
+    """A number of equal instances on one device. device is "cpu", or "gpu" and the GPU's number."""
 
     name: str
     device: str
@@ -22,10 +22,10 @@ class PlacedCount:
 
 @dataclass(frozen=True, slots=True)
 class CheckedVersion:
-    """One version as it would be served.
+    """One version, as it would be served.
 
-    state: READY, UNAVAILABLE, or UNKNOWN where this machine cannot say. config: the completed
-    configuration; `None` if it could not be completed.
+    state: READY, UNAVAILABLE, or UNKNOWN if it cannot be determined on this machine. config: the
+    completed configuration; `None` if it could not be completed.
     """
 
     number: int
@@ -37,9 +37,9 @@ class CheckedVersion:
 
 @dataclass(slots=True)
 class CheckedModel:
-    """A model of a repository, or one that was asked for and is in no repository.
+    """A model of a repository, or a requested model that is in no repository.
 
-    path: its directory; empty if there is none, or several.
+    path: directory of the model; empty if the model has none or several.
     """
 
     name: str

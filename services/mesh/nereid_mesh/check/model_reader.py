@@ -1,6 +1,6 @@
-"""The part of an executor that reads model files before a load, by the backends themselves.
+"""The part of an executor that reads model files before a load, through the backends themselves.
 
-It loads no model onto a device, and runs no model's code unless that is asked for.
+It loads no model onto a device. It runs no model's code unless it is asked to.
 """
 
 from __future__ import annotations
@@ -31,39 +31,40 @@ NOT_RUN = "its auto_complete_config was not run"
 
 
 class ModelReader:
-    """Reader of model files. It reads each version's file once."""
+    """Reader of model files, which reads the file of each version only once."""
 
     def __init__(
         self, backends: BackendRegistry, assumed: Collection[str] = (), *, run_code: bool = False
     ) -> None:
-        """Make a reader that has read nothing yet.
+        """Create a reader that has read nothing yet.
 
-        assumed: backends that executors have and this machine has not. run_code: have Python models
-        complete their configurations.
+        assumed: backends that executors have although this machine does not. run_code: true to let
+        Python models complete their configurations.
         """
         self._backends = backends
         self._assumed = frozenset(assumed).difference(backends.available_backends())
         self._run_code = run_code
         self._described: dict[tuple[str, ...], pb.Described] = {}
-        # The reason why a model file was not read, by the version's directory.
+        # Maps a version's directory to the reason why the version's model file was not read.
         self.unread: dict[str, str] = {}
-        # Directories of the versions whose configuration could not be completed without the file.
+        # Directories of the versions whose configurations could not be completed without the model
+        # file.
         self.incomplete: set[str] = set()
 
     @property
     def offered(self) -> list[str]:
-        """The backends that models may have."""
+        """The backends that models may use."""
         return sorted({*self._backends.available_backends(), *self._assumed})
 
     def description(self, version_path: str) -> ModelDescription | None:
-        """Return the model file's description; `None` if it has none, or was not read."""
+        """Return what the model file states; `None` if it states nothing or was not read."""
         for key, described in self._described.items():
             if key[-1] == version_path and (described.inputs or described.outputs):
                 return read_description(described)
         return None
 
     def describe(self, command: pb.Describe) -> pb.Described:
-        """Return the response that an executor would give."""
+        """Return the response that an executor would give to a Describe command."""
         described = pb.Described()
         try:
             described = self._describe(command.config, Path(command.version_path))
@@ -78,10 +79,10 @@ class ModelReader:
         return described
 
     def check_load(self, command: pb.LoadInstance) -> None:
-        """Check whether an instance could be loaded, as far as files show it.
+        """Check whether an instance could be loaded, as far as the files show this.
 
         Raises:
-            NereidError: the error that the load would give.
+            NereidError: the error with which the load would fail.
         """
         config, path = command.config, Path(command.version_path)
         described = self._describe(config, path)
@@ -96,7 +97,7 @@ class ModelReader:
             pass
 
     def _describe(self, config: model_config_pb2.ModelConfig, path: Path) -> pb.Described:
-        """Return the description, or an empty one, with a reason in `unread`, if it is not read."""
+        """Return the description; if it is not read, return an empty one and set `unread`."""
         key: tuple[str, ...] = (config.backend, config.default_model_filename, str(path))
         if key not in self._described:
             described = pb.Described()

@@ -1,6 +1,6 @@
-"""The parameters of a configuration that Nereid and its backends know, to notice typing errors.
+"""The parameters that Nereid and its backends read, which are needed to notice misspelled ones.
 
-Other parameters are the model's own, or unknown: nothing refuses them, as on Triton.
+Other parameters belong to the model itself, or are unknown. As in Triton, nothing refuses them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from nereid.pb import model_config_pb2
 
-# Padding is checked with the tensors; lazy_loading is the scheduler's, which refuses no value.
+# Parameters of every model. Padding is checked with the tensors. The scheduler reads lazy_loading,
+# and refuses no value of it.
 _OF_ALL: Final = (*PARAMETERS, PADDING, "lazy_loading")
 KNOWN_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "onnxruntime": (
@@ -58,12 +59,13 @@ KNOWN_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "tensorrt": ("execution_context_allocation_strategy",),
 }
-# A model may have parameters of its own that merely resemble these.
+# Minimum similarity of a misspelled name. It is high because a model may have parameters of its own
+# that merely resemble known ones.
 _SIMILARITY: Final = 0.86
 
 
 def misspelled(config: model_config_pb2.ModelConfig) -> Iterator[tuple[str, str]]:
-    """Yield each parameter whose name is nearly a known one's, with the known name."""
+    """Yield each parameter whose name nearly equals a known name, together with the known name."""
     known = (*_OF_ALL, *KNOWN_PARAMETERS.get(config.backend, ()))
     by_plain = {_plain(name): name for name in known}
     for name in sorted(config.parameters):

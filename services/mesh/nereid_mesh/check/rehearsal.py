@@ -1,7 +1,7 @@
-"""A rehearsal: the scheduler's own code loads a repository on an executor that loads nothing.
+"""Rehearsal: the scheduler's own code loads a repository on an executor that loads nothing.
 
-The code that serves models completes, places and refuses their configurations, ensembles included,
-with the texts of the repository index.
+The same code that serves models completes, places and refuses the configurations, those of
+ensembles included, with the same texts as in the repository index.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.models.config_completion import CompletionRules
 
 _EXECUTOR: Final = "check"
-# The state of a version of which this machine cannot say whether it would be served.
+# State of a version if this machine cannot determine whether the version would be served.
 _UNKNOWN: Final = "UNKNOWN"
 
 
 @dataclass(frozen=True)
 class RehearsalRules:
-    """Properties of the mesh. gpus are the numbers of the GPUs of each executor."""
+    """Properties of the rehearsed mesh. gpus are the numbers of the GPUs that each executor has."""
 
     completion: CompletionRules
     backends: AllowedBackends
@@ -55,7 +55,7 @@ class RehearsalRules:
 
 
 class RehearsalExecutor:
-    """The stream of commands to an executor that describes models and loads none."""
+    """Stands in for the command stream to an executor; it describes models but loads none."""
 
     def __init__(self, loader: Loader, reader: ModelReader, gpus: Iterable[int]) -> None:
         self._loader = loader
@@ -68,9 +68,9 @@ class RehearsalExecutor:
         self.session = Session(hello, self)
 
     def send(self, message: bytes) -> None:
-        """Handle a command in the next turn of the event loop."""
+        """Handle a command in the next iteration of the event loop."""
         command = pb.ExecutorCommand.FromString(message)
-        # The loader calls this in the middle of its own work, so the command is handled afterwards.
+        # The loader calls this in the middle of its own work, so the command is handled later.
         asyncio.get_running_loop().call_soon(self._on_command, command)
 
     def send_now(self, message: bytes) -> None:
@@ -99,7 +99,7 @@ class RehearsalExecutor:
             case "unload":
                 loader.streams.instance_unloaded(session, command.unload.instance)
             case _:
-                # Commands about readiness, tracing and logging need nothing here.
+                # Commands about readiness, tracing and logging need no action.
                 pass
 
 
@@ -109,10 +109,10 @@ async def rehearse(
     rules: RehearsalRules,
     names: Sequence[str] = (),
 ) -> list[CheckedModel]:
-    """Return the models of the repositories as they would be served, by name, without advice.
+    """Return the repositories' models as they would be served, sorted by name, without advice.
 
-    names: the models to look at, along with the models of their steps; empty means all. A name that
-    is in no repository has neither path nor versions, and an error.
+    names: the models to check, along with the models of their steps; empty means all. A name that
+    is in no repository gets an error, and neither a path nor versions.
 
     Raises:
         OSError: a repository cannot be read.
@@ -157,7 +157,8 @@ def _checked(model: ServedModel, gpus: Sequence[int], *, is_unread: bool) -> Che
         checked.versions.append(version)
         if version.state == VersionState.UNAVAILABLE.value:
             reason = version.reason
-            # All versions have the same error if the configuration cannot be read.
+            # If the configuration cannot be read, all versions have the same error, which is added
+            # once.
             if all(finding.message != reason for finding in checked.findings):
                 checked.findings.append(_load_error(reason))
     return checked
@@ -187,14 +188,14 @@ def _checked_version(
 
 
 def _unread_models(models: Iterable[ServedModel], incomplete: Collection[str]) -> set[str]:
-    """Return the models that depend on unread files: their own, or those of their steps' models."""
+    """Return the names of models for which a file was not read, directly or for a step's model."""
     models = list(models)
     unread = {
         model.name
         for model in models
         if any(version.path in incomplete for version in model.versions.values())
     }
-    # An ensemble may have ensembles among its steps.
+    # An ensemble may have other ensembles among its steps, so the search is repeated.
     for _ in models:
         unread |= {
             model.name
@@ -207,7 +208,7 @@ def _unread_models(models: Iterable[ServedModel], incomplete: Collection[str]) -
 def _add_unserved(
     checked: dict[str, CheckedModel], repositories: Repositories, names: Sequence[str]
 ) -> None:
-    """Add the names that several repositories have, and names that none has."""
+    """Add models whose name is in several repositories, and requested names that are in none."""
     entries = repositories.names()
     for name, entry in entries.items():
         if entry.reason and (not names or entry.plain_name in names):

@@ -1,4 +1,4 @@
-"""The report of `nereid check`: text for people, or one JSON document for programs."""
+"""The report of `nereid check`: as text for people, or as one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nereid.facts.findings import Finding
     from nereid_mesh.check.findings import CheckedModel, CheckedVersion
 
-# New versions may add fields to the document, but never change or remove one.
+# New releases may add fields to the document, but never change or remove fields.
 FORMAT: Final = "nereid.check/1"
 _WIDTH: Final = 100
 _INDENT: Final = "    "
@@ -28,7 +28,8 @@ def json_report(
 ) -> str:
     """Return the report as a JSON document.
 
-    repositories: findings about repositories as a whole. problems: whether the exit code is 1.
+    repositories: findings that concern repositories as a whole. problems: true if the exit code is
+    1.
     """
     document = {
         "format": FORMAT,
@@ -65,7 +66,7 @@ def _version(version: CheckedVersion) -> dict[str, Any]:
             }
             for group in version.instances
         ],
-        # The document that GET /v2/models/{model}/config would respond with.
+        # The document with which GET /v2/models/{model}/config would respond.
         "config": None if config is None else json.loads(config_json(config)),
     }
 
@@ -80,7 +81,7 @@ def _finding(finding: Finding) -> dict[str, str]:
 
 
 def text_report(models: Sequence[CheckedModel], repositories: Sequence[Finding]) -> str:
-    """Return the report as text: a paragraph for each model, and a last line with counts."""
+    """Return the report as text, with a paragraph per model and a last line with counts."""
     lines = [line for finding in repositories for line in _finding_lines(finding, "")]
     for model in models:
         lines.append(escape_controls(model.name))
@@ -111,7 +112,7 @@ def _summary(version: CheckedVersion) -> str:
 
 def _finding_lines(finding: Finding, indent: str) -> Iterator[str]:
     start = f"{indent}{finding.severity.value}: "
-    # The texts of errors are not wrapped, so that they can be searched for.
+    # Error texts are not wrapped, so that users can search for them.
     yield f"{start}{finding.message.rstrip()} [{finding.code}]"
     if finding.hint:
         yield from textwrap.wrap(

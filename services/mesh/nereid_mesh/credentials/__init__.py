@@ -1,1 +1,1 @@
-"""Commands that make the credentials of clients and of members of the mesh."""
+"""Commands that make credentials, for clients and for members of the mesh."""

@@ -18,7 +18,7 @@ SUMMARY: Final = "make an API key for --auth-config"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the key on standard error, and the entry, without the key, on standard output."""
+    """Print the key to standard error, and the entry without the key to standard output."""
     parser = argparse.ArgumentParser(
         prog="nereid api-key",
         description="Print a random API key (on standard error) and its entry for --auth-config"
@@ -46,6 +46,6 @@ def main(argv: Sequence[str]) -> int:
         parser.error(str(error))
     if not given.of_stdin:
         sys.stderr.write(f"{key}\n")
-    # The JSON form of these values is TOML as well.
+    # In JSON form, these values are also valid TOML.
     print("[[keys]]", *(f"{name} = {json.dumps(value)}" for name, value in entry.items()), sep="\n")
     return 0

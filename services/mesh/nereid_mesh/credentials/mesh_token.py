@@ -1,4 +1,4 @@
-"""The command `nereid mesh-token`, which makes a mesh's token, or a role's token from it."""
+"""The command `nereid mesh-token`, which makes a mesh's token or derives a role's token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROGRAM = "nereid mesh-token"
 
 @dataclass(frozen=True, kw_only=True)
 class MeshTokenSettings(MeshAccessSettings):
-    """Print a new mesh token, or with --role the token of one role, made from the mesh's own."""
+    """Print a new mesh token or, with --role, one role's token, derived from the mesh's own."""
 
     TOPIC: ClassVar = Topic.MESH
 
@@ -33,7 +33,7 @@ class MeshTokenSettings(MeshAccessSettings):
     )
 
     def errors(self) -> list[str]:
-        """Return what is wrong with these settings, a line each."""
+        """Return the errors in these settings, one line each."""
         errors = self.mesh_errors()
         if self.role is not None and not errors and self.read_mesh_token() is None:
             errors.append("--role needs the mesh's token: --mesh-token-file or NEREID_MESH_TOKEN")

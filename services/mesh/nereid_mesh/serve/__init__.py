@@ -1,5 +1,5 @@
-"""The command `nereid serve`: it plans the mesh, starts its processes and keeps them running.
+"""The command `nereid serve`, which plans the mesh, starts its processes and keeps them running.
 
-This package is the composition root. Only this one and nereid_mesh.check, whose rehearsal needs
-them, may import several services.
+This package is the composition root. Apart from it, only nereid_mesh.check may import several
+services, because its rehearsal needs them.
 """

@@ -1,7 +1,7 @@
-"""Child processes of a mesh, as its supervisor sees them.
+"""Child processes of a mesh, as the mesh's supervisor sees them.
 
-Some of them start before the supervisor's event loop: this module must not import asyncio, nor
-anything else that takes long. It does not know what the processes serve.
+Some children start before the supervisor's event loop. Therefore this module must import neither
+asyncio nor anything else that takes long. It does not depend on what the processes serve.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class ChildProcess:
-    """Process in a session of its own, which ends when this process ends."""
+    """A process in its own session, which ends when the current process ends."""
 
     def __init__(
         self, argv: Sequence[str], environ: Mapping[str, str], descriptors: Sequence[int]
     ) -> None:
-        """Start the process, which inherits these descriptors beside the standard ones."""
+        """Start the process. It inherits these descriptors in addition to the standard ones."""
         self._popen = subprocess.Popen(
             argv,
             env=environ,
@@ -38,7 +38,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Id of the process."""
         return self._popen.pid
 
     @property
@@ -57,13 +57,16 @@ class ChildProcess:
 
 
 def _die_with_parent() -> None:
-    """Make the kernel end this child when the supervisor ends; called before the child executes."""
+    """Make the kernel end this child when the supervisor ends.
+
+    This function runs in the child, before the child executes its program.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class StandbyProcess:
-    """Process that has imported what it will need, and waits to be activated."""
+    """A process that has imported what it will need, and waits to be activated."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         self.argv = tuple(argv)
@@ -78,11 +81,11 @@ class StandbyProcess:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Id of the process."""
         return self._process.pid
 
     def activate(self, activation: Activation) -> ChildProcess:
-        """Make the process serve, and hand it over to the caller.
+        """Make the process serve; from now on it belongs to the caller.
 
         Raises:
             OSError: the process has ended.
@@ -96,6 +99,6 @@ class StandbyProcess:
         return self._process
 
     def kill(self) -> None:
-        """Kill the process, which is not needed any more."""
+        """Kill the process because it is not needed any more."""
         self._socket.close()
         self._process.kill()

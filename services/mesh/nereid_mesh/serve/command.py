@@ -1,8 +1,9 @@
-"""The command `nereid serve`: a whole mesh on one machine, in child processes over unix sockets.
+"""The command `nereid serve`: a whole mesh on one machine, as child processes over unix sockets.
 
-nereid_mesh.serve.planning decides which children there are and which flags each gets. It runs in a
-process of its own, because it imports the settings of all services, and it checks everything before
-anything serves. Children import meanwhile (nereid_mesh.serve.early_start).
+nereid_mesh.serve.planning decides which children there are and which flags each child gets.
+Planning runs in a separate process, because it imports the settings of all services. It checks
+everything before any child serves. Meanwhile the likely children already import their modules
+(nereid_mesh.serve.early_start).
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ if TYPE_CHECKING:
 
 
 SUMMARY: Final = "start a whole mesh on this machine"
-# A package for each service, which that service needs.
+# Packages that the services need: each of them is required by one service.
 _REQUIRED = ("blake3", "httptools", "numpy")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Enough for a mesh that serves a handful of clients: its own files, sockets and pipes.
+# Minimum number of descriptors. It is enough for a mesh with a handful of clients: its own files,
+# sockets and pipes.
 _MIN_DESCRIPTORS = 256
 
 
 def main(argv: Sequence[str]) -> int:
-    """Start the mesh and keep it running until a signal; return the exit code."""
+    """Start the mesh and keep it running until a signal arrives; return the exit code."""
     missing = [name for name in _REQUIRED if importlib.util.find_spec(name) is None]
     if missing:
         names = ", ".join(missing)
@@ -64,8 +66,8 @@ def _serve(argv: Sequence[str], early: list[StandbyProcess]) -> int:
     # Imported after the first processes have been started.
     from nereid.core.files import temporary_directories  # noqa: PLC0415
 
-    # Signals are blocked: one between the creation of the directory and the with block would leave
-    # the directory behind.
+    # Signals are blocked because a signal between the creation of the directory and the with block
+    # would leave the directory behind.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     with temporary_directories.TemporaryDirectory.make(temporary_directories.SERVE) as directory:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
@@ -75,8 +77,11 @@ def _serve(argv: Sequence[str], early: list[StandbyProcess]) -> int:
 def _plan_and_run(
     directory: TemporaryDirectory, argv: Sequence[str], early: list[StandbyProcess]
 ) -> int:
-    """Plan and run the mesh, and return the exit code; remove from `early` what the mesh uses."""
-    # Imported this late because it takes longer than starting the first processes.
+    """Plan and run the mesh; return the exit code.
+
+    Remove the processes that the mesh uses from `early`.
+    """
+    # The import comes this late because it takes longer than starting the first processes.
     from nereid_mesh.serve.planned_mesh import run_plan  # noqa: PLC0415
 
     code, plan = _plan(str(directory.path), argv)
@@ -84,12 +89,12 @@ def _plan_and_run(
 
 
 def _plan(directory: str, argv: Sequence[str]) -> tuple[int, Plan | None]:
-    """Return the planning process's exit code, and the plan, or `None` without one to run."""
+    """Return the planning process's exit code, and the plan; `None` if there is no plan."""
     import pickle  # noqa: PLC0415 - not before the first processes have been started
 
     read_end, write_end = os.pipe()
-    # A fork is quick, as this process has imported most of what planning needs, and safe, as it has
-    # no thread yet.
+    # A fork is quick, because this process has imported most of what planning needs. It is safe,
+    # because this process has no other thread yet.
     process = os.fork()
     if not process:
         os.close(read_end)
@@ -104,12 +109,12 @@ def _plan(directory: str, argv: Sequence[str]) -> tuple[int, Plan | None]:
     finally:
         _, status = os.waitpid(process, 0)
     code = os.waitstatus_to_exitcode(status)
-    # Unpickling is safe: our own process has made this.
+    # Unpickling is safe, because a fork of this process has made the data.
     return code, pickle.loads(pickled) if pickled and not code else None  # noqa: S301
 
 
 def _write_plan(directory: str, argv: Sequence[str], write_end: int) -> NoReturn:
-    """Plan in the forked process; nothing may unwind into the code of its parent."""
+    """Plan in the forked process. No exception may reach the code of the parent process."""
     code = 1
     try:
         import pickle  # noqa: PLC0415 - only here
@@ -130,9 +135,9 @@ def _write_plan(directory: str, argv: Sequence[str], write_end: int) -> NoReturn
 
 
 def _raise_descriptor_limit() -> float:
-    """Raise the limit on descriptors to all that the system allows, and return that limit.
+    """Raise the limit on descriptors as far as the system allows; return the new limit.
 
-    Each client costs a descriptor.
+    Each client needs a descriptor.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
@@ -142,8 +147,9 @@ def _raise_descriptor_limit() -> float:
 
 
 def _exit_early(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Exit early by unwinding.
+    """Exit early with an exception, so that all `finally` blocks run.
 
-    Called before the children start, so that the directory and the planning process go, too.
+    This handles signals before the children start. It makes sure that the directory is removed and
+    that the planning process ends.
     """
     sys.exit(0)

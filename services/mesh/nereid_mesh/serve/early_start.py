@@ -1,8 +1,8 @@
-"""Start of the processes that a mesh most likely has, before its plan is made.
+"""Start of the processes that a mesh most likely has, before the mesh's plan is made.
 
-Their imports take longer than anything else until the first response, and hardly depend on flags;
-see nereid.process.standby. A wrong guess costs a process that ends without having served. This
-module is imported before they start, so it must import quickly.
+Until the first response, the imports of these processes take longer than anything else, and they
+hardly depend on flags; see nereid.process.standby. A wrong guess costs a process that ends without
+having served. This module must import quickly, because it is imported before the processes start.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _HELP: Final = frozenset({"-h", "--help", "--help-all"})
 
 
 def likely_programs(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Return the likely modules, with their first arguments, from the flags of `nereid serve`."""
+    """Return the likely modules with their first arguments, from the flags of `nereid serve`."""
     if _HELP & set(argv):
         return ()
     if any(_value(argv, environ, name) not in ("", "1") for name in _COUNTS):
-        # A standby keeps the argv of its start; where several processes run one module, `ps` has to
-        # show which is which.
+        # A standby process keeps the argv with which it was started. If several processes ran the
+        # same module, `ps` would not show which is which.
         return ()
     return _BY_JOIN.get(_value(argv, environ, "join") or "auto", ())
 
 
 def _value(argv: Sequence[str], environ: Mapping[str, str], name: str) -> str:
-    """Return the last value that is given for a flag, or "" if there is none."""
+    """Return the last value that is given for a flag; "" if none is given."""
     value = environ.get(f"NEREID_{name.upper()}", "")
     for text, following in zip_longest(argv, argv[1:], fillvalue=""):
         flag, equals, given = text.partition("=")
@@ -55,6 +55,6 @@ def _value(argv: Sequence[str], environ: Mapping[str, str], name: str) -> str:
 
 
 def start_likely_programs(argv: Sequence[str], environ: Mapping[str, str]) -> list[StandbyProcess]:
-    """Start the likely processes, which import what they need and wait."""
+    """Start the likely processes. They import what they need, and then wait."""
     programs = likely_programs(argv, environ)
     return [StandbyProcess(module_argv(*program)) for program in programs]

@@ -1,4 +1,4 @@
-"""Greeting of `nereid serve` once the mesh is ready: models, URLs and a request to try."""
+"""Greeting of `nereid serve` once the mesh is ready: models, URLs and an example request."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from nereid.rpc.net.dialing import connect
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Pauses between two requests of the index, which lists the repositories. They grow, since loads may
-# take long.
+# Pauses between two requests of the repository index. They grow, since loads may take long.
 _PAUSES = BackoffOptions(first_s=0.1, factor=1.5, largest_s=3.0)
 _TIMEOUT_S = 5.0
-# Limit in characters; a longer first request helps nobody.
+# Maximum number of characters; a longer example request is of no use.
 _MAX_EXAMPLE_LENGTH = 1024
-# Number of elements that a variable dimension of a response counts for.
+# Number of elements that are assumed for a variable dimension of a response.
 _VARIABLE_DIM = 100
-# Input of the example for models that take text.
+# Input of the example request for models that take text.
 _TEXT = "A mesh of small services."
 
 
 async def greet(addresses: Mapping[str, str], https: str = "") -> None:
     """Wait until the mesh serves and no model is loading any more, then print the greeting.
 
-    addresses: those that the mesh serves, by "http", "grpc" and "metrics". https: as in Plan.
+    addresses: the addresses at which the mesh serves, by "http", "grpc" and "metrics". https: see
+    Plan.https.
     """
     if "http" not in addresses:
         return
     if https == "mutual":
-        # The mesh would refuse our own requests: they have no client certificate.
+        # The mesh would refuse requests from this process, which has no client certificate.
         _print_addresses(addresses, https)
         return
     http = _Http(_reachable(addresses["http"]), tls=bool(https))
@@ -49,7 +49,7 @@ async def greet(addresses: Mapping[str, str], https: str = "") -> None:
         try:
             models = await asyncio.to_thread(http.request, "POST", "/v2/repository/index")
         except _RefusedError:
-            # The index needs credentials, which the greeting does not have.
+            # The index requires credentials, which this process does not have.
             _print_addresses(addresses, https)
             return
         except (OSError, http_client.HTTPException, ValueError):
@@ -59,7 +59,7 @@ async def greet(addresses: Mapping[str, str], https: str = "") -> None:
         await asyncio.sleep(backoff.next_delay_s())
     print(_table(models), end="\n\n")
     _print_addresses(addresses, https)
-    # A ready model with a reason is not in memory: describing it would load it.
+    # A ready model that has a reason is not in memory; describing it would load it.
     loaded = [
         model for model in models if model.get("state") == "READY" and not model.get("reason")
     ]
@@ -90,28 +90,28 @@ def _print_addresses(addresses: Mapping[str, str], https: str) -> None:
 
 
 def _reachable(address: str) -> str:
-    """Return the address to use on this machine if a server listens on all interfaces."""
+    """Return an address to use on this machine, even if the server listens on all interfaces."""
     host, _, port = address.rpartition(":")
     return f"localhost:{port}" if host in ("0.0.0.0", "::", "[::]") else address
 
 
 class _RefusedError(Exception):
-    """Error of an API that is not open to everybody."""
+    """Error for an API that refuses requests without credentials."""
 
 
 class _Http:
-    """HTTP client of the mesh that was just started here."""
+    """HTTP client of the mesh that this process has started."""
 
     def __init__(self, address: str, *, tls: bool) -> None:
         self._address = address
         self._tls = tls
         path = unix_path(address)
         where = f"{'https' if tls else 'http'}://{authority_of(address)}"
-        # Beginning of the same request as a shell command.
+        # Beginning of a shell command that sends a request to the same address.
         self.curl = f"curl {'' if path is None else f'--unix-socket {path} '}{where}"
 
     def request(self, method: str, path: str) -> Any:
-        """Return the response's JSON document, or raise _RefusedError, OSError or HTTPException."""
+        """Return the response's JSON document; raise _RefusedError, OSError or HTTPException."""
         connection = self._connection()
         try:
             connection.request(method, path)
@@ -129,7 +129,7 @@ class _Http:
         connection = http_client.HTTPConnection(authority_of(self._address))
         connection.sock = connect(self._address, _TIMEOUT_S)
         if self._tls:
-            # The server is our own child process, whose certificate is for other names than
+            # The server is a child of this process; its certificate names other hosts than
             # localhost.
             context = ssl.create_default_context()
             context.check_hostname = False
@@ -142,11 +142,11 @@ def _table(models: list[dict[str, str]]) -> str:
     rows = [("MODEL", "VERSION", "STATE")]
     for model in models:
         state = model.get("state", "")
-        # The first line of a traceback is enough; the log has all of it.
+        # The first line of a traceback is enough; the log has the whole traceback.
         reason = model.get("reason", "").partition("\n")[0]
         version = model.get("version", "-")
         row = (model["name"], version, f"{state}: {reason}" if reason else state)
-        # Names may come from clients, whose texts must not pass for lines of the log.
+        # Names may come from clients, whose texts must not look like lines of the log.
         rows.append((escape_controls(row[0]), escape_controls(row[1]), escape_controls(row[2])))
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     return "\n".join(
@@ -155,16 +155,16 @@ def _table(models: list[dict[str, str]]) -> str:
 
 
 class _Example(NamedTuple):
-    """Request to try; the first in order is the easiest to read."""
+    """An example request. In sort order, the first is the easiest to read."""
 
-    # Number of elements in its response, as far as the model says.
+    # Number of elements in the request's response, as far as the model states it.
     elements: int
     length: int
     command: str
 
 
 def _example(http: _Http, model: str) -> _Example | None:
-    """Return a curl command that sends the model text or zeros, or `None` for a decoupled model."""
+    """Return a curl command that sends text or zeros; `None` for a decoupled model."""
     path = f"/v2/models/{quote(model, safe='')}"
     config = http.request("GET", f"{path}/config")
     if config.get("model_transaction_policy", {}).get("decoupled"):

@@ -1,4 +1,4 @@
-"""Flags that `nereid serve` passes on to a process with an executor beside the gateway."""
+"""Flags that `nereid serve` passes on to a process that has an executor beside the gateway."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nereid.config.flags import flag
 
 @dataclass(frozen=True)
 class InlineSettings:
-    """Settings of the executions that run in the event loop itself."""
+    """Settings of the executions that run in the event loop's own thread."""
 
     TOPIC: ClassVar = flags.Topic.PROCESSES
 

@@ -1,6 +1,6 @@
-"""Composition root of a process with gateway, scheduler and cache, linked in memory.
+"""Composition root of a process with gateway, scheduler and cache, which are linked in memory.
 
-An executor may be in the process as well (nereid_mesh.serve.joined_executor).
+The process may also hold an executor (nereid_mesh.serve.joined_executor).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _log = logging.getLogger(__name__)
 
 
 class JoinedExecutor(Protocol):
-    """Executor in this process, as nereid_mesh.serve.joined_executor makes it."""
+    """An executor in this process, as nereid_mesh.serve.joined_executor creates it."""
 
     async def end(self, timeout_s: float) -> bool:
-        """Leave once nothing is pending; return `False` if a batch still runs."""
+        """Leave once nothing is pending; return `False` if a batch is still running."""
 
 
 # Function that adds an executor to a scheduler that has started.
@@ -60,7 +60,7 @@ async def serve(
     gateway_settings: GatewaySettings,
     shutdown: Shutdown,
 ) -> int:
-    """Serve until shutdown is requested or the start has failed; return the exit code."""
+    """Serve until shutdown is requested or the start fails; return the exit code."""
     cache: CacheService | None = None
     open_cache_link: Callable[[], rpc.Link[CacheRequest]] | None = None
     store_config = cache_settings.store_config()
@@ -94,7 +94,7 @@ async def serve(
         executor = None if add_executor is None else add_executor(scheduler, shutdown)
         scheduler.attach(scheduler_end)
         await gateway.start()
-        # The gateway has missed the notices that were sent before it listened.
+        # The gateway has missed the notices that the scheduler sent before the gateway listened.
         scheduler.announce()
     except OSError as error:
         raise StartError(f"cannot listen: {error}") from error
@@ -123,19 +123,20 @@ def _link_to(cache: CacheService) -> rpc.Link[CacheRequest]:
 
 
 def main() -> int:
-    """Run the process until it exits."""
+    """Run the process until it exits; return the exit code."""
     if WITH_EXECUTOR in sys.argv:
-        # The executor's modules are imported before the process stands by.
+        # The executor's modules are imported before the process waits as a standby.
         importlib.import_module(_EXECUTOR_MODULE)
     stand_by(os.environ)
     argv = sys.argv[1:]
-    # The scheduler's settings come first: its --scheduler-address is the one that may be repeated.
+    # The scheduler's settings come first, because its --scheduler-address is the one that may be
+    # repeated.
     classes: tuple[type[Any], ...] = (SchedulerSettings, GatewaySettings, CacheSettings)
     if WITH_EXECUTOR not in argv:
         scheduler, gateway, cache = read_shared_settings(classes, argv, read_environ(), _PROGRAM)
         serve_all = partial(serve, scheduler, cache, None)
         return run_service(gateway, serve_all, name="gateway+scheduler", program=_PROGRAM)
-    # Imported only where it is used: it brings NumPy and more.
+    # The import is made only in this case, because it loads NumPy and more.
     from nereid_mesh.serve import joined_executor  # noqa: PLC0415
 
     argv.remove(WITH_EXECUTOR)
@@ -146,8 +147,8 @@ def main() -> int:
     code = run_service(gateway, serve_all, name=name, program=_PROGRAM)
     logging.shutdown()
     sys.stdout.flush()
-    # Exit without finalization: a thread stuck in a model's own code would crash the interpreter
-    # then.
+    # The process exits without finalization, in which a thread stuck in a model's own code would
+    # crash the interpreter.
     os._exit(code)
 
 

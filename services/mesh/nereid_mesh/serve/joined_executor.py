@@ -1,7 +1,7 @@
 """Composition root of an executor in the process of gateway and scheduler.
 
-Together with nereid_mesh.serve.joined it makes that process. The executor's streams with the
-scheduler are in memory. Python models have processes of their own as always, which connect to the
+This module and nereid_mesh.serve.joined compose that process together. The streams between executor
+and scheduler are in memory. Python models still run in their own processes, which connect to the
 scheduler's unix socket.
 """
 
@@ -28,13 +28,15 @@ _log = logging.getLogger(__name__)
 
 SETTINGS: Final = (ExecutorSettings, InlineSettings)
 
-# An instance's thread that comes back from a model wants the interpreter's lock while the event
-# loop is busy: with Python's 5 ms it would wait longer than most models run. A forced switch costs
-# two context switches, about 10 us.
+# Seconds between forced switches of threads. When an instance's thread returns from a model while
+# the event loop is busy, the thread waits for the interpreter's lock. With Python's default of 5 ms
+# it would wait longer than most models run. A forced switch costs two context switches, about 10
+# us.
 _SWITCH_INTERVAL_S: Final = 0.0002
 
 
-# Models are closed once every request has its response, however long that took.
+# Minimum seconds for closing models, which happens after every request has its response, however
+# long that took.
 _CLOSE_MODELS_S: Final = 1.5
 
 
@@ -47,9 +49,9 @@ class _Executor:
         self.run = asyncio.ensure_future(self._service.run())
 
     async def end(self, timeout_s: float) -> bool:
-        """Leave once nothing is pending; return `False` if a batch still runs."""
+        """Leave once nothing is pending; return `False` if a batch is still running."""
         self._service.leave(max(timeout_s, _CLOSE_MODELS_S))
-        # The streams end as if the scheduler's process had ended: nobody is left to be notified.
+        # The streams end as if the scheduler's process had ended; nobody remains to be notified.
         self._local.thread_streams.close()
         await self._local.channel.close()
         return await self.run
@@ -61,15 +63,18 @@ def add_executor(
     scheduler: SchedulerService,
     shutdown: Shutdown,
 ) -> _Executor:
-    """Make an executor join the scheduler, which has started; its end ends the process."""
+    """Make an executor join the scheduler, which has started.
+
+    If the executor fails, the process ends.
+    """
     prepare_environment()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     handlers = scheduler.handlers()
     local = LocalScheduler(
         rpc.LocalChannel(handlers), rpc.ThreadStreams(handlers), inline.inline_execution_us * 1000
     )
-    # --scheduler-address is the scheduler's flag in this process: the first of its addresses is its
-    # own unix socket.
+    # In this process, --scheduler-address is the scheduler's flag. The first of its addresses is
+    # the scheduler's own unix socket.
     address = scheduler.addresses[0]
     executor = _Executor(replace(settings, scheduler_address=address), local)
 

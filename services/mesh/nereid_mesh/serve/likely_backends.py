@@ -1,7 +1,7 @@
-"""Guess of the backends that a repository's models need, by a look at the names of files.
+"""Guess which backends a repository's models need, from the names of the models' files.
 
-Executors import these backends meanwhile (--preload-backend); a wrong guess costs time or memory,
-nothing else. A repository that is not a local directory gives no guess.
+Executors import these backends meanwhile (--preload-backend). A wrong guess costs only time or
+memory. For a repository that is not a local directory, nothing is guessed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from nereid.core.known_backends import model_file_backend
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# A repository may have many models, most of which are like the first ones.
+# Maximum number of models to look at. A repository may have many models, but most of them are like
+# the first ones.
 _MAX_MODELS: Final = 32
 
 
 def likely_backends(repositories: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of the likely backends, without repetition, in the order of their models."""
+    """Return the names of the likely backends without repetition, in the order of the models."""
     backends: dict[str, None] = {}
     for repository in repositories:
         for model in islice(_entries(Path(repository)), _MAX_MODELS):
@@ -32,7 +33,7 @@ def likely_backends(repositories: Iterable[str]) -> tuple[str, ...]:
 
 
 def _entries(path: Path) -> list[Path]:
-    """Return what is in a directory, or nothing if the path is no directory."""
+    """Return the entries of a directory, sorted; empty if the path is not a directory."""
     try:
         return sorted(path.iterdir())
     except OSError:

@@ -1,4 +1,4 @@
-"""Plan of what `nereid serve` runs; `planning` makes it, `planned_mesh` runs it."""
+"""The plan of what `nereid serve` runs. `planning` makes the plan, and `planned_mesh` runs it."""
 
 from __future__ import annotations
 
@@ -15,71 +15,73 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """Process to keep running.
+    """A child process to keep running.
 
-    Children of a lower stage are drained before those of a higher one.
+    Children of a lower stage are drained before those of a higher stage.
     """
 
     name: str
     argv: tuple[str, ...]
     stage: int
-    # Variables of the child's settings that no other process may see.
+    # Environment variables with secret settings, which no other process may see.
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    # True if the child's models may block its interpreter for long while they load.
+    # True if the child's models may block the interpreter for long while they load.
     may_block: bool = False
-    # Descriptors that the child inherits, and the variables by which it finds them.
+    # Descriptors that the child inherits, and environment variables that tell it their numbers.
     descriptors: tuple[int, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
-    # Time that the child serves before a second process starts, to take over when the first one
-    # ends; see nereid.process.standby. `None` means no second process.
+    # Seconds that the child serves before a second process starts. The second process takes over
+    # when the first one ends; see nereid.process.standby. `None` means that there is no second
+    # process.
     standby_after_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisionRules:
-    """Rules by which children are kept running."""
+    """Rules for keeping children running."""
 
-    # Limit of a drain.
+    # Maximum seconds for draining the children.
     exit_timeout_s: float
-    # Variables of our environment that no child inherits.
+    # Environment variables of this process that no child inherits.
     secret_variables: frozenset[str] = frozenset()
-    # Limit of the time without a heartbeat; 0 means no limit.
+    # Maximum seconds without a heartbeat; 0 means no limit.
     watchdog_timeout_s: float = 0
-    # Longest pause before a child is started again. After a run of this length the next pause is
-    # the shortest.
+    # Maximum pause before a child is restarted. If a child has run for this long, its next pause is
+    # the shortest one.
     longest_pause_s: float = DEFAULT_TIMES.longest_restart_pause_s
 
 
 class Edge(NamedTuple):
-    """Address that clients use."""
+    """An address that clients use."""
 
     address: str
-    # True if other servers may listen at the address as well.
+    # True if other servers may listen at the same address.
     is_reused: bool
-    # True if the socket is bound here, outlives the gateways and is inherited by them.
+    # True if this process binds the socket, which then outlives the gateways and is inherited by
+    # them.
     is_inherited: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Plan of a mesh on this machine."""
+    """The plan of a mesh on this machine."""
 
     children: tuple[ChildSpec, ...]
     supervision: SupervisionRules
-    # Names of the children that serve the edges, by their numbers.
+    # Names of the children that serve the edges, in the order of the gateways' numbers.
     gateways: tuple[str, ...]
-    # Directory that the gateways share, if there are several.
+    # Directory that the gateways share if there are several.
     group_directory: str
-    # Edges that are served, by "http", "grpc", "metrics" and the managed ports' names.
+    # Edges that are served, by "http", "grpc", "metrics" and the names of the managed ports.
     edges: Mapping[str, Edge]
-    # Time that clients wait for a gateway's next process. A restart takes a few seconds; after many
-    # restarts the pause is too long for clients to wait.
+    # Seconds that clients wait for a gateway's next process. A restart takes a few seconds; after
+    # many restarts, the pause is too long for clients to wait.
     unserved_s: float
-    # "yes", "mutual", or "" for HTTP without TLS.
+    # "yes" for HTTPS, "mutual" for HTTPS with client certificates, or "" for HTTP without TLS.
     https: str
     log: LogSettings
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Addresses of the edges."""
+        """The addresses of the edges, by the names of the edges."""
         return {name: edge.address for name, edge in self.edges.items()}

@@ -1,4 +1,4 @@
-"""Run of a planned mesh: its children under supervision, and the greeting once they are ready."""
+"""Runs a planned mesh: supervises its children, and prints the greeting once they are ready."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ _GREETING_PAUSE_S = 0.3
 
 
 def run_plan(plan: Plan, early: list[StandbyProcess], directory: TemporaryDirectory) -> int:
-    """Run a mesh until a signal, and return the exit code.
+    """Run a mesh until a signal arrives; return the exit code.
 
-    early: processes that may be standbys of the mesh's children; those that are used leave the
-    list, the others end. directory: the one of the mesh's sockets.
+    early: processes that may become standbys of the mesh's children. Those that are used are
+    removed from the list; the others are ended. directory: directory of the mesh's sockets.
     """
     set_up_logging(plan.log, "nereid")
-    # Children may drain for a while after this process was killed.
+    # The children keep the directory in use, because they may drain for a while after this process
+    # was killed.
     shared = directory.share()
     plan = replace(
         plan,
@@ -57,7 +58,10 @@ def run_plan(plan: Plan, early: list[StandbyProcess], directory: TemporaryDirect
 def match_standbys(
     children: Sequence[ChildSpec], early: list[StandbyProcess]
 ) -> dict[str, StandbyProcess]:
-    """Return early processes by the names of their children, and remove them from `early`."""
+    """Return early processes by the names of their children; remove them from `early`.
+
+    An early process fits a child whose command line begins with that of the process.
+    """
     standbys = {}
     for child in children:
         for standby in early:
@@ -88,7 +92,7 @@ async def _serve(plan: Plan, standbys: Mapping[str, StandbyProcess]) -> int:
 
 
 def _with_ports(plan: Plan, addresses: dict[str, str], ports: SharedPorts) -> Plan:
-    """Return the plan with its gateways' ports, at the addresses that were bound."""
+    """Return the plan with the gateways' ports, and with the addresses that were bound."""
     environs = {name: ports_environ(ports, number) for number, name in enumerate(plan.gateways)}
     size = len(plan.gateways)
     if size > 1:
@@ -113,7 +117,7 @@ def _with_ports(plan: Plan, addresses: dict[str, str], ports: SharedPorts) -> Pl
 
 
 class _HeldPorts:
-    """Ports that keep clients waiting while no gateway serves them, for a limited time."""
+    """Ports that keep clients waiting, for a limited time, while no gateway serves the ports."""
 
     def __init__(self, gateways: tuple[str, ...], ports: SharedPorts, limit_s: float) -> None:
         self._gateways = gateways
@@ -122,7 +126,7 @@ class _HeldPorts:
         self._refusal: asyncio.TimerHandle | None = None
 
     def on_ended(self, child: ChildSpec) -> None:
-        """Note that a child's process has ended; it may be a gateway."""
+        """Handle the end of a child's process; the child may be a gateway."""
         if child.name in self._gateways:
             self._ports.on_member_ended(self._gateways.index(child.name))
             self._cancel_refusal()
@@ -130,7 +134,7 @@ class _HeldPorts:
             self._refusal = loop.call_later(self._limit_s, self._ports.refuse_unserved)
 
     def close(self) -> None:
-        """Refuse connections from when the last gateway stops accepting."""
+        """Make the ports refuse connections once the last gateway stops accepting."""
         self._cancel_refusal()
         self._ports.close()
 
@@ -164,17 +168,17 @@ async def _greet(plan: Plan) -> None:
     address = addresses.get("http")
     if address is not None and not plan.https:
         await _until_listening(address)
-        # The first models are loading.
+        # The first models are loading at this time.
         await asyncio.sleep(_GREETING_PAUSE_S)
-    # The greeting's imports take a third of the time of all others in this process, so they wait
-    # until the services have imported theirs.
+    # The greeting's imports take a third of the time that all other imports of this process take.
+    # They wait until the services have imported their modules.
     from nereid_mesh.serve.greeting import greet  # noqa: PLC0415
 
     await greet(addresses, plan.https)
 
 
 async def _until_listening(address: str) -> None:
-    """Wait until a server listens at an address, which may be all interfaces of the machine."""
+    """Wait until a server listens at an address, which may stand for all interfaces."""
     while True:
         try:
             connected = await asyncio.to_thread(connect, address, _CONNECT_S)

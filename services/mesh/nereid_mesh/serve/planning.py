@@ -1,7 +1,7 @@
-"""Plan of a mesh: one command line, checked as a whole and split among the services.
+"""Planning of a mesh: one command line is checked as a whole and split among the services.
 
-On errors, planning prints them all and exits with 2. This module is a composition root: only this
-one and nereid_mesh.serve.joined may know several services.
+If there are errors, planning prints all of them and exits with code 2. This module is a composition
+root: apart from nereid_mesh.serve.joined, it alone may depend on several services.
 """
 
 from __future__ import annotations
@@ -52,29 +52,30 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _PROGRAM: Final = "nereid serve"
-# Errors of a port that is taken, or may not be used by this user.
+# Errors that another port number avoids: the port is taken, or this user may not use it.
 _OTHER_PORT_HELPS: Final = frozenset((errno.EADDRINUSE, errno.EACCES))
-# A lower stage is drained before a higher one.
+# Stages of the drain: a lower stage is drained before a higher one.
 _GATEWAY_STAGE: Final = 0
 _SCHEDULER_STAGE: Final = 1
 _LAST_STAGE: Final = 2
-# By this time a mesh has started, even on a busy machine: standbys must not slow its start down.
+# Seconds after which a standby starts. By then a mesh has started, even on a busy machine, so
+# standbys do not slow its start down.
 _STANDBY_AFTER_S: Final = 5.0
-# Number for executors that load and unload models all the time.
+# Number of malloc arenas for executors that load and unload models all the time.
 _FEW_ARENAS: Final = 2
 _Member = TypeVar("_Member", bound=MeshAccessSettings)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Scheduler(SchedulerSettings):
-    """Settings of a scheduler of the mesh: a unix socket, and the addresses that are asked for."""
+    """Settings of one of the mesh's schedulers: a unix socket, and addresses given by the user."""
 
     scheduler_address: tuple[str, ...] = flag((), "", flags.address, repeated=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Cache(CacheSettings):
-    """Settings of the mesh's cache: a unix socket, whatever is asked for."""
+    """Settings of the mesh's cache, which listens on a unix socket whatever the user gives."""
 
     cache_listen: str = flag("unix:cache.sock", "accepted and ignored: nereid serve chooses it")
 
@@ -83,7 +84,7 @@ _SETTINGS: Final = (ServeSettings, GatewaySettings, ExecutorSettings, _Scheduler
 
 
 def plan_mesh(directory: str, argv: Sequence[str]) -> Plan:
-    """Return the plan for a runtime directory and flags; print help or all errors, and exit."""
+    """Return the plan for a runtime directory and flags. Print help or all errors, and exit."""
     prepare_environment()
     mesh = _Mesh(directory, *_read(argv))
     serve, gateway, edges = mesh.serve, mesh.gateway, mesh.edges()
@@ -109,7 +110,7 @@ def plan_mesh(directory: str, argv: Sequence[str]) -> Plan:
 
 @dataclass(frozen=True)
 class _Mesh:
-    """Mesh that the flags ask for; `directory` has the unix sockets between the services."""
+    """The mesh that the flags ask for. `directory` holds the unix sockets between the services."""
 
     directory: str
     serve: ServeSettings
@@ -119,7 +120,7 @@ class _Mesh:
     cache: CacheSettings
 
     def children(self) -> list[ChildSpec]:
-        """Return the processes to run."""
+        """Return the specs of the processes to run."""
         schedulers = self._schedulers()
         address = ",".join(scheduler.scheduler_address[0] for scheduler in schedulers)
         gateway = replace(self.gateway, scheduler_address=address)
@@ -132,16 +133,16 @@ class _Mesh:
         return children + self._executors(address)
 
     def gateways(self) -> tuple[str, ...]:
-        """Return the names of the children that serve the edges together."""
+        """Return the names of the children that together serve the edges."""
         if self.serve.join != "none":
             return (_name(JOINED, 0),)
         return tuple(_name(GATEWAY, number) for number in range(self.serve.gateways))
 
     def edges(self) -> dict[str, Edge]:
-        """Return the addresses that clients use, by what is served there."""
+        """Return the addresses that clients use, by the name of what is served there."""
         gateway = self.gateway
         edges = {}
-        # grpcio binds its port itself.
+        # If the gRPC engine is grpcio, the engine binds its port itself.
         is_inherited = gateway.grpc_engine == "nereid"
         if gateway.allow_http:
             edges["http"] = Edge(gateway.http_at, gateway.reuse_http_port, is_inherited=True)
@@ -159,12 +160,13 @@ class _Mesh:
         scheduler: SchedulerSettings,
         executor: ExecutorSettings | None = None,
     ) -> ChildSpec:
-        """Return the process of gateway, scheduler and cache, with an executor if one is given."""
-        # Metrics of the whole mesh have one port; in a shared process it is the gateway's flag.
+        """Return the process of gateway, scheduler, cache and, if one is given, executor."""
+        # Metrics of the whole mesh have one port. In a shared process, the gateway's flag gives
+        # that port.
         scheduler = replace(
             scheduler, metrics_port=gateway.metrics_port, metrics_address=gateway.metrics_address
         )
-        # The scheduler's settings come last, since the last of two flags of one name counts.
+        # The scheduler's settings come last, because the last of two flags of the same name counts.
         argv = _merged(settings_argv(gateway), settings_argv(scheduler))
         argv = _merged(settings_argv(self.cache), argv)
         members: list[Any] = [gateway, scheduler]
@@ -181,7 +183,7 @@ class _Mesh:
     def _separate(
         self, gateway: GatewaySettings, schedulers: list[SchedulerSettings]
     ) -> list[ChildSpec]:
-        """Return gateways, schedulers and cache, each as a process of its own."""
+        """Return the gateways, the schedulers and the cache, each as a separate process."""
         gateway = self._of_role(gateway, Role.GATEWAY)
         children = [self._gateway(gateway, number) for number in range(self.serve.gateways)]
         if self.cache.cache_config:
@@ -200,12 +202,12 @@ class _Mesh:
         return children
 
     def _executors(self, address: str) -> list[ChildSpec]:
-        """Return executors, each as a process of its own, for the schedulers at an address."""
+        """Return the executors, each as a separate process, for the schedulers at an address."""
         gpus = _gpu_ids(self.executor)
         count = self.serve.executors
         if count is None:
             count = max(1, len(gpus))
-        # Without a limit, each of several executors on one machine would use all its cores.
+        # Without a limit, each of several executors on this machine would use all of its cores.
         cores = self.executor.cpu_cores or (count > 1 and max(1, usable_cores() // count))
         children = []
         for number in range(count):
@@ -219,7 +221,10 @@ class _Mesh:
         return children
 
     def _schedulers(self) -> list[SchedulerSettings]:
-        """Return the schedulers' settings; each listens at a unix socket in the directory first."""
+        """Return the schedulers' settings. Each scheduler's first address is a unix socket.
+
+        The sockets are in the mesh's directory.
+        """
         outside, count = self.serve.scheduler_address, self.serve.schedulers
         scheduler = replace(
             self.scheduler, state_directory=self._state_directory(), metrics_port=-1
@@ -239,10 +244,10 @@ class _Mesh:
         ]
 
     def _state_directory(self) -> str:
-        """Return the directory of the state of all schedulers.
+        """Return the directory that holds the state of all schedulers.
 
-        By default it is beside the sockets: the next process of this mesh finds it there, another
-        mesh does not.
+        By default it is beside the sockets. There the next scheduler process of this mesh finds it,
+        but another mesh does not.
         """
         if self.scheduler.state_name:
             return ""
@@ -250,7 +255,7 @@ class _Mesh:
 
     def _executor(self, number: int, address: str) -> ExecutorSettings:
         executor = self.executor
-        # Where models come and go, few arenas return more memory to the system.
+        # If models are often loaded and unloaded, few arenas return more memory to the system.
         arenas = _FEW_ARENAS if self.scheduler.model_memory_budget else 0
         return replace(
             executor,
@@ -269,16 +274,16 @@ class _Mesh:
         return likely_backends(scheduler.model_repository)
 
     def _gateway(self, settings: GatewaySettings, number: int) -> ChildSpec:
-        """Return the process of one of the gateways."""
+        """Return the process of the gateway with this number."""
         config = parse_trace_config(settings.trace_config)
         if number and config.to_file:
-            # Two processes cannot write one file.
+            # Two processes cannot write to the same file.
             file = f"triton,file={config.file}.gateway-{number}"
             settings = replace(settings, trace_config=(*settings.trace_config, file))
         return self._child(GATEWAY, settings_argv(settings), _GATEWAY_STAGE, [settings], number)
 
     def _of_role(self, settings: _Member, role: Role) -> _Member:
-        """Return a service's settings with its role's token in place of the mesh's own token."""
+        """Return a service's settings with a role's token in place of the mesh's own token."""
         token = self.scheduler.read_mesh_token()
         if token is None:
             return settings
@@ -287,14 +292,17 @@ class _Mesh:
     def _child(
         self, module: str, argv: list[str], stage: int, members: Sequence[Any], number: int = 0
     ) -> ChildSpec:
-        """Return a child that gets the secrets of `members`, the settings of its services."""
+        """Return a child process; it gets the secrets of its services.
+
+        members: settings of the services that run in the child.
+        """
         secrets = {
             name: text for member in members for name, text in secret_environ(member).items()
         }
         if any(isinstance(member, CacheSettings) for member in members):
             secrets |= {name: os.environ[name] for name in CACHE_VARIABLES if name in os.environ}
-        # Executors have no standby: there are several of them, or they have models to load, which
-        # takes longer than imports.
+        # Executors have no standby: either there are several executors, or an executor must first
+        # load models, which takes longer than imports.
         has_standby = self.serve.standby and stage < _LAST_STAGE
         return ChildSpec(
             _name(module, number),
@@ -338,7 +346,7 @@ def _read(
 
 
 def _state_errors(scheduler: SchedulerSettings, cache: CacheSettings) -> list[str]:
-    """Return what state in Redis lacks, a line each."""
+    """Return errors, one line each, if the requirements for keeping state in Redis are not met."""
     errors = []
     in_memory = bool(cache.cache_config) and isinstance(cache.store_config(), LocalConfig)
     if in_memory or not (cache.cache_config or scheduler.cache_address):
@@ -349,7 +357,7 @@ def _state_errors(scheduler: SchedulerSettings, cache: CacheSettings) -> list[st
 
 
 def _group_errors(serve: ServeSettings, gateway: GatewaySettings) -> list[str]:
-    """Return the settings that exclude several gateways, a line each."""
+    """Return errors, one line each, about settings that do not allow several gateways."""
     errors = []
     if serve.join not in ("auto", "none"):
         errors.append(
@@ -365,7 +373,7 @@ def _group_errors(serve: ServeSettings, gateway: GatewaySettings) -> list[str]:
 
 
 def _scheduler_errors(serve: ServeSettings, scheduler: SchedulerSettings) -> list[str]:
-    """Return what this command cannot start, a line each."""
+    """Return errors, one line each, about schedulers that this command cannot start."""
     errors = []
     if scheduler.scheduler_peers is not None or scheduler.scheduler_name:
         errors.append(
@@ -391,10 +399,10 @@ def _scheduler_errors(serve: ServeSettings, scheduler: SchedulerSettings) -> lis
 
 
 def _gpu_ids(settings: ExecutorSettings) -> list[int]:
-    """Return the ids of the GPUs that executors of this machine have to offer."""
+    """Return the ids of the GPUs that executors on this machine can offer."""
     if importlib.util.find_spec("pynvml") is None:
         return []
-    # These modules load NumPy and more, which only a machine with GPUs needs here.
+    # The imports load NumPy and more, which only a machine with GPUs needs in this process.
     from nereid_executor.backends.registry import BackendRegistry  # noqa: PLC0415
     from nereid_executor.service import offered_gpus  # noqa: PLC0415
 
@@ -406,7 +414,10 @@ def _name(module: str, number: int) -> str:
 
 
 def _secret_variables() -> frozenset[str]:
-    """Return all variables that may hold a secret: each child gets its own in another way."""
+    """Return the environment variables that may hold a secret.
+
+    They are not passed on to children: each child gets its own secrets in another way.
+    """
     secret = (
         declared.variable for declared in declared_flags(*_SETTINGS) if declared.option.secret
     )
@@ -414,7 +425,7 @@ def _secret_variables() -> frozenset[str]:
 
 
 def _merged(first: list[str], last: list[str]) -> list[str]:
-    """Return both lists, without the flags of `first` that `last` has as well."""
+    """Return both lists joined, without those flags of `first` that `last` gives as well."""
     names = {text.partition("=")[0] for text in last}
     return [text for text in first if text.partition("=")[0] not in names] + last
 

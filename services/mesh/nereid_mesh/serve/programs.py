@@ -1,4 +1,4 @@
-"""Modules that the processes of a mesh run, and their command lines."""
+"""The modules that the processes of a mesh run, and their command lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from typing import Final
 
 JOINED: Final = "nereid_mesh.serve.joined"
-# First argument of a process that has an executor beside the gateway.
+# First argument of a process that holds an executor in addition to the gateway.
 WITH_EXECUTOR: Final = "--with-executor"
 GATEWAY: Final = "nereid_gateway"
 SCHEDULER: Final = "nereid_scheduler"
@@ -15,5 +15,8 @@ CACHE: Final = "nereid_cache"
 
 
 def module_argv(module: str, *arguments: str) -> tuple[str, ...]:
-    """Return the command line of a module; -P: the folder of the start is not an import path."""
+    """Return the command line that runs a module.
+
+    -P keeps the folder in which the process starts out of the import path.
+    """
     return (sys.executable, "-P", "-m", module, *arguments)

@@ -1,4 +1,4 @@
-"""Flags of `nereid serve` itself, to which the services' flags are added."""
+"""Flags of `nereid serve` itself. The services' flags are added to them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nereid.config import flags
 from nereid.config.flags import flag
 from nereid_mesh.serve.inline_settings import InlineSettings
 
-# Flags that --help shows; --help-all shows all flags.
+# The flags that --help shows; --help-all shows all flags.
 COMMON_FLAGS = frozenset(
     {
         "model_repository",

@@ -1,8 +1,8 @@
-"""Supervision of a set of child processes: start, watch, restart with back-off, ordered drain.
+"""Supervision of child processes: start, watch, restart with back-off, and drain in order.
 
-This module knows processes and signals only, not what they serve. Each child has a session of its
-own, so that a terminal's Ctrl-C reaches only the supervisor, which drains the child. A child ends
-with the supervisor even when that is killed.
+This module handles processes and signals only; it does not depend on what they serve. Each child
+has its own session, so a terminal's Ctrl-C reaches only the supervisor, which then drains the
+children. A child ends together with the supervisor, even if the supervisor is killed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.1
-# A child has refused its settings (2), or failed to load a model that it must load (3): a restart
-# would not help.
+# Exit codes after which a restart would not help: the child refused its settings (2), or failed to
+# load a model that it must load (3).
 _FINAL_CODES = frozenset({2, 3})
-# Children have the same time to drain: errors of requests that are cut off then must still reach
-# the clients.
+# Additional seconds after the time limit of the drain. The children have the same limit. If they
+# cut off requests at that time, the errors must still reach the clients.
 _FINAL_RESPONSES_S = 2.0
 _POLL_INTERVAL_S = 0.05
-# Words of argv before the module's arguments: the interpreter, -P, -m and the module.
+# Number of words in argv before the module's own arguments: the interpreter, -P, -m and the module.
 _PROGRAM_WORDS = 4
 
 
@@ -45,7 +45,7 @@ _NO_STANDBYS: Mapping[str, StandbyProcess] = MappingProxyType({})
 
 @dataclass
 class _Started:
-    """Process of a child that has been started."""
+    """The process of a started child, and the pipe of its heartbeats."""
 
     process: ChildProcess
     heartbeats: HeartbeatPipe
@@ -54,7 +54,7 @@ class _Started:
 class Supervisor:
     """Supervisor of child processes.
 
-    It runs them until stop(), or until one ends with a final exit code (2 or 3).
+    It keeps them running until stop(), or until one ends with a final exit code (2 or 3).
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class Supervisor:
     ) -> None:
         """Prepare the supervision; run() starts it.
 
-        on_ended: called whenever a child's process has ended. standbys: processes that have been
-        started already, by the names of their children.
+        on_ended: called whenever the process of a child has ended. standbys: processes that were
+        started before, by the names of their children.
         """
         self._specs = specs
         self._environ = {
@@ -82,7 +82,7 @@ class Supervisor:
         self._exit_code = 0
 
     def stop(self) -> None:
-        """Drain the children and end; a second call ends them at once."""
+        """Drain the children and end. A second call ends the children at once."""
         if self._stopping.is_set():
             self._kill_now.set()
         else:
@@ -91,12 +91,12 @@ class Supervisor:
         self._stopping.set()
 
     async def run(self) -> int:
-        """Keep the children running until stop(); return the exit code to leave with."""
+        """Keep the children running until stop(); return the exit code for this process."""
         tasks = [asyncio.create_task(self._keep_running(spec)) for spec in self._specs]
         await self._stopping.wait()
         await self._drain()
         await asyncio.gather(*tasks)
-        # A task may have started another standby while the children ended.
+        # A task may have started another standby while the children were ending.
         self._end_standbys()
         return self._exit_code
 
@@ -117,13 +117,13 @@ class Supervisor:
                 self._stopping.set()
                 return
             if spec.name in self._standbys:
-                # Restarts from standbys need no back-off: each has to wait until the next standby
-                # is ready.
+                # A restart from a standby needs no back-off, because the next one must wait until
+                # the next standby is ready.
                 backoff.succeeded()
                 _log.warning("%s ended (%s); its standby takes over", spec.name, _cause(code))
                 continue
             pause_s = backoff.next_delay_s(loop.time() - started)
-            # Exit code 0: the child was asked to end, as executors are to drain.
+            # Exit code 0 means that the child was asked to end, for example an executor to drain.
             level = logging.WARNING if code else logging.INFO
             _log.log(
                 level, "%s ended (%s); restarting it in %g s", spec.name, _cause(code), pause_s
@@ -131,7 +131,7 @@ class Supervisor:
             await _first_of(self._stopping.wait(), timeout_s=pause_s)
 
     async def _run_once(self, spec: ChildSpec) -> int:
-        """Start a child, wait for its end, and return its exit code; kill it if it hangs."""
+        """Start a child, wait for its end, and return its exit code; kill the child if it hangs."""
         child = self._start(spec)
         try:
             process = self._processes[spec.name] = child.process
@@ -146,7 +146,7 @@ class Supervisor:
             child.heartbeats.close()
 
     def _start(self, spec: ChildSpec) -> _Started:
-        """Start a process that serves, from a standby if the child has one."""
+        """Start a process that serves; use the child's standby if there is one."""
         heartbeats = HeartbeatPipe()
         try:
             with SecretsFile(spec.secrets) as secrets:
@@ -165,7 +165,7 @@ class Supervisor:
     def _activate_standby(
         self, spec: ChildSpec, environ: Mapping[str, str], descriptors: Sequence[int]
     ) -> ChildProcess | None:
-        """Activate a child's standby and return its process, or `None` if no standby lives."""
+        """Activate a child's standby and return its process; `None` if no standby is alive."""
         standby = self._standbys.pop(spec.name, None)
         if standby is None:
             return None
@@ -175,7 +175,7 @@ class Supervisor:
             return None
 
     async def _prepare_standby(self, spec: ChildSpec, serving: ChildProcess) -> None:
-        """Start a child's standby once the child has served for a while, if it is to have one."""
+        """Start the child's standby, if it has one, once the child has served for a while."""
         if spec.standby_after_s is None:
             return
         await _first_of(self._stopping.wait(), _end_of(serving), timeout_s=spec.standby_after_s)
@@ -199,7 +199,7 @@ class Supervisor:
     async def _drain(self) -> None:
         """Send SIGTERM stage by stage, and SIGKILL at the time limit.
 
-        A stage is asked to end once the stage before has ended.
+        A stage gets SIGTERM once the previous stage has ended.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._rules.exit_timeout_s + _FINAL_RESPONSES_S
@@ -212,7 +212,7 @@ class Supervisor:
             ]
             for process in members:
                 _signal(process, signal.SIGTERM)
-            # Once the earlier stages have ended, a later one has no client's request left.
+            # Once the earlier stages have ended, a later stage has no client's request left.
             limit_s = max(_FINAL_RESPONSES_S, deadline - loop.time())
             await _first_of(_all_ended(members), self._kill_now.wait(), timeout_s=limit_s)
             for process in members:
@@ -233,12 +233,12 @@ async def _all_ended(processes: Sequence[ChildProcess]) -> None:
 
 
 async def _end_of(process: ChildProcess) -> int:
-    """Wait for a process's end and return its exit code."""
+    """Wait for the end of a process; return its exit code."""
     while (code := process.returncode) is None:
         try:
             descriptor = os.pidfd_open(process.pid)
         except (AttributeError, OSError):
-            # The system does not report ends of processes.
+            # The system does not report the end of a process, so the process is polled.
             await asyncio.sleep(_POLL_INTERVAL_S)
         else:
             await _until_readable(descriptor)
@@ -246,7 +246,7 @@ async def _end_of(process: ChildProcess) -> int:
 
 
 async def _until_readable(descriptor: int) -> None:
-    """Wait until a descriptor is readable, and close it."""
+    """Wait until a descriptor is readable, then close it."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(descriptor, readable.set)

@@ -1,7 +1,7 @@
-"""Flags of Triton's that have no equivalent here, so that Triton's start scripts keep working.
+"""Flags of Triton that have no equivalent in Nereid, so that start scripts for Triton keep working.
 
-They tune something that Nereid does not have: they are accepted, and a line says that they change
-nothing. Only `nereid serve` accepts them.
+These flags tune something that Nereid does not have. They are accepted, and a line says that they
+change nothing. Only `nereid serve` accepts them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _IGNORED: Final = "Triton's; changes nothing here"
 
 
 def _ignored() -> Any:
-    """Declare a flag that is accepted with any value."""
+    """Declare a flag that is accepted with any value, and ignored."""
     return flags.flag(None, _IGNORED)
 
 
 @dataclasses.dataclass(frozen=True)
 class TritonFlags:
-    """Values of Triton's flags; `None` for those that are not given."""
+    """Values of Triton's flags; `None` for a flag that is not given."""
 
     TOPIC: ClassVar = flags.Topic.TRITON
 

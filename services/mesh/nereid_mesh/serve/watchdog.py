@@ -1,8 +1,8 @@
-"""Watchdog that finds hanging children: those whose event loop shows no heartbeat for too long.
+"""Watchdog that finds hung children: children whose event loop has sent no heartbeat for too long.
 
-A child is watched from its first heartbeat on, since imports may take long. A child whose models
-may block the interpreter while they load has a longer limit, unless it is stopped (SIGSTOP), which
-/proc tells.
+A child is watched from its first heartbeat on, since imports may take long. If a child's models may
+block the interpreter while they load, the child has a longer limit, unless it is stopped (SIGSTOP);
+/proc shows whether it is.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from typing import Final
 
 from nereid.process.liveness import INTERVAL_S, VARIABLE, is_stopped
 
-# Factor on the limit of a child that is not stopped and whose models may block it.
+# Factor on the limit for a child that is not stopped and whose models may block the interpreter.
 _BUSY_FACTOR: Final = 30
-# A gap of more than this share of the limit between two checks means that the machine was
-# suspended.
+# Share of the limit. A longer gap between two checks means that the machine was suspended.
 _SUSPENDED: Final = 0.5
 _READ_BYTES: Final = 4096
 
 
 class Watchdog:
-    """Watch over one child's heartbeats. Pure: the time and what was seen are passed in."""
+    """Watches the heartbeats of one child. The caller passes in the time and the observations."""
 
     def __init__(self, limit_s: float, *, may_block: bool) -> None:
-        """Set the longest silence; with `may_block` a child that is not stopped has much longer."""
+        """Set the maximum silence. If may_block, a child that is not stopped has much longer."""
         self._limit_s = limit_s
         self._busy_limit_s = limit_s * (_BUSY_FACTOR if may_block else 1)
-        # `None` means no heartbeat yet.
+        # Time of the last heartbeat; `None` means that there was none yet.
         self._beat_at: float | None = None
         self._looked_at: float | None = None
 
     def is_hung(self, now: float, *, beat: bool, stopped: bool) -> bool:
-        """Return whether the child hangs; called about once a second.
+        """Return whether the child hangs; call this about once a second.
 
-        beat: true if there were heartbeats since the last call.
+        beat: true if there were heartbeats since the last call. stopped: true if the child is
+        stopped.
         """
         gap_s = 0.0 if self._looked_at is None else now - self._looked_at
         self._looked_at = now
@@ -49,7 +49,7 @@ class Watchdog:
 
 
 class HeartbeatPipe:
-    """Pipe that one child writes its heartbeats to. Belongs to one event loop."""
+    """The pipe to which one child writes its heartbeats; it belongs to one event loop."""
 
     def __init__(self) -> None:
         self._read_end, self._write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -61,16 +61,16 @@ class HeartbeatPipe:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Variables by which the child finds the pipe."""
+        """Environment variable that tells the child the number of its end of the pipe."""
         return {VARIABLE: str(self._write_end)}
 
     def on_started(self) -> None:
-        """Close the child's end here, once the child has it."""
+        """Close this process's copy of the child's end, once the child has started."""
         os.close(self._write_end)
         self._write_end = -1
 
     def has_beaten(self) -> bool:
-        """Return whether there were heartbeats since the last call."""
+        """Return whether heartbeats have arrived since the last call."""
         with contextlib.suppress(BlockingIOError):
             return bool(os.read(self._read_end, _READ_BYTES))
         return False
@@ -83,7 +83,7 @@ class HeartbeatPipe:
 
 
 async def until_hung(pipe: HeartbeatPipe, watchdog: Watchdog, pid: int) -> None:
-    """Return once the child hangs; cancel it when the child has ended."""
+    """Return once the child hangs. The caller cancels this when the child has ended."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(INTERVAL_S)
