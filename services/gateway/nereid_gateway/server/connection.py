@@ -184,7 +184,7 @@ class HttpConnection:
         self._account.set_unread(self.unsent_bytes + self._responses.waiting_bytes)
 
     def _update_transport(self) -> None:
-        """Do what the state asks for: close, ask for a body, pause or resume reading."""
+        """Close the transport, send 100 Continue, or pause or resume reading."""
         transport, responses, reader = self._transport, self._responses, self._reader
         if transport is None:
             return

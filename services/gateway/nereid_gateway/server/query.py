@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _INTEGER: Final = re.compile("[0-9]{1,20}")
-# Numbers are decimal digits. Python's float() would also accept infinity, NaN, a sign and
-# underscores.
+# The pattern excludes infinity, NaN, a leading sign and underscores, which Python's float() accepts.
 _DECIMAL: Final = re.compile(r"[0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,3})?")
 _FLAGS: Final = {"true": True, "false": False}
 

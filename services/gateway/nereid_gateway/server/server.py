@@ -142,7 +142,10 @@ class HttpServer:
             connection.close_after_in_flight()
 
     async def wait_closed(self, timeout_s: float) -> None:
-        """Wait until every client has read its responses and disconnected, at most this long."""
+        """Wait until all clients have read their responses and disconnected.
+
+        The wait takes at most timeout_s seconds.
+        """
         if self._connections:
             self._all_closed = asyncio.get_running_loop().create_future()
             with contextlib.suppress(TimeoutError):
