@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _INTEGER: Final = re.compile("[0-9]{1,20}")
-# The pattern excludes infinity, NaN, a leading sign and underscores, which Python's float() accepts.
+# The pattern excludes infinity, NaN, a leading sign and underscores. Python's float() accepts all
+# of them.
 _DECIMAL: Final = re.compile(r"[0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,3})?")
 _FLAGS: Final = {"true": True, "false": False}
 

@@ -68,7 +68,7 @@ class TraceBatches:
         self._next_id = 1
 
     def add_trace(self, sampler: Sampler, trace: Trace | None) -> Iterator[Write]:
-        """Count a request that has ended, and add its trace, if any. Yield the traces to write now."""
+        """Count an ended request and add its trace, if any. Yield the traces to write now."""
         rule = sampler.rule
         batch = self._batches.setdefault(sampler, _Batch())
         batch.ended += 1
