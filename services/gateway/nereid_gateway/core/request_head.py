@@ -64,7 +64,7 @@ class HeadReader:
         return self.read(head)[2]
 
     def read(self, head: bytes) -> tuple[str, str, int]:
-        """Return the model's name and version, as the client wrote it, and the number of strings."""
+        """Return the model's name, its version as in the head, and the number of strings."""
         known = self._known.get(head)
         if known is not None:
             return known

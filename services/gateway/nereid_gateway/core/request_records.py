@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _MAX_ID: Final = 128
 _HTTP: Final = "http"
 _PROTOCOLS: Final = (_HTTP, "grpc", "stream")
-# Time of the end, time of receipt, number, status, protocol, and the sizes of the request id and the
-# trace id. The ids follow the record.
+# Time of the end, time of receipt, number, status, protocol, and the sizes of the request id and of
+# the trace id. Both ids follow the record.
 _RECORD: Final = Struct("<4q3h")
 
 

@@ -1,1 +1,4 @@
-"""The two protocols: both translate, and hand requests to the data plane."""
+"""The fronts for both protocols.
+
+Each translates its protocol and passes requests to the data plane.
+"""

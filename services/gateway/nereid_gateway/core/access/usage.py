@@ -1,4 +1,4 @@
-"""What a client has used of its limits: a token bucket and a count of requests in flight.
+"""Usage of a client's limits: a token bucket, and the number of requests in flight.
 
 Callers pass in the time. The module does no I/O.
 """
