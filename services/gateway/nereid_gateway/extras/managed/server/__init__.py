@@ -1,3 +1,3 @@
-"""The HTTP server of the managed endpoints' ports."""
+"""HTTP server of the managed ports."""
 
 # layout: compiled
