@@ -348,7 +348,7 @@ class GatewaySettings(
     SegmentSettings,
     LogSettings,
 ):
-    """Serves KServe v2 over HTTP and gRPC in front of a scheduler."""
+    """Gateway: serves KServe v2 over HTTP and gRPC, and sends requests to a scheduler."""
 
     TOPIC: ClassVar = Topic.PROCESSES
     MESH_ROLES: ClassVar = frozenset({Role.GATEWAY})

@@ -30,7 +30,7 @@ class SlowRequests:
         self._watched = False
 
     def watch(self, *, watched: bool) -> None:
-        """Begin to record, or stop. Both forget all requests recorded before."""
+        """Begin to record, or stop. Either way, forget all requests recorded before."""
         self._watched = watched
         self._slowest.clear()
 

@@ -259,8 +259,9 @@ class HttpCall:
     def write_probe(self, write: Callable[[bytes], None]) -> None:
         """Write bytes that the client ignores, to find out whether it is still there.
 
-        Before the head of the response that is an interim 102, within a streamed response a chunk
-        without meaning. Nothing is written for an HTTP/1.0 client before its response.
+        Before the response's head is written, the bytes are an interim 102. Within a streamed
+        response, they are a chunk without meaning. An HTTP/1.0 client gets nothing before its
+        response.
         """
         if self.head_written:
             self.send_chunk(self.keepalive_chunk)

@@ -1,4 +1,4 @@
-"""An authenticated client, and the decision what the client may do.
+"""Authenticated client, with the checks of its rights and limits.
 
 Callers pass in the time. The module knows no sockets and no headers.
 """

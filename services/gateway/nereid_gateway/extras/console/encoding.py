@@ -134,7 +134,10 @@ class Encoder:
         return orjson.dumps({name: part for name, part in document.items() if part is not None})
 
     def patch(self, view: View, shown: ViewDocument) -> bytes:
-        """Return the patch that updates the last document of a view. That must have been sent."""
+        """Return the patch for the last document of a view.
+
+        That document must have been sent.
+        """
         known = self._patches.get(view)
         if known is None:
             known = self._patches[view] = self._patch_of(shown, self._last.documents[view])

@@ -46,8 +46,7 @@ INTERVAL_S: Final = 1.0
 _MIN_PAUSE_S: Final = 0.25
 _MAX_PAUSE_S: Final = 30.0
 # Share of one core that looks and updates may take. A more expensive look is followed by a longer
-# pause. Work that is not measured, such as that of the event loop, is added to the share; the total
-# is 2 %.
+# pause. Together with work that is not measured, such as the event loop's, they take 2 %.
 _SHARE: Final = 0.015
 _TOO_MANY: Final = (
     "too many consoles are open at this gateway: it serves {most} at once, {own} of them to one"
@@ -79,7 +78,7 @@ class Console:
 
 
 class ConsoleHub:
-    """The open consoles. One task looks at the mesh for all of them. Belongs to one event loop."""
+    """The open consoles. One task looks at the mesh for all. The hub belongs to one event loop."""
 
     def __init__(  # noqa: PLR0913 (most by keyword)
         self,

@@ -1,8 +1,6 @@
 """Sections of the console's document, except `models`.
 
-The sections of `details` are here as well.
-
-The module does no I/O.
+The sections of `details` are made here as well. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -125,7 +123,7 @@ def schedulers(look: Look) -> dict[str, document.Scheduler]:
 def owners(look: Look) -> dict[str, str]:
     """Return the scheduler of each model by the model's name.
 
-    With one scheduler, return nothing.
+    With one scheduler, the result is empty.
     """
     if len(look.hosting.schedulers) < 2:
         return {}

@@ -1,4 +1,4 @@
-"""The file that --auth-config names: TOML, read as a whole, all errors at once.
+"""Reader of the TOML file that --auth-config names. It reports all errors at once.
 
 [anonymous]                 calls without credentials
 [[keys]]                    an API key: name, sha256, and a grant

@@ -1,4 +1,4 @@
-"""Guard of the gRPC port: it refuses calls that the policy does not permit, before the front."""
+"""Guard in front of the gRPC front, which refuses calls that the port's policy does not permit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guard of the HTTP port: it refuses calls that the policy does not permit, before the front."""
+"""Guard in front of the HTTP front, which refuses calls that the port's policy does not permit."""
 
 from __future__ import annotations
 

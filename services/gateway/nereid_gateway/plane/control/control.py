@@ -151,10 +151,10 @@ class Control:
 
 
 def _request_of_page(method: str, request: bytes) -> Message | None:
-    """Return the request without what callers may set but pages ignore.
+    """Return the request for a page of the whole mesh, or None if it is for anything else.
 
-    Calls with the same such request share a response. The result is None if the request is not for
-    a page of the whole mesh.
+    The result has only the fields that matter for the page. Calls with equal results share a
+    response.
     """
     try:
         if method == "RepositoryIndex":

@@ -41,8 +41,8 @@ _log = logging.getLogger(__name__)
 
 _MAX_WAITING: Final = 4096
 _IDLE_S: Final = 60.0
-# Seconds that a job may take after its client has disconnected. A new process takes about as long
-# to start, so killing the process sooner would save nothing.
+# Seconds, from its start, that a job may take if its client has disconnected. A new process takes
+# about as long to start, so killing the process sooner would save nothing.
 _ABANDONED_S: Final = 0.5
 # Short jobs may use 1/_SHORT_SHARE of max_waiting_bytes.
 _SHORT_SHARE: Final = 8

@@ -25,7 +25,7 @@ class TurnSpentError(Exception):
 
 
 class LoopTurns:
-    """The allowance of each turn, and the requests that wait for one. Belongs to one event loop."""
+    """Allowance of each turn of one event loop, and the requests that wait for a turn."""
 
     def __init__(self, turn_bytes: int = TURN_BYTES) -> None:
         self._turn_bytes = turn_bytes

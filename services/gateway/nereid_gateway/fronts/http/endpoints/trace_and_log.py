@@ -48,7 +48,7 @@ class TraceAndLogEndpoints:
     async def trace_setting(self, call: HttpCall, route: Route) -> None:
         """Respond with the trace settings of a model or of all models.
 
-        On POST, change them before.
+        On POST, change them first.
         """
         request = kserve_pb2.TraceSettingRequest(model_name=route.model)
         if call.method == b"POST":
@@ -77,7 +77,7 @@ class TraceAndLogEndpoints:
         return await self._control.call("TraceSetting", request, kserve_pb2.TraceSettingResponse)
 
     async def logging(self, call: HttpCall, _route: Route) -> None:
-        """Respond with the log settings. On POST, change them before."""
+        """Respond with the log settings. On POST, change them first."""
         request = kserve_pb2.LogSettingsRequest()
         unknown_format: str | None = None
         if call.method == b"POST":

@@ -59,9 +59,10 @@ def cut(text: bytes) -> tuple[bytes, Sequence[bytes]]:
 
 
 def is_cut(rest: bytes, count: int) -> bool:
-    """Return whether the marks stand for the data of all inputs, and for nothing else.
+    """Return whether the marks stand for all data of inputs, and for nothing else.
 
-    rest is the cut text of a document that was read as a request; count is its number of marks.
+    rest: the text, with marks, of a document that was read as a request. count: the number of its
+    marks.
     """
     try:
         inputs = orjson.loads(rest)["inputs"]
