@@ -215,7 +215,7 @@ class Upstream:
         self._stopping, self._uncontended = True, 0
 
     async def drain(self, timeout_s: float) -> bool:
-        """Wait until no request is pending; return False if the time is over before."""
+        """Wait until no request is pending; return False if the time runs out first."""
         return await self.pending.drain(timeout_s)
 
     def close(self) -> None:

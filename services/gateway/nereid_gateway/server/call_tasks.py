@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class CallTasks:
-    """The running tasks. A task is cancelled if the client of its call disconnects."""
+    """The tasks that are running. A task is cancelled if the client of its call disconnects."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

@@ -51,7 +51,7 @@ class Usage:
         return limits.concurrency is not None and self.in_flight >= limits.concurrency
 
     def release(self) -> None:
-        """Uncount a request in flight, because it has ended."""
+        """Stop counting a request as in flight, because it has ended."""
         self.in_flight -= 1
 
     def is_idle(self, limits: Limits, now: float) -> bool:

@@ -138,7 +138,7 @@ class Region:
         self.users += 1
 
     def end_use(self) -> None:
-        """Uncount a request whose last response came, or that was cancelled."""
+        """Stop counting a request after its last response or its cancellation."""
         self.users -= 1
 
     def unregister(self) -> None:

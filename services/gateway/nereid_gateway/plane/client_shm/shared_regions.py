@@ -63,7 +63,7 @@ class SharedRegion(Region):
         self.users += 1
 
     def end_use(self) -> None:
-        """Uncount a request that named the region. The last one unlocks the region's file."""
+        """Stop counting a request that named the region. The last one unlocks the file."""
         self.users -= 1
         if not self.users and self.registered:
             self.file.release()

@@ -166,7 +166,7 @@ class TraceFiles:
             self._enqueued_bytes += size_bytes
 
     def set_samplers(self, samplers: Sequence[Sampler]) -> None:
-        """Set the samplers in use. Traces that are already queued are processed before."""
+        """Set the samplers in use. Traces that are already queued are processed first."""
         self._enqueue(lambda batches: batches.set_samplers(samplers))
 
     def close(self) -> None:
