@@ -1,8 +1,9 @@
-"""Gateway as a process of its own: `python -m nereid_gateway`."""
+"""Gateway in its own process: `python -m nereid_gateway`."""
 
 from __future__ import annotations
 
-# This import comes before imports of modules that may lie in the working directory.
+# This import comes first, before imports of modules that a file in the working directory could
+# replace.
 import nereid.safe_path  # isort: split
 
 import asyncio
@@ -50,7 +51,7 @@ async def serve(
         channel = _open_channel(settings, address, replaceable=False)
         mesh, close = OneScheduler(dial_scheduler(channel, domain), channel), channel.close
     else:
-        # This import is deferred because most gateways have one scheduler.
+        # The import is deferred because most gateways connect to a single scheduler.
         from nereid.mesh_routing.scheduler_channels import SchedulerChannels  # noqa: PLC0415
 
         specs = parse_addresses(settings.scheduler_address)

@@ -1,4 +1,4 @@
-"""Flags of SageMaker's and Vertex AI's ports, with the variables that those platforms set."""
+"""Flags of the SageMaker and Vertex AI ports, and the variables that those platforms set."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ NOT_IN_VERTEX_AI: Final = PlatformVariable("AIP_MODE", {"PREDICTION": "false"})
 
 
 def parse_port_range(text: str) -> tuple[int, int]:
-    """Return the first and the last port of a text FIRST-LAST.
+    """Return the first and the last port of a range given as FIRST-LAST.
 
     Raises:
-        ValueError: the text is no such range.
+        ValueError: the text is not such a range.
     """
     match = _RANGE.fullmatch(text)
     if match is None:
@@ -48,9 +48,9 @@ def _path(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ManagedSettings:
-    """Settings of the managed ports.
+    """Flags of the ports for managed platforms.
 
-    The ports speak HTTP without TLS, at the interface of the HTTP port.
+    Managed ports speak HTTP without TLS. They listen on the interface of the HTTP port.
     """
 
     TOPIC: ClassVar = Topic.MANAGED
@@ -133,13 +133,13 @@ class ManagedSettings:
 
     @property
     def has_managed_port(self) -> bool:
-        """True if some managed port is served."""
+        """True if at least one managed port is served."""
         return self.allow_sagemaker or self.allow_vertex_ai
 
     def managed_errors(self, ports: Mapping[str, int]) -> list[str]:
-        """Return the errors in these settings, a line each.
+        """Return the errors in these settings, one line each.
 
-        ports: ports that are served beside SageMaker's, by their flags.
+        ports: maps the flag of each port that is served beside SageMaker's to its number.
         """
         errors = []
         if self.allow_sagemaker and self.sagemaker_safe_port_range:

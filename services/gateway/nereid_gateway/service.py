@@ -1,6 +1,7 @@
-"""Gateway as a whole: constructs its data plane and fronts; starts, drains and closes them.
+"""Gateway service: constructs the data plane and the fronts, then starts, drains and closes them.
 
-The access to the scheduler is passed in, so that both can run in one process.
+The caller passes in the access to the scheduler, so that gateway and scheduler can run in one
+process.
 """
 
 from __future__ import annotations
@@ -66,19 +67,21 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Part of the drain time in which new requests are still accepted, as by Triton.
+# Share of the drain time in which the gateway still accepts new requests, as Triton does.
 _ACCEPTING_SHARE: Final = 0.2
-# Time for which clients with open connections are awaited, so that they can go elsewhere.
+# Maximum number of seconds that a drain gives clients with open connections to move to another
+# gateway.
 _NOTICE_S: Final = 0.5
 _SCRAPE_TIMEOUT_S: Final = 2.0
-# Time for which the first gateway of a group waits for the others before it serves.
+# Maximum number of seconds that the first gateway of a group waits for the other gateways before it
+# serves.
 _GROUP_START_S: Final = 5.0
-# Unsent bytes of a gRPC client that does not read its responses.
+# Maximum number of unsent bytes for one gRPC client that does not read its responses.
 _MAX_UNSENT_BYTES: Final = 64 << 20
 
 
 def joined(link: rpc.Link[ToScheduler]) -> OpenLink:
-    """Return a function that opens one end of a pair of links in memory."""
+    """Return a function that opens one end of an in-memory pair of links."""
 
     def open_link(*, on_items: Any, on_up: Any, on_down: Any) -> SchedulerLink:
         link.on_items, link.on_up, link.on_down = on_items, on_up, on_down
@@ -90,7 +93,7 @@ def joined(link: rpc.Link[ToScheduler]) -> OpenLink:
 
 
 class GatewayService:
-    """Gateway in one process. Call start() once and drain() once."""
+    """Gateway that runs in one process. Call start() once and drain() once."""
 
     def __init__(
         self,
@@ -102,8 +105,8 @@ class GatewayService:
     ) -> None:
         """Construct the gateway from its settings.
 
-        ports: ports that are bound already, if any. group: the gateways that serve them together,
-        if there are others.
+        ports: listening sockets that are bound already, or None. group: the group of gateways that
+        share the ports, or None if this gateway is alone.
         """
         self._settings = settings
         self._ports = ports
@@ -117,7 +120,7 @@ class GatewayService:
         scrape_limit_s = min(control_limit_s, _SCRAPE_TIMEOUT_S)
         self._counts = ModelCounts(mesh, scrape_limit_s, group=group)
         control = Control(mesh, control_limit_s, reconnect_limit_s, counts=self._counts)
-        # Budget of both ports.
+        # The HTTP port and the gRPC port share this budget of bytes.
         self._budget = ByteBudget(
             settings.budget_limits, lambda: self._upstream.pending.pending_bytes
         )
@@ -152,9 +155,9 @@ class GatewayService:
             self._decoders,
             timeline=self._timeline,
         )
-        # Both are `None` if clients need no credentials.
+        # Both attributes are `None` if clients need no credentials.
         self._access, self._access_watch = _open_access(settings)
-        # `None` without a console.
+        # The attribute stays `None` if no console is served.
         self._consoles: ConsoleHub | None = None
         self._http_policy = CallPolicy(
             restricted_apis.gather(settings.http_restricted_api),
@@ -174,13 +177,14 @@ class GatewayService:
             restricted_apis=settings.restricted_apis("http"),
         )
         self._http = self._http_server()
-        # All HTTP servers of clients; those of managed ports are added below.
+        # All HTTP servers that clients connect to. The servers of the managed ports are added
+        # below.
         self._edges = [self._http]
         self._grpc_front = GrpcFront(
             self._data_plane, self._forwarding(settings.grpc_header_forward_pattern)
         )
         self._grpc: rpc.Server | GrpcioServer | None = None
-        # A scrape does not wait as long as a client might.
+        # A metrics scrape has a shorter time limit than a client's control call.
         scraped = Control(mesh, scrape_limit_s, counts=self._counts)
         kept = None
         if group is not None:
@@ -197,7 +201,8 @@ class GatewayService:
         self._shares_ports = (
             group is not None or settings.reuse_http_port or settings.reuse_grpc_port
         )
-        # `None` if there are no other gateways to gather series from.
+        # The attribute stays `None` if there are no other gateways whose series have to be
+        # gathered.
         self._group_metrics: GroupMetrics | None = None
         if group is not None:
             number, size = group.number, group.size
@@ -209,15 +214,16 @@ class GatewayService:
         self._metrics = HttpServer(metrics_front, _http_limits(settings))
         self._managed = self._managed_ports(control, metrics_front)
         self._edges += self._managed.values()
-        # Addresses that start() has bound; `None` for a front that is off.
+        # Addresses that start() has bound. An address is `None` if its port is not served.
         self.http_address: str | None = None
         self.grpc_address: str | None = None
         self.metrics_address: str | None = None
-        # Addresses of the managed ports that are served, by "sagemaker" and "vertex-ai".
+        # Maps "sagemaker" and "vertex-ai" to the addresses of these managed ports, if they are
+        # served.
         self.managed_addresses: dict[str, str] = {}
 
     def _console(self, slow_requests: SlowRequests | None) -> ConsoleEndpoints | None:
-        """Return the console's endpoints, or None if it is not to be served."""
+        """Return the console's endpoints, or None if the console is not to be served."""
         if slow_requests is None:
             return None
         # The import is deferred: most gateways start without this module.
@@ -235,7 +241,7 @@ class GatewayService:
         return endpoints
 
     async def _read_own_page(self) -> bytes:
-        """Return the series of this gateway, or of all gateways of its group."""
+        """Return the metrics page of this gateway, or of all gateways of its group."""
         return await self._read_own()
 
     def _http_server(self) -> HttpServer:
@@ -245,11 +251,11 @@ class GatewayService:
         return HttpServer(dispatch, _http_limits(settings), reader, allocate_body, self._budget)
 
     def _managed_ports(self, control: Control, metrics: Dispatch) -> dict[str, HttpServer]:
-        """Return the managed ports to serve, by "sagemaker" and "vertex-ai"."""
+        """Return the HTTP servers of the managed ports, by "sagemaker" and "vertex-ai"."""
         settings = self._settings
         if not settings.has_managed_port:
             return {}
-        # Most gateways start without these ports.
+        # The import is deferred because most gateways do not serve these ports.
         from nereid_gateway.extras.managed.ports import make_ports  # noqa: PLC0415
 
         limits = _http_limits(settings)
@@ -257,10 +263,10 @@ class GatewayService:
         return make_ports(settings, control, front, metrics, guard, limits, self._budget)
 
     def _guard(self, front: Dispatch) -> tuple[Dispatch, AllocateBody]:
-        """Return a front behind its guard, and the function that makes its buffers.
+        """Return the front behind its guard, and the guarded function that allocates body buffers.
 
-        The guard refuses calls that a client may not make. Buffers for large requests are made
-        behind the same guard.
+        The guard refuses calls that a client may not make. It also decides whether a large request
+        gets a buffer. Without a policy the front itself is returned.
         """
         policy = self._http_policy
         if not policy:
@@ -273,10 +279,10 @@ class GatewayService:
         return HeaderForwarding(pattern, without) if pattern else None
 
     async def start(self) -> None:
-        """Bind the ports, then open the link.
+        """Bind the ports, then open the link to the scheduler.
 
         Raises:
-            OSError: a port is not available; nothing is left running then.
+            OSError: a port is not available. The ports bound before it are closed.
         """
         settings = self._settings
         try:
@@ -318,11 +324,11 @@ class GatewayService:
             _log.info("serving the routes of %s on %s", name, bound)
 
     async def import_deferred(self) -> None:
-        """Import modules that the start does not need, while the gateway serves."""
+        """Import the modules that the start does not need. The gateway serves meanwhile."""
         await asyncio.to_thread(import_deferred)
 
     def exposure(self) -> str:
-        """Return the summary of what the ports serve, and to whom."""
+        """Return a summary of what each port serves, and to whom."""
         addresses = {
             "http": self.http_address,
             "grpc": self.grpc_address,
@@ -362,7 +368,7 @@ class GatewayService:
         options = _grpc_options(self._settings)
         if self._settings.grpc_engine == "nereid":
             return rpc.Server(handlers, options, self._budget, self._zlib_queue)
-        # This import is deferred because most settings do not ask for this engine.
+        # The import is deferred because few settings choose this engine.
         from nereid.rpc.grpcio_engine import GrpcioServer, PingRules  # noqa: PLC0415
 
         settings = self._settings
@@ -374,10 +380,11 @@ class GatewayService:
         return GrpcioServer(handlers, options, pings)
 
     async def drain(self, timeout_s: float) -> None:
-        """Send clients elsewhere, finish pending requests, then close, all within timeout_s.
+        """Send clients elsewhere, finish pending requests, then close.
 
-        Ports that no other gateway serves are open as long as anything is pending: a client that
-        connects gets a response, if only that the server is stopping.
+        All of this takes at most timeout_s seconds. If no other gateway shares the ports, they stay
+        open while requests are pending: a client that connects then still gets a response, if only
+        the error that the server is stopping.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -392,7 +399,8 @@ class GatewayService:
             pending = len(self._upstream.pending.requests)
             _log.info("draining: %d requests are still pending, no more are accepted", pending)
         if self._shares_ports:
-            # Other gateways serve new connections; requests on open connections are still served.
+            # Other gateways accept the new connections. Requests on open connections are still
+            # served.
             self._stop_accepting()
         else:
             self._data_plane.stop_accepting()
@@ -405,14 +413,14 @@ class GatewayService:
         self._upstream.close()
         if self._grpc is not None:
             await self._grpc.drain(max(0.1, deadline - loop.time()))
-        # The responses are in the transports: each connection may end by itself.
+        # The responses are in the transports' buffers. Each connection may still end by itself.
         limit_s = max(0.1, deadline - loop.time())
         await asyncio.gather(*(edge.wait_closed(limit_s) for edge in self._edges))
         await self._close_edges()
         await self._close_unrelated()
 
     async def _close_unrelated(self) -> None:
-        """Close the parts that no client's request needs."""
+        """Close the parts that no client request needs."""
         await self._counts.close()
         await self._metrics.close()
         if self._group_metrics is not None:
@@ -434,9 +442,9 @@ class GatewayService:
             await edge.close()
 
     async def _announce_drain(self, limit_s: float) -> None:
-        """Serve requests until the clients know that their connections end.
+        """Keep serving until clients know that their connections end, for at most limit_s seconds.
 
-        gRPC clients are notified, HTTP clients learn it from their next response.
+        A gRPC client is notified at once. An HTTP client learns it from its next response.
         """
         notices = [edge.wait_closed(limit_s) for edge in self._edges]
         if self._grpc is not None:
@@ -446,7 +454,10 @@ class GatewayService:
 
 
 def _open_access(settings: GatewaySettings) -> tuple[AccessControl | None, ConfigWatch | None]:
-    """Return the access control and the watch of its file; None if clients need no credentials."""
+    """Return the access control and the watch of its file.
+
+    Both are None if clients need no credentials.
+    """
     if not settings.auth_config:
         return None, None
     # The import is deferred: most gateways start without this module.
@@ -458,10 +469,10 @@ def _open_access(settings: GatewaySettings) -> tuple[AccessControl | None, Confi
 def _infer_chain(
     settings: GatewaySettings, upstream: Upstream, group: GatewayGroup | None
 ) -> InferChain:
-    """Return the chain of steps, which is built from its end.
+    """Return the chain of steps of an infer request, which is built from its last step.
 
     The order is: the console's slow requests, tracing, outputs in clients' shared memory, upstream.
-    Steps that the settings do not ask for are left out.
+    Steps that the settings do not enable are left out.
     """
     step: InferStep = upstream
     regions = NO_REGIONS

@@ -1,4 +1,4 @@
-"""Flags and environment variables of the gateway; nothing else in the gateway reads either."""
+"""Flags and environment variables of the gateway; no other module of the gateway reads them."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class GrpcSettings:
     grpc_infer_response_compression_level: str = flag(
         "none", "how much responses to gRPC inference are compressed", flags.choice(*LEVELS)
     )
-    # These flags are for Triton's threads and pools, which Nereid does not have.
+    # Triton has these flags for its threads and pools. Nereid has no such threads and pools.
     grpc_infer_thread_count: int = flag(2, "accepted and ignored", flags.integer(1))
     grpc_infer_allocation_pool_size: int = flag(8, "accepted and ignored", flags.integer(0))
     grpc_max_response_pool_size: int = flag(8, "accepted and ignored", flags.integer(1))
@@ -172,7 +172,7 @@ class GrpcSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ControlApiSettings:
-    """Flag of the APIs that change the server."""
+    """Flag that opens or closes the APIs which change the server."""
 
     TOPIC: ClassVar = Topic.MODELS
 
@@ -200,16 +200,16 @@ class AuthSettings:
     )
 
     def apis_with_credentials(self) -> frozenset[str]:
-        """Return the groups of APIs that no client may use without an API key or a token."""
+        """Return the groups of APIs for which every client needs an API key or a token."""
         if not self.auth_config:
             return frozenset()
-        # The imports here and below are deferred because most meshes start without them.
+        # This import and those below are deferred because most meshes start without these modules.
         from nereid_gateway.guards.auth.reload import load_config  # noqa: PLC0415
 
         return frozenset(APIS) - load_config(self.auth_config).config.open_apis()
 
     def auth_errors(self) -> list[str]:
-        """Return the errors in the file, one line each."""
+        """Return the errors in the file that --auth-config names, one line each."""
         if not self.auth_config:
             return []
         from nereid_gateway.guards.auth.config import AuthConfigError  # noqa: PLC0415
@@ -224,7 +224,7 @@ class AuthSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientShmSettings:
-    """Flags of clients' shared memory."""
+    """Flag that lets clients register shared memory."""
 
     TOPIC: ClassVar = Topic.SHARED_MEMORY
 
@@ -238,7 +238,7 @@ class ClientShmSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class MeshMetricsSettings:
-    """Flags of the metrics port, which serves the whole mesh's page."""
+    """Flags of the metrics port, which serves the metrics of the whole mesh."""
 
     TOPIC: ClassVar = Topic.METRICS
 
@@ -257,7 +257,7 @@ class MeshMetricsSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LimitSettings:
-    """Limits on what clients may use at once, and for how long."""
+    """Limits on how much clients may use at once, and for how long."""
 
     TOPIC: ClassVar = Topic.LIMITS
 
@@ -348,7 +348,7 @@ class GatewaySettings(
     SegmentSettings,
     LogSettings,
 ):
-    """Serves KServe v2 over HTTP and gRPC in front of a scheduler."""
+    """Gateway: serves KServe v2 over HTTP and gRPC, and sends requests to a scheduler."""
 
     TOPIC: ClassVar = Topic.PROCESSES
     MESH_ROLES: ClassVar = frozenset({Role.GATEWAY})
@@ -384,7 +384,7 @@ class GatewaySettings(
 
     @property
     def budget_limits(self) -> BudgetLimits:
-        """Limits on the bytes that are held for clients."""
+        """Limits on the bytes that the gateway holds for clients."""
         total = self.max_pending_bytes
         return BudgetLimits(
             total_bytes=total,
@@ -394,7 +394,7 @@ class GatewaySettings(
 
     @property
     def max_client_connections(self) -> int:
-        """Number of connections that one client may have on each port."""
+        """Maximum number of open connections of one client on each port."""
         return self.max_connections_per_client or max(1024, self.max_connections // 4)
 
     @property
@@ -409,13 +409,16 @@ class GatewaySettings(
 
     @property
     def metrics_at(self) -> str:
-        """Address of the metrics port, by default on the loopback if HTTP is off the network."""
+        """Address of the metrics port.
+
+        By default, the port is on HTTP's interface, or on the loopback if HTTP is on a unix socket.
+        """
         interface = self.metrics_address or self._http_interface
         return flags.listening_address(interface, self.metrics_port)
 
     @property
     def managed_at(self) -> dict[str, str]:
-        """Addresses of the managed ports that are served, by "sagemaker" and "vertex-ai"."""
+        """Addresses of the managed ports that are served, keyed by "sagemaker" and "vertex-ai"."""
         ports = {"sagemaker": self.sagemaker_port, "vertex-ai": self.vertex_ai_port}
         allowed = {"sagemaker": self.allow_sagemaker, "vertex-ai": self.allow_vertex_ai}
         return {
@@ -426,26 +429,29 @@ class GatewaySettings(
 
     @property
     def _http_interface(self) -> str:
-        """Interface of the HTTP port, or the loopback's if that port is off the network."""
+        """Interface of the HTTP port, or the loopback if that port is a unix socket."""
         private = self.http_address.startswith("unix:")
         return "127.0.0.1" if private else self.http_address
 
     def restricted_apis(self, protocol: str) -> frozenset[str]:
-        """Return the APIs of the "http" or "grpc" port that require a header."""
+        """Return the APIs that require a header on the "http" or "grpc" port."""
         texts = self.http_restricted_api if protocol == "http" else self.grpc_restricted_protocol
         return frozenset(restricted_apis.gather(texts))
 
     def closed_apis(self, protocol: str) -> frozenset[str]:
-        """Return the APIs of the "http" or "grpc" port that are closed, as nothing guards them."""
+        """Return the control APIs that are closed because no header or credential guards them.
+
+        protocol: the port, "http" or "grpc". The set is empty if open_control_apis is set.
+        """
         if self.open_control_apis:
             return frozenset()
         return CONTROL_APIS - self.restricted_apis(protocol) - self.apis_with_credentials()
 
     def tls(self, protocol: str) -> Tls | None:
-        """Return the TLS side of the "http" or "grpc" port, or None for clear text.
+        """Return the TLS settings of the "http" or "grpc" port, or None for clear text.
 
         Raises:
-            OSError: the files cannot be used.
+            OSError: the certificate files or the key file cannot be used.
         """
         mutual = getattr(self, f"{protocol}_use_ssl_mutual")
         if not (mutual or getattr(self, f"{protocol}_use_ssl")):
@@ -459,7 +465,7 @@ class GatewaySettings(
         return Tls(files, server=True)
 
     def errors(self) -> list[str]:
-        """Return conflicts between settings, one line each."""
+        """Return the conflicts between settings, one line each."""
         conflicts = []
         for name in ("http_restricted_api", "grpc_restricted_protocol"):
             try:
@@ -481,7 +487,7 @@ class GatewaySettings(
         return conflicts + self.auth_errors() + self.mesh_errors()
 
     def _ports_beside_sagemaker(self) -> dict[str, int]:
-        """Return the other served ports, by their flags; unix sockets have none."""
+        """Return the TCP ports that are served beside SageMaker's, keyed by their flags."""
         served = {
             "--http-port": (self.allow_http, self.http_at, self.http_port),
             "--grpc-port": (self.allow_grpc, self.grpc_at, self.grpc_port),
@@ -513,7 +519,7 @@ class GatewaySettings(
 def read(
     argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> GatewaySettings:
-    """Return the settings of this process; on errors, print all of them and exit with 2."""
+    """Return the settings of this process; on errors, print all errors and exit with status 2."""
     return read_settings(
         GatewaySettings,
         sys.argv[1:] if argv is None else argv,

@@ -1,4 +1,4 @@
-"""Large request, charged to its client until its last response or its cancellation."""
+"""Large request whose bytes are charged to its client until it ends or is cancelled."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ if TYPE_CHECKING:
 
 
 class ChargedRequest:
-    """RequestHandle that releases the charge; `handle` is the request's own, once it was sent."""
+    """Handle of a request that also releases the charge of its bytes.
+
+    `handle` is the handle of the request itself. It is set when the request was sent.
+    """
 
     __slots__ = ("_account", "_on_response", "handle", "size_bytes")
 
     handle: RequestHandle
 
     def __init__(self, account: Account, size_bytes: int, on_response: OnResponse) -> None:
-        """Charge a request to an account.
+        """Charge the bytes of a request to an account.
 
         Raises:
-            OverBudgetError: the client has too many bytes here.
+            OverBudgetError: the client already holds too many bytes in the gateway.
         """
         account.charge_pending(size_bytes)
         self._account = account
@@ -31,7 +34,7 @@ class ChargedRequest:
         self._on_response = on_response
 
     def on_response(self, response: InferResponse) -> None:
-        """Pass a response on, and release the charge with the last one."""
+        """Pass a response on. With the last response, release the charge."""
         if not response.more:
             self.release()
         self._on_response(response)
@@ -42,7 +45,7 @@ class ChargedRequest:
         self.handle.cancel()
 
     def set_flow(self, *, paused: bool) -> None:
-        """Pause the request's responses, or let them continue."""
+        """Pause the responses of the request, or let them continue."""
         self.handle.set_flow(paused=paused)
 
     def release(self) -> None:

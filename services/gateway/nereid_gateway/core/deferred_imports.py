@@ -1,7 +1,8 @@
-"""Imports that a gateway makes once it serves: NumPy, for typed, JSON and shared-memory tensors.
+"""Imports that a gateway makes after it has begun to serve.
 
-NumPy takes as long as a fifth of all other imports. The functions that need it import it
-themselves, which costs nothing once it is imported.
+The imported module is NumPy, which is needed for typed, JSON and shared-memory tensors. Its import
+takes as long as a fifth of all other imports. The functions that need NumPy import it themselves,
+which costs nothing after the first import.
 """
 
 from __future__ import annotations
@@ -13,6 +14,6 @@ _MODULES: Final = ("nereid.core.tensors.tensors",)
 
 
 def import_deferred() -> None:
-    """Import the modules; call it in a thread, as it takes a tenth of a second."""
+    """Import the modules. Call this in a thread, because it takes a tenth of a second."""
     for name in _MODULES:
         importlib.import_module(name)

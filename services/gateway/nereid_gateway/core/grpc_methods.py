@@ -1,6 +1,7 @@
-"""Table of the methods of the gRPC port, but for reflection's. Pure.
+"""Table of the methods of the gRPC port, except for the reflection services.
 
-Front and guard read a method's row; nothing else lists methods.
+The front and the guard look methods up in this table. Methods are listed nowhere else. The module
+holds no state and does no I/O.
 """
 
 # layout: compiled
@@ -16,43 +17,46 @@ HEALTH_SERVICE: Final = "grpc.health.v1.Health"
 
 
 class MethodKind(Enum):
-    """Ways in which methods are served."""
+    """Kinds of handlers that serve methods."""
 
-    # One request and one response, which a callback sends.
+    # The method has one request and one response, which a callback sends.
     INFER = "infer"
     STREAM = "stream"
-    # A coroutine makes the response of the message.
+    # The handler is a coroutine that gets the message and returns the response.
     CONTROL = "control"
-    # A coroutine makes the response of call, message and principal, and waits for its turn itself.
+    # The handler is a coroutine that gets the call, the message and the principal. It waits for the
+    # client's turn itself.
     CONTROL_CALL = "control call"
 
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """Method of the gRPC port: who may call it, when it is served, and by what."""
+    """Method of the gRPC port: its group of APIs, its handler, and when it is served."""
 
     name: str
-    # The group of APIs that a right is for.
+    # Group of APIs that a client needs a right for.
     api: str
-    # Class and method of the handler. Names, because the guard reads this table as well. Empty: the
-    # scheduler responds, and messages are passed to it and back as they are.
+    # Class and method of the handler. They are given as text because the guard, which cannot import
+    # handlers, reads this table as well. If the text is empty, messages are passed unchanged to the
+    # scheduler and back.
     handler: str = ""
     kind: MethodKind = MethodKind.CONTROL
     service: str = INFERENCE_SERVICE
-    # Field of the request that names a model; empty if there is none, or if it is no control call.
+    # Field of the request that names a model. Empty if there is none, or if the method is not a
+    # control call.
     model_field: str = ""
-    # The method changes the server, and is guarded by --open-control-apis.
+    # True if the method changes the server. --open-control-apis then applies to it.
     is_control: bool = False
-    # The gateway knows the response by itself; other calls wait for their client's turn.
+    # True if the gateway can respond by itself. Other calls wait for the turn of their client.
     at_once: bool = False
-    # Calls about readiness have a queue of their own beside the rest.
+    # True if the method reports readiness. Such calls have a queue of their own.
     is_probe: bool = False
-    # A call that has begun is completed even if its client disconnects.
+    # True if a call that has begun is completed even if its client disconnects.
     goes_on: bool = False
 
     @property
     def path(self) -> str:
-        """Path of the method's calls."""
+        """Path of the method in HTTP/2 requests."""
         return f"/{self.service}/{self.name}"
 
 

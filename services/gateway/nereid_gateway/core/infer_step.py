@@ -1,8 +1,8 @@
 """Interface of the steps of the gateway's data plane.
 
-A step receives a request on its way to the scheduler by `infer`, and may inspect the responses on
-their way back. It is constructed with the `infer` of the step behind it; GatewayService builds the
-chain.
+A step gets a request by its method `infer`, on the request's way to the scheduler. It may inspect
+the responses on their way back. Each step is constructed with the `infer` of the next step.
+GatewayService builds the chain.
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ if TYPE_CHECKING:
 
 
 class RequestHandle(Protocol):
-    """Request that was sent, as its sender sees it."""
+    """Handle by which the sender of a request controls it."""
 
     def cancel(self) -> None:
-        """Deliver no further response: the client disconnected. No effect after the last one."""
+        """Deliver no further response, because the client has disconnected.
+
+        The call has no effect after the last response.
+        """
 
     def set_flow(self, *, paused: bool) -> None:
-        """Pause responses while the client cannot keep up with them, or let them continue."""
+        """Pause the responses while the client cannot keep up with them, or let them continue."""
 
 
 class InferStep(Protocol):
     """Step of the data plane."""
 
     def infer(self, request: InferRequest, on_response: OnResponse, /) -> RequestHandle:
-        """Send a request on.
+        """Pass a request on to the next step.
 
-        on_response is called for each response until one without `more`, possibly before this
-        returns.
+        on_response: called with each response, up to the first one without `more`. The first call
+        may come before this function returns.
         """

@@ -1,7 +1,8 @@
-"""Counts of earlier processes of one gateway of a group.
+"""Counts of earlier processes of a gateway, for a gateway that belongs to a group.
 
-A gateway that is killed is started again with its number, and its counters must not fall on the
-group's page. Every shown value must be kept: it is written to the group's directory with each page.
+A gateway that was killed is started again with the same number. Its counters must not fall on the
+group's page, so every value that was shown must be kept. The values are written to the group's
+directory with each page.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class KeptCounts:
-    """Counts that are read once, at the gateway's start."""
+    """Counts of earlier processes, which are read once, when the gateway starts."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # Counts by metric, and the value of its label.
+        # Maps a metric to the counts of earlier processes by the value of the metric's label.
         self._earlier: dict[str, Counter[str]] = {}
         self._shown: dict[str, Counter[str]] = {}
         # The file does not exist at the first start.
@@ -30,13 +31,19 @@ class KeptCounts:
             self._earlier = {name: Counter(counts) for name, counts in document.items()}
 
     def add_to(self, metric: str, counts: Mapping[str, int]) -> Mapping[str, int]:
-        """Return a metric's counts of this and earlier processes, which are about to be shown."""
+        """Return the sum of a metric's counts in this process and in earlier ones.
+
+        It is about to be shown.
+        """
         total = self._earlier.get(metric, Counter[str]()) + Counter(counts)
         self._shown[metric] = total
         return total
 
     def save(self) -> None:
-        """Write the shown counts. If the disk is full, a killed gateway loses them."""
+        """Write the counts that were shown.
+
+        If the disk is full, they are lost when the gateway is killed.
+        """
         written = self._path.with_suffix(".new")
         with suppress(OSError):
             written.write_text(json.dumps(self._shown))

@@ -1,15 +1,18 @@
-"""Shares of models and clients in the requests that a gateway keeps pending.
+"""Shares of models and clients in the pending requests of a gateway.
 
-No model keeps the others out, and no client the other clients of a model. The thresholds are
-dynamic, as in a switch's shared buffer: a model that has more than _SHARE times what is left of the
-limit may add nothing, nor may a client of it that has more than _SHARE times what is left of that.
-A single model may have most of the limit; n models that want all of it converge to equal parts, and
-the part that is left over admits the next one at once. Below a part of the limit nobody can exceed
-this, and nothing is counted. Models come first because all clients may be behind one proxy.
+No model keeps other models out, and no client keeps out the other clients of a model. The
+thresholds are dynamic, as in the shared buffer of a network switch. A model may add no request if
+its pending requests exceed _SHARE times what is left of the limit. The same holds for a client of
+the model if its requests exceed _SHARE times what is left of the model's threshold. A single model
+may use most of the limit. If n models want all of it, they converge to equal parts, and the rest
+that is always left admits the next model at once. Below a certain part of the limit nobody can
+exceed a threshold, so nothing is counted. Thresholds apply to models first, because all clients may
+be behind one proxy.
 
-Pure. The counts are those of a census, and of requests that were admitted here since. The census is
-repeated when enough requests were added uncounted, or when some have ended and the counts would
-refuse one: so nothing has to be counted where requests end.
+Counts are made by a census of all pending requests, to which the requests admitted since then are
+added. The census is repeated when enough requests were added without being counted, or when some
+requests have ended and the counts would refuse a request. So nothing has to be counted where
+requests end. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -27,31 +30,32 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.router.pending_requests import PendingRequest
 
 _SHARE: Final = 8
-# Counts may be wrong by this part of the limit, which bounds the cost of censuses per request.
+# Counts may be wrong by this part of the limit (1/_STALE_PART). The tolerance bounds the cost of
+# censuses per request.
 _STALE_PART: Final = 16
 
 _sender_and_head_of = attrgetter("request.sender", "request.head")
 
 
 class PendingShares:
-    """Shares of one gateway.
+    """Shares in one gateway's pending requests.
 
-    Every request may be added below `uncontended` pending requests.
+    Below `uncontended` pending requests, every request may be added.
     """
 
     def __init__(self, limit: int, model_of: Callable[[bytes], str]) -> None:
-        """Share a limit on all pending requests; model_of returns the model that a head names."""
-        # The bound for one client of one model with n requests: n < _SHARE * (_SHARE * (limit - n)
-        # - n).
+        """Share a limit on pending requests. model_of: returns the model that a head names."""
+        # The bound is for a single client that uses a single model. With n requests, n < _SHARE *
+        # (_SHARE * (limit - n) - n) must hold.
         self.uncontended = -(-limit * _SHARE**2 // (_SHARE**2 + _SHARE + 1))
         self._limit = limit
         self._model_of = model_of
         self._by_model: Counter[str] = Counter()
         self._by_client: Counter[tuple[Hashable, str]] = Counter()
-        # Number of counted requests, which may have ended.
+        # Number of requests that were counted. Some of them may have ended since.
         self._counted = 0
-        # Number of requests that may have been added meanwhile, and the number of the next one if
-        # none was.
+        # Upper bound of the number of requests that were added since the census without being
+        # counted. `_next` is the number that the next request has if none is added before.
         self._uncounted = 0
         self._next = 0
         self._most_stale = limit // _STALE_PART
@@ -59,9 +63,9 @@ class PendingShares:
     def may_add(
         self, request: InferRequest, number: int, pending: Collection[PendingRequest]
     ) -> bool:
-        """Return whether one more request may be pending beside these; count it if so.
+        """Return whether one more request may be pending in addition to these; count it if so.
 
-        number is the request's, accepted or refused: one more than that of the request before it.
+        number: the request's number. Numbers count accepted and refused requests, without gaps.
         """
         self._uncounted += number - self._next
         self._next = number + 1
@@ -97,5 +101,5 @@ class PendingShares:
 
 
 def _owner_of(sender: Hashable) -> Hashable:
-    """Return the client of a sender, which may have several connections."""
+    """Return the client of a sender. A client may have several connections."""
     return sender.owner if isinstance(sender, Account | Owner) else sender

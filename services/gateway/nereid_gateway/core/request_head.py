@@ -1,9 +1,10 @@
 """Head of a request: the parts of a ModelInferRequest that are the same for many requests.
 
-Both fronts build heads here, so that equal requests over HTTP and gRPC have the same head. Services
-cache what they derive from a head by its bytes, each part in a table of its own and not in slots of
-one object per head: most parts exist only if the settings ask for them, each is invalidated by its
-own events (rules, routes, models), and finding the object would be the same look-up.
+Both fronts build heads here, so equal requests over HTTP and gRPC have the same head. Services
+cache what they derive from a head, with the head's bytes as the key. Each derived part has its own
+table: most parts exist only if the settings ask for them, and each part is invalidated by its own
+events (rules, routes, models). One object per head with a slot for each part would not save a
+look-up, since the object itself must be found.
 """
 
 # layout: compiled
@@ -26,46 +27,46 @@ if TYPE_CHECKING:
 
     from nereid_gateway.core.tensors.region_ranges import RegionRanges
 
-# Limits of a BoundedCache of values that are derived from heads.
+# Limits of a BoundedCache whose keys are heads.
 CACHED_HEADS: Final = 2048
 MAX_CACHED_HEAD_BYTES: Final = 8192
-# Maximum size of a head. Every service that a head passes reads it on its event loop.
+# Maximum size of a head in bytes. Every service that gets a head reads it on its event loop.
 MAX_HEAD_BYTES: Final = 262144
-# Maximum number of inputs, of outputs and of parameters of a request.
+# Maximum number of inputs, maximum number of outputs and maximum number of parameters of a request.
 MAX_COUNT: Final = 1024
 
 
 class CheckedHead(NamedTuple):
-    """Head that was checked, and values derived from it."""
+    """Head that was checked, and the values that the check derived from it."""
 
     head: bytes
     input_names: tuple[str, ...]
     strings: tuple[StringInput, ...]
-    # `None` if no tensor is in clients' shared memory.
+    # Ranges of tensors in clients' shared memory, or `None` if no tensor is there.
     regions: RegionRanges | None = None
 
 
 def naming(model: str, version: str) -> bytes:
-    """Return the head that names a model and nothing else, for requests with an error."""
+    """Return a head that names only a model. It is for requests that only report an error."""
     return kserve_pb2.ModelInferRequest(model_name=model, model_version=version).SerializeToString()
 
 
 class HeadReader:
-    """Read models' names and versions and the number of strings in heads, and remember them."""
+    """Read the model's name, its version and the number of strings from heads, and cache them."""
 
     def __init__(self) -> None:
         self._known = BoundedCache[bytes, tuple[str, str, int]](CACHED_HEADS, MAX_CACHED_HEAD_BYTES)
 
     def model_of(self, head: bytes) -> str:
-        """Return the model's name."""
+        """Return the name of the model that a head names."""
         return self.read(head)[0]
 
     def strings_of(self, head: bytes) -> int:
-        """Return the number of BYTES elements in all inputs."""
+        """Return the number of elements in all inputs of type BYTES."""
         return self.read(head)[2]
 
     def read(self, head: bytes) -> tuple[str, str, int]:
-        """Return the model's name, its version in the client's words, and the number of strings."""
+        """Return the model's name, its version as in the head, and the number of strings."""
         known = self._known.get(head)
         if known is not None:
             return known
@@ -77,7 +78,7 @@ class HeadReader:
 
 
 class HeadInput(NamedTuple):
-    """Input in a head."""
+    """Input as a head describes it."""
 
     name: str
     datatype: str
@@ -91,9 +92,9 @@ def build(
     outputs: Iterable[str],
     classes: Mapping[str, int] = MappingProxyType({}),
 ) -> CheckedHead:
-    """Return the head of a request with these inputs for these outputs, or for all of them.
+    """Return the head of a request with these inputs. Without outputs, it asks for all outputs.
 
-    classes: number of best elements of an output whose classes are wanted.
+    classes: maps an output to the number of classes wanted, for outputs with a classification.
 
     Raises:
         InvalidArgument: a shape does not fit the protocol's 64 bits, or the head is too large.
@@ -131,10 +132,12 @@ def build(
 
 
 def check_count(what: str, count: int, model: str) -> None:
-    """Refuse a request with more inputs, outputs or parameters (what) than any model has.
+    """Refuse a request with more inputs, outputs or parameters than any model has.
+
+    what: "inputs", "outputs" or "parameters", for the error.
 
     Raises:
-        InvalidArgument: the request has more.
+        InvalidArgument: count exceeds the limit.
     """
     if count > MAX_COUNT:
         raise InvalidArgument(f"a request for model '{model}' has more than {MAX_COUNT} {what}")

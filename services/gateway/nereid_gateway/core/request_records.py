@@ -1,4 +1,7 @@
-"""Records of a gateway's requests for timelines: written on the hot path, read on demand."""
+"""Records of a gateway's requests for timelines.
+
+They are written on the hot path and read on demand.
+"""
 
 # layout: compiled
 
@@ -22,24 +25,24 @@ if TYPE_CHECKING:
     from nereid.timeline.recorder import Recorder
     from nereid.timeline.ring import PackedRing
 
-# Characters that are recorded of a client's id for its request.
+# Maximum number of characters that are recorded of a request's id.
 _MAX_ID: Final = 128
 _HTTP: Final = "http"
 _PROTOCOLS: Final = (_HTTP, "grpc", "stream")
-# Times of end and receipt, number, status, protocol, and the sizes of the request's id and of its
-# trace's id, which follow.
+# Time of the end, time of receipt, number, status, protocol, and the sizes of the request id and of
+# the trace id. Both ids follow the record.
 _RECORD: Final = Struct("<4q3h")
 
 
 class RequestRecords:
-    """Records of one gateway."""
+    """Records of one gateway's requests."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._ring: PackedRing = recorder.add_packed_ring(GatewayRequest, _read)
         self._heads = HeadReader()
 
     def record(self, pending: PendingRequest, status: int) -> None:
-        """Record a request that has ended with this gRPC status code."""
+        """Record a request that has ended. status: its gRPC status code."""
         request = pending.request
         arrival = request.arrival
         if arrival is None:
@@ -66,7 +69,8 @@ class RequestRecords:
             piece.write(request_id)
         if trace_id:
             piece.write(trace_id)
-        # The strings are appended one by one, because compiled code would make the tuple anew here.
+        # The strings are appended one by one, because compiled code would create a tuple for each
+        # call.
         objects.append(model)
         objects.append(version)
         ring.end(ended_ns)

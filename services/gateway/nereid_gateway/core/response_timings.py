@@ -1,7 +1,8 @@
-"""Breakdown of a request's time in its response: the value of W3C's Server-Timing.
+"""Breakdown of a request's time, which its response has in W3C's Server-Timing format.
 
-Responses have it if the request asks for it by a header, or always, by --response-timings. The
-module knows no protocol of clients; the times behind the gateway come with the response.
+A response has it if the request asks for it by a header, or always with --response-timings. The
+module knows no protocol of clients. The times of the services behind the gateway come with the
+response.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ if TYPE_CHECKING:
 
     from nereid.core.wire.messages import InferRequest, InferResponse
 
-# A request asks for it by the value 1 of this HTTP header or gRPC metadata. Other values are
-# ignored: a request does not fail for what is no part of its inference.
+# HTTP header or gRPC metadata key by which a request asks for timings; the value must be 1. Other
+# values are ignored: a wrong header must not fail an inference.
 HEADER: Final = "nereid-timing"
 HEADER_BYTES: Final = HEADER.encode()
-# Header or metadata of the response.
+# HTTP header or gRPC metadata key of the response.
 SERVER_TIMING: Final = "server-timing"
-# Parameter of a stream's responses, because a stream has trailers only once for all requests.
+# Parameter of the responses on a stream. A stream has trailers only once, for all its requests.
 STREAM_PARAMETER: Final = "server_timing"
 
-# Phase of the lookup in the response cache.
+# Phase in which the response cache is looked up.
 _CACHE: Final = "cache"
 _ASKED: Final = frozenset({"1", b"1"})
 _UNQUOTED: Final = re.compile(r"[^ !#-\[\]-~]")
@@ -36,21 +37,21 @@ _UNKNOWN: Final = RequestTimings()
 
 
 class TimedRequests(Enum):
-    """Requests whose responses say where their time went."""
+    """Setting that says which requests have timings in their responses."""
 
     NEVER = "never"
     REQUESTED = "requested"
     ALWAYS = "always"
 
     def include(self, asked: str | bytes | None) -> bool:
-        """Return whether a request is among them; asked is the value of its header."""
+        """Return whether a request gets timings. asked: the value of its header."""
         if self is TimedRequests.REQUESTED:
             return asked in _ASKED
         return self is TimedRequests.ALWAYS
 
 
 class ResponseTimer:
-    """Measure one request, from its arrival to its response."""
+    """Measures one request from its arrival to its response."""
 
     __slots__ = ("_received_ns", "_timings")
 
@@ -59,7 +60,7 @@ class ResponseTimer:
         self._timings = _UNKNOWN
 
     def record(self, response: InferResponse) -> None:
-        """Keep the scheduler's times of the request, which are in its last response."""
+        """Keep the scheduler's times of the request, which come with the last response."""
         if response.timings is not None:
             self._timings = response.timings
 
@@ -71,12 +72,13 @@ class ResponseTimer:
         forward_response(response)
 
     def text(self) -> str:
-        """Return the value of Server-Timing, for a response that is sent now."""
+        """Return the value of Server-Timing for a response that is sent now."""
         timings = self._timings
         total_ns = left_ns = monotonic_ns() - self._received_ns
         entries = []
         for name, phase_ns in timings.phases:
-            # The parts come from clocks of several hosts, so they are cut to the whole.
+            # The phases were measured by clocks of several hosts. Their sum is limited to the total
+            # time.
             ns = min(phase_ns, left_ns)
             left_ns -= ns
             outcome = f";desc={'hit' if timings.cached else 'miss'}" if name == _CACHE else ""
@@ -91,7 +93,7 @@ class ResponseTimer:
         return ", ".join(entries)
 
     def header_line(self) -> bytes:
-        """Return the line of an HTTP response's head, or of its trailers."""
+        """Return the line for the head or the trailers of an HTTP response."""
         return b"Server-Timing: %b\r\n" % self.text().encode()
 
     def trailers(self) -> tuple[tuple[str, str], ...]:
@@ -100,11 +102,14 @@ class ResponseTimer:
 
 
 def start_timer(request: InferRequest, received_ns: int) -> ResponseTimer:
-    """Return the timer of a request; received_ns is 0 if it has just arrived."""
+    """Return the timer of a request.
+
+    received_ns: time of its arrival, or 0 if it has just arrived.
+    """
     request.wants_timings = True
     return ResponseTimer(received_ns or monotonic_ns())
 
 
 def _quotable(text: str) -> str:
-    """Return text for a quoted string of a header; operators may give instances any name."""
+    """Return text that can be quoted in a header. Operators may give instances any name."""
     return _UNQUOTED.sub("?", text[:_MAX_TEXT])

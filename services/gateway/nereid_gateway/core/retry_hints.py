@@ -1,6 +1,6 @@
-"""Hints of a response when to retry: HTTP's Retry-After and gRPC's retry push-back (gRFC A6).
+"""Hints in a response when to retry: HTTP's Retry-After and gRPC's retry push-back (gRFC A6).
 
-Clients with a retry policy obey them.
+Clients with a retry policy obey these hints.
 """
 
 from __future__ import annotations
@@ -27,34 +27,37 @@ def _spread_ms(after_ms: int) -> int:
 
 
 def retry_line(error: ErrorStatus | NereidError) -> bytes:
-    """Return a header line for an error that a retry may help; else nothing."""
+    """Return a header line if a retry may help after this error; otherwise return nothing."""
     after_ms = error.retry_after_ms
     return _line(whole_seconds(_spread_ms(after_ms))) if after_ms else b""
 
 
 def retry_trailers(error: ErrorStatus | NereidError) -> Trailers:
-    """Return trailers for an error that a retry may help; else none."""
+    """Return trailers if a retry may help after this error; otherwise return none."""
     after_ms = error.retry_after_ms
     return _pushback(_spread_ms(after_ms)) if after_ms else ()
 
 
 def over_budget(error: OverBudgetError) -> Unavailable:
-    """Return the error of a request whose client has too many bytes here; it may be retried."""
+    """Return the error of a request whose client holds too many bytes.
+
+    The request may be retried.
+    """
     return Unavailable(error.message, retry_after_ms=DEFAULT_MS)
 
 
 def drain_trailers() -> Trailers:
-    """Return trailers of a call that is refused because the gateway shuts down."""
+    """Return trailers of a call that is refused because the gateway is shutting down."""
     return _pushback(_spread_ms(DEFAULT_MS))
 
 
 def exact_line(after_s: float) -> bytes:
-    """Return a header line for a known time until the next request is permitted."""
+    """Return a header line with the known time after which the next request is permitted."""
     return _line(ceil(after_s))
 
 
 def exact_trailers(after_s: float) -> Trailers:
-    """Return trailers for a known time until the next request is permitted."""
+    """Return trailers with the known time after which the next request is permitted."""
     return _pushback(ceil(after_s * 1000))
 
 

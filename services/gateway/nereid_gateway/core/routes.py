@@ -1,8 +1,9 @@
-"""Table of the endpoints of all HTTP ports, and the lookup of a request's target in it. Pure.
+"""Table of the endpoints of all HTTP ports, and a function that finds a target's endpoint.
 
-Front, guards, managed ports and the reference of routes read an endpoint's row; nothing else lists
-endpoints. As on Triton, versions are digits, and names anything without a slash. Clients quote
-names (%20).
+The front, the guards, the managed ports and the reference of routes look endpoints up in this
+table. Endpoints are listed nowhere else. As on Triton, a version consists of digits, and a name may
+contain anything but a slash. Clients quote special characters in names (%20). The module does no
+I/O.
 """
 
 # layout: compiled
@@ -16,7 +17,8 @@ from urllib.parse import quote, unquote_to_bytes
 
 from nereid.timeline import PATH as TIMELINE_PATH
 
-# The ports on which clients call routes; a managed port has routes of its own that become these.
+# Ports that serve routes. A managed port also has routes of its own, which it translates to these
+# routes.
 HTTP: Final = "http"
 SAGEMAKER: Final = "sagemaker"
 VERTEX_AI: Final = "vertex-ai"
@@ -25,44 +27,46 @@ METRICS: Final = "metrics"
 
 @dataclass(frozen=True, eq=False)
 class Endpoint:
-    """One route of the HTTP ports: how it is called, who may call it, where, and what serves it."""
+    """Endpoint of the HTTP ports: its routes, its methods, its group of APIs and its handler."""
 
-    # Class and method of the handler. Names, because the guards, which stand below the handlers,
-    # read this table as well.
+    # Class and method of the handler. They are given as text because the guards, which cannot
+    # import handlers, read this table as well.
     handler: str
-    # `{name}` is a member of Route; the part in brackets is optional.
+    # `{name}` is a field of Route. The part in brackets is optional.
     templates: tuple[str, ...]
     methods: tuple[bytes, ...]
-    # The group of APIs that a right is for. Routes without one are open to everybody, since they
-    # say nothing of the server.
+    # Group of APIs that a client needs a right for. Routes without a group are open to everybody,
+    # because they reveal nothing about the server.
     api: str
-    # The route does not exist on any other port.
+    # Ports that have the route.
     ports: tuple[str, ...]
-    # The route changes the server, or shows what other clients do: it is guarded by
-    # --open-control-apis, and closed to the pages of other origins. The index and the status of
-    # shared memory are readable by everybody.
+    # True if the route changes the server, or shows what other clients do. --open-control-apis then
+    # applies to it, and pages of other origins cannot use it. The index and the status of shared
+    # memory are not such routes: everybody may read them.
     is_control: bool = False
-    # The task of the call, if it has any, begins at once. Other calls wait for their client's turn.
+    # True if the task of a call, if there is one, begins at once. Other calls wait for the turn of
+    # their client.
     at_once: bool = False
-    # Calls about readiness have a queue of their own beside the rest.
+    # True if the route reports readiness. Such calls have a queue of their own.
     is_probe: bool = False
-    # A call that has begun is completed even if its client disconnects.
+    # True if a call that has begun is completed even if its client disconnects.
     goes_on: bool = False
-    # The response to another method, 405, is plain text, as on Triton; elsewhere it is JSON.
+    # True if the response 405 to a wrong method is plain text, as on Triton. For other routes, it
+    # is JSON.
     refuses_in_text: bool = False
 
 
 class Route(NamedTuple):
-    """An endpoint, and the names in the target of a request; empty: the target has no such name."""
+    """Endpoint of a target, and the names in the target. A name that the target lacks is empty."""
 
     endpoint: Endpoint
     model: str = ""
     version: str = ""
     repository: str = ""
-    # Kind of shared memory: "system" or "cuda".
+    # Kind of shared memory, "system" or "cuda".
     memory_kind: str = ""
     region: str = ""
-    # File of the console's page.
+    # Name of a file of the console's page.
     file: str = ""
     executor: str = ""
 
@@ -73,7 +77,7 @@ _MANAGED: Final = (HTTP, SAGEMAKER, VERTEX_AI)
 _REDIRECTED: Final = (HTTP, VERTEX_AI)
 _OWN: Final = (HTTP,)
 
-# The endpoint of targets that no route has.
+# Endpoint of targets that match no route.
 NOT_FOUND: Final = Endpoint("", (), (), "", ())
 # The templates are tried in this order.
 ENDPOINTS: Final = (
@@ -245,7 +249,8 @@ ENDPOINTS: Final = (
     ),
 )
 
-# Possessive, so that matching never backtracks: a slash or the end follows, or nothing fits.
+# The pattern is possessive, so that matching never backtracks: after a name there is a slash or the
+# end, or the target does not match.
 _NAME: Final = "[^/]++"
 _PATTERNS_BY_MEMBER: Final = {"version": "[0-9]++", "memory_kind": "system|cuda"}
 _ABSOLUTE: Final = re.compile(r"https?://[^/]*", re.IGNORECASE)
@@ -267,25 +272,25 @@ _PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 def resolve(target: bytes) -> Route:
-    """Return the route of a request target; a query is ignored."""
+    """Return the route of a request's target. The query is ignored."""
     path = path_of(target)
     for pattern, endpoint, _ in _PATTERNS:
         if match := pattern.fullmatch(path):
             try:
                 names = {member: name_of(text) for member, text in match.groupdict("").items()}
             except ValueError:
-                # No model, region or file has such a name.
+                # No model, region or file can have such a name.
                 break
             return Route(endpoint, **names)
     return Route(NOT_FOUND)
 
 
 def name_of(segment: str) -> str:
-    """Return the name in a segment of a path: UTF-8, of which clients may quote any byte.
+    """Return the name in a segment of a path. It is UTF-8; clients may quote any of its bytes.
 
     Raises:
         ValueError: the segment is not UTF-8, has a percent sign without two hexadecimal digits, or
-            has a quoted slash, which would make a path of the name.
+            has a quoted slash, which would split the name.
     """
     name = segment.encode("latin-1")
     if "%" in segment:
@@ -298,7 +303,7 @@ def name_of(segment: str) -> str:
 
 
 def model_target(model: str, action: str) -> bytes:
-    """Return the target of a route of a model; action is its last segment."""
+    """Return the target of a model's route. action: the last segment of the path."""
     return f"/v2/models/{quote(model, safe='', errors='replace')}/{action}".encode()
 
 
@@ -308,9 +313,9 @@ def repository_target(model: str, action: str) -> bytes:
 
 
 def template(target: bytes) -> str:
-    """Return the route of a request target as a template, such as /v2/models/{model}/infer.
+    """Return the template of a target's route, such as /v2/models/{model}/infer.
 
-    The template is empty for a target that no route has.
+    The template is empty if the target matches no route.
     """
     path = path_of(target)
     for pattern, _, text in _PATTERNS:
@@ -321,7 +326,10 @@ def template(target: bytes) -> str:
 
 
 def path_of(target: bytes) -> str:
-    """Return the path of a target in origin form or in absolute form, without its query."""
+    """Return the path of a target without its query.
+
+    The target has origin form or absolute form.
+    """
     text = target.decode("latin-1")
     path = text.partition("?")[0].partition("#")[0]
     if not path.startswith("/") and (match := _ABSOLUTE.match(path)):

@@ -1,4 +1,4 @@
-"""`python -m nereid_gateway.plane.decoding`: a decoder process, started by its gateway."""
+"""Decoder process, which its gateway starts: `python -m nereid_gateway.decoder`."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from nereid_gateway.core.tensors.jobs import Blob
 
 _SET_PARENT_DEATH_SIGNAL: Final = 1
-# Modules that the jobs need; they are loaded before memory is limited.
+# Modules that jobs need. They are imported before memory is limited.
 _JOB_MODULES: Final = (infer_codec, generate_schema)
 
 
 def main(argv: Sequence[str]) -> None:
     """Run jobs until the gateway closes the socket.
 
-    argv has the socket's descriptor, the parent's process id, the memory limit in bytes, and the
-    niceness.
+    argv: the file descriptor of the socket, the process id of the parent, the memory limit in
+    bytes, and the niceness.
     """
     descriptor, parent, memory_bytes, niceness = map(int, argv)
     channel = socket.socket(fileno=descriptor)
@@ -43,8 +43,8 @@ def main(argv: Sequence[str]) -> None:
     import_deferred()
     if sys.platform == "linux":
         _limit_memory(memory_bytes)
-    # Decoded documents have no cycles, and collections that walk a million lists again and again
-    # would take most of the time. The loop below collects once after each job.
+    # Decoded documents have no reference cycles. Automatic collections would walk a million lists
+    # again and again and take most of the time. The loop below collects once after each job.
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> None:
     except MemoryError:
         os._exit(outcomes.OUT_OF_MEMORY_EXIT_CODE)
     except (EOFError, OSError):
-        # The gateway does not need this process any more.
+        # The gateway has closed the socket, because it no longer needs this process.
         return
 
 
@@ -76,7 +76,7 @@ def _run_job(job: Any, arguments: Any, blobs: list[bytes]) -> tuple[Any, Sequenc
 
 
 def _limit_memory(memory_bytes: int) -> None:
-    """Limit memory in addition to what is mapped already, which is mostly libraries."""
+    """Limit the memory that may be allocated on top of what is mapped already, mostly libraries."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     mapped_bytes = pages * resource.getpagesize()
     limit_bytes = mapped_bytes + memory_bytes

@@ -1,1 +1,1 @@
-"""Ports and pages beside KServe v2: managed endpoints, console, metrics."""
+"""Ports and pages in addition to KServe v2: managed endpoints, the console, metrics."""

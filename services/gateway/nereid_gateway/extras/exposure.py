@@ -1,4 +1,4 @@
-"""Summary of the APIs that a gateway's ports serve, and to whom, for one line at the start."""
+"""Summary of what a gateway's ports serve and to whom, for a log line at the start."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from nereid_gateway.settings import GatewaySettings
 
-# Texts of the line, by the names of APIs as in --http-restricted-api. APIs without a text are
-# harmless.
+# Maps the name of an API (as in --http-restricted-api) to its text in the line. APIs without a text
+# are harmless.
 _TEXTS: Final = {
     "inference": "inference",
     "metadata": "metadata",
@@ -26,10 +26,10 @@ _TEXTS: Final = {
 
 
 def exposure(settings: GatewaySettings, addresses: Mapping[str, str | None]) -> str:
-    """Return the summary.
+    """Return the summary of what each port serves, and to whom.
 
-    addresses: where "http", "grpc", "metrics" and the managed ports are served. A port without an
-    address is not served.
+    addresses: maps "http", "grpc", "metrics" and the managed ports to their addresses. A port
+    without an address is not served.
     """
     ports: dict[tuple[str, str], list[str]] = {}
     for protocol in ("http", "grpc"):

@@ -1,10 +1,10 @@
-"""Metrics port: the whole mesh's page, from the scheduler, and this gateway's own series.
+"""Metrics port: the page of the whole mesh, from the scheduler, with this gateway's own series.
 
-The port follows Triton: GET only, and any path but /metrics is an empty page. OpenMetrics, which
-Triton does not have, is for clients that prefer it. While the scheduler cannot be reached, the page
-has only the gateway's series. Health is served here as well, as by the other services, for probes
-that have neither a client's credentials nor a certificate. The module knows of the fronts only what
-they count.
+The port follows Triton: it accepts only GET, and every path but /metrics is an empty page.
+OpenMetrics, which Triton does not have, is for clients that prefer it. While the scheduler cannot
+be reached, the page has only the gateway's series. As in other services, the port also serves
+health, for probes that have neither a client's credentials nor a certificate. The module knows only
+the counters of the fronts.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ _OPENMETRICS: Final = openmetrics.CONTENT_TYPE.encode()
 
 
 def mesh_request(settings: GatewaySettings) -> pb.MetricsRequest:
-    """Return the request for the scheduler's series."""
+    """Return the request for the series of the scheduler."""
     return pb.MetricsRequest(
         without_cpu=not settings.allow_cpu_metrics, without_gpu=not settings.allow_gpu_metrics
     )
 
 
 class GatewayMetrics:
-    """Series of this gateway."""
+    """Metric series of this gateway."""
 
     def __init__(  # noqa: PLR0913 - what not every gateway has comes by keyword
         self,
@@ -68,11 +68,11 @@ class GatewayMetrics:
         kept: KeptCounts | None = None,
         grpc_connections: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """Keep what is counted.
+        """Keep the objects whose counters are reported.
 
-        http: the servers of HTTP's clients. grpc_connections: returns the number of open
-        connections, or `None` if the engine does not report it. kept: counts of earlier processes,
-        for a gateway of a group.
+        http: the HTTP servers for clients. grpc_connections: returns the number of open
+        connections, or `None` if the gRPC engine does not report it. kept: counts of earlier
+        processes, for a gateway that belongs to a group.
         """
         self._kept = kept
         self._grpc_connections = grpc_connections
@@ -82,7 +82,7 @@ class GatewayMetrics:
         self._access = access
 
     def write(self, page: Page) -> None:
-        """Add all series of this gateway."""
+        """Add all series of this gateway to a page."""
         statuses: Counter[bytes] = Counter()
         for server in self._http:
             statuses.update(server.statuses)
@@ -114,7 +114,7 @@ class GatewayMetrics:
             page.add_value(family, count, {label: value})
 
     async def read_page(self) -> bytes:
-        """Return this gateway's part of the page."""
+        """Return the part of the page that has this gateway's series."""
         await load_collectors()
         page = Page()
         self.write(page)
@@ -123,7 +123,7 @@ class GatewayMetrics:
 
 
 class MetricsFront:
-    """Respond to HttpCalls of the metrics port; an instance is a Dispatch."""
+    """Responds to HttpCalls of the metrics port. An instance is a Dispatch."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class MetricsFront:
         """Keep the sources of the page.
 
         read_own: returns the series of this gateway, or of all gateways of its group. health:
-        serves the routes of health.
+        serves the health routes.
         """
         self._health = health
         self._read_own = read_own
@@ -145,7 +145,7 @@ class MetricsFront:
         self._request_with_exemplars.MergeFrom(request)
         self._tasks = CallTasks()
         self._pages = PacedReads(self._read_page)
-        # True if the last page lacked the scheduler's series: each change is logged once.
+        # True if the last page lacked the scheduler's series. Each change is logged once.
         self._scheduler_missing = False
 
     def __call__(self, call: HttpCall) -> None:

@@ -1,4 +1,4 @@
-"""Lookup of the handlers that tables of endpoints name, among the objects of a front."""
+"""Binds the handler names in the tables of endpoints and methods to the handlers of a front."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def bind_handlers(names: Iterable[str], objects: Iterable[object]) -> dict[str, Any]:
-    """Return the bound method of each name, such as "HealthEndpoints.live", by that name.
+    """Return the bound method for each name, such as "HealthEndpoints.live", keyed by that name.
 
-    Names of a class without an object are left out: the gateway does not serve them.
+    A name is left out if no object has its class, because the gateway then does not serve it.
 
     Raises:
         AttributeError: a class has no such method.

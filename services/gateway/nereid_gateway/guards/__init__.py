@@ -1,1 +1,1 @@
-"""Guards in front of the fronts: authentication, rights, restricted APIs."""
+"""Guards, which check calls before the fronts see them: authentication, rights, restricted APIs."""

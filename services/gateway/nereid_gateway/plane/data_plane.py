@@ -1,7 +1,7 @@
 """Data plane of both fronts: infer(), control calls, buffers, and the state of the gateway.
 
-The module knows no protocol of clients: fronts translate, the data plane decides whether the server
-serves them. GatewayService makes the chain of steps behind infer().
+The module knows no protocol of clients. Fronts translate requests; the data plane decides whether
+the server serves them. GatewayService makes the chain of steps behind infer().
 """
 
 # layout: compiled
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nereid_gateway.plane.tracing.request_traces import TracingStep
     from nereid_gateway.plane.upstream import Upstream
 
-# Triton's list, in which clients look up the features that they may use.
+# The list is Triton's. Clients look up in it which features they may use.
 EXTENSIONS: Final = (
     "classification",
     "sequence",
@@ -49,27 +49,27 @@ EXTENSIONS: Final = (
 )
 
 
-# The scheduler returns this error if it has the model.
+# The scheduler returns this error if it has the model that an inquiry names.
 _MODEL_FOUND: Final = ErrorStatus(
     Internal.code, "the model was found, and its request was not sent"
 )
 
 
 class InferChain(NamedTuple):
-    """Steps that each request passes, and the parts of the chain that others use."""
+    """First step of the chain that each request passes, and the steps that other parts need."""
 
-    # The first step's infer().
+    # infer() of the first step.
     infer: Infer
     tracing: TracingStep | None = None
     regions: Regions = NO_REGIONS
-    # Requests whose responses say where their time went.
+    # Says which requests have timings in their responses.
     timed: TimedRequests = TimedRequests.REQUESTED
-    # `None` without a console.
+    # The field is `None` if no console is served.
     slow_requests: SlowRequests | None = None
 
 
 class DataPlane:
-    """Path of one gateway to the mesh."""
+    """The gateway's access to the mesh, for both fronts."""
 
     def __init__(  # noqa: PLR0913 (one by keyword)
         self,
@@ -81,13 +81,13 @@ class DataPlane:
         *,
         timeline: GatewayTimeline = NO_TIMELINE,
     ) -> None:
-        """Join the parts."""
+        """Join the parts of the data plane."""
         self.timeline = timeline
-        # The method is bound once here, because both fronts call it for each request.
+        # The method is looked up only once, because both fronts call it for each request.
         self.infer = chain.infer
         self.timed = chain.timed
         self.times_all = chain.timed is TimedRequests.ALWAYS
-        # True if requests depend on headers that their protocol does not need.
+        # True if the data plane needs headers of a request that its protocol itself does not need.
         self.reads_headers = self.times_all or chain.tracing is not None
         # True if fronts have to set InferRequest.arrival.
         self.records_arrivals = self.reads_headers or timeline.records
@@ -96,42 +96,44 @@ class DataPlane:
         # Makes buffers for large messages.
         self.tensors = upstream.tensors
         self.control = control
-        # Queues of clients' control calls, and of those about readiness.
+        # `control_queue` has clients' control calls, `probe_queue` their calls about readiness.
         self.control_queue = ControlQueue()
         self.probe_queue = ControlQueue()
-        # Decodes and encodes what is too large for the event loop.
+        # Decodes and encodes messages that are too large for the event loop.
         self.decoders = decoders
         self.turns = LoopTurns()
-        # Phases of the shutdown: new requests are still served while draining, then refused.
+        # Phases of a shutdown: while `draining`, new requests are still served; while `stopping`,
+        # they are refused.
         self.draining = False
         self.stopping = False
         self._upstream = upstream
         self._name = server_name
 
     def begin_drain(self) -> None:
-        """Be neither live nor ready from now on."""
+        """Report the gateway as neither live nor ready from now on."""
         self.draining = True
 
     def stop_accepting(self) -> None:
-        """Refuse requests from now on; pending ones are finished."""
+        """Refuse new requests from now on. Pending requests are finished."""
         self.stopping = True
         self._upstream.stop_accepting()
 
     @property
     def live(self) -> bool:
-        """True until the gateway drains."""
+        """True until the gateway begins to drain."""
         return not self.draining
 
     async def find_model(self, head: bytes, *, accepts_many: bool = False) -> ErrorStatus | None:
-        """Return the error with which the scheduler would refuse any request for a model, if any.
+        """Return the error with which the scheduler would refuse a request for a model, or None.
 
-        The scheduler is asked for the model that a head names, before its request is decoded at
-        some expense. A model that is loading may have finished when this returns. accepts_many is
-        as in the request.
+        The head names the model. Fronts ask before they decode a request, which costs much. A model
+        that is loading may have finished loading when this returns. accepts_many: as in the
+        request.
         """
         refusal: asyncio.Future[ErrorStatus | None] = asyncio.get_running_loop().create_future()
 
-        # An error in a body is reported after all others; see InferRequest.error_status.
+        # The scheduler reports the error of a request's body only if nothing else is wrong; see
+        # InferRequest.error_status.
         inquiry = InferRequest(0, head, [], error_status=_MODEL_FOUND, accepts_many=accepts_many)
         handle = self._upstream.infer(inquiry, partial(_on_found, refusal))
         try:
@@ -141,7 +143,7 @@ class DataPlane:
             raise
 
     def check_size(self, request: InferRequest) -> None:
-        """Refuse a request that would be refused after its elements are counted.
+        """Refuse a request early that the upstream would refuse for its size.
 
         Raises:
             InvalidArgument: the request takes more memory than any request may.
@@ -151,7 +153,7 @@ class DataPlane:
     async def ready(self) -> bool:
         """Return whether the mesh accepts requests.
 
-        The gateway is connected and does not shut down, and the scheduler is ready.
+        It does if the gateway is connected and not shutting down, and the scheduler is ready.
         """
         if self.draining or not self._upstream.router.links_up:
             return False
@@ -161,7 +163,7 @@ class DataPlane:
             return False
 
     def server_metadata(self) -> kserve_pb2.ServerMetadataResponse:
-        """Return name, version and extensions of this server."""
+        """Return the name, the version and the extensions of this server."""
         return kserve_pb2.ServerMetadataResponse(
             name=self._name, version=_version(), extensions=EXTENSIONS
         )

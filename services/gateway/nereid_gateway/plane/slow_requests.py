@@ -1,6 +1,6 @@
-"""The step of the data plane that records the slowest requests while a console is open.
+"""Step of the data plane that records the slowest requests while a console is open.
 
-It exists only with --console, and passes requests on unchanged while no console is open.
+The step exists only with --console. It forwards requests unchanged while no console is open.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SlowRequests:
         self._watched = False
 
     def watch(self, *, watched: bool) -> None:
-        """Begin to record, or stop and forget all requests."""
+        """Begin to record, or stop. Either way, forget all requests recorded before."""
         self._watched = watched
         self._slowest.clear()
 
@@ -42,7 +42,7 @@ class SlowRequests:
         """Forward a request, and record it if it is slow and a console is open."""
         if not self._watched:
             return self._infer(request, on_response)
-        # This makes the scheduler return timings. The front still writes them only to clients that
+        # The flag makes the scheduler return timings. The front writes them only to clients that
         # have asked for them.
         request.wants_timings = True
         return self._infer(request, _Watched(self, request, on_response).on_response)
@@ -51,13 +51,13 @@ class SlowRequests:
         self, request: InferRequest, response: InferResponse, timings: RequestTimings | None,
         duration_ns: int,
     ) -> None:  # fmt: skip
-        """Record a request that has had its last response, if it is among the slowest."""
+        """Record a request after its last response, if the request is among the slowest."""
         if self._watched and self._slowest.accepts(duration_ns, time.monotonic()):
             self._slowest.add(duration_ns, _described(request, response, timings, duration_ns))
 
 
 class _Watched:
-    """A recorded request, until its last response."""
+    """Request that is recorded when its last response comes."""
 
     __slots__ = ("_began_ns", "_on_response", "_owner", "_request", "_timings")
 

@@ -1,4 +1,7 @@
-"""The slowest items of the last minute, in bounded memory. Pure: the time is passed in."""
+"""The slowest items of the last minute, in bounded memory.
+
+Callers pass in the time. The module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ T = TypeVar("T")
 
 
 class Slowest(Generic[T]):
-    """Keeps the slowest items of a window of time.
+    """Keeps the slowest items of a time window.
 
-    The window consists of parts, and at most `most` items of each part are kept. Items that are
-    older than the window are forgotten.
+    The window consists of parts. At most `most` items of each part are kept. Items that are older
+    than the window are forgotten.
     """
 
     def __init__(self, most: int = 20, window_s: float = 60.0, parts: int = 6) -> None:
@@ -25,7 +28,10 @@ class Slowest(Generic[T]):
         self._heaps: list[tuple[float, list[tuple[float, int, T]]]] = []
 
     def accepts(self, duration: float, now_s: float) -> bool:
-        """Return whether an item of this duration would be kept; begin a new part if one is due."""
+        """Return whether an item of this duration would be kept.
+
+        Begin a new part of the window if it is time.
+        """
         if not self._heaps or now_s - self._heaps[-1][0] >= self._part_s:
             self._forget(now_s)
             self._heaps.append((now_s, []))
@@ -33,7 +39,7 @@ class Slowest(Generic[T]):
         return len(heap) < self._most or duration > heap[0][0]
 
     def add(self, duration: float, item: T) -> None:
-        """Add an item that accepts() has just accepted."""
+        """Add an item for which accepts() has just returned True."""
         heap = self._heaps[-1][1]
         entry = duration, next(self._numbers), item
         if len(heap) < self._most:

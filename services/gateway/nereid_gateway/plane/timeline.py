@@ -1,8 +1,9 @@
 """Timeline of the mesh, as one gateway gathers it.
 
-It has the gateway's own records, those of the other gateways of its group, and those of the
-schedulers and their executors. All are requested at once, so that they cover the same seconds; the
-received parts are passed on in the form that the client reads. The module knows no HTTP.
+The gateway gathers its own records, those of the other gateways of its group, and those of the
+schedulers and their executors. It requests all of them at once, so that they cover the same
+seconds. It passes received parts on in the form that clients read. The module does not depend on
+HTTP.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.router.route import MeshAccess
     from nereid.process.gateway_group import GatewayGroup
 
-# Time for which another service may send nothing before it counts as missing.
+# Seconds after which another service that sends nothing counts as missing.
 _SILENCE_LIMIT_S: Final = 10.0
 _GATHERING: Final = "the timeline is being gathered for another client; try again"
 
@@ -39,11 +40,11 @@ _GATHERING: Final = "the timeline is being gathered for another client; try agai
 class GatewayTimeline:
     """Timeline of one gateway. Call start() once and close() once."""
 
-    # False if nothing is recorded, so that nothing can be gathered.
+    # False if the gateway records nothing, so that there is nothing to gather.
     records: ClassVar[bool] = True
 
     def __init__(self, seconds: float, mesh: MeshAccess, group: GatewayGroup | None) -> None:
-        """Record the last seconds, as in --timeline-seconds, which is above 0."""
+        """Prepare to record the last `seconds` seconds: --timeline-seconds, if above 0."""
         name = socket.gethostname()
         if group is not None:
             name += f"-{group.number}"
@@ -54,7 +55,7 @@ class GatewayTimeline:
         self._others: dict[str, rpc.Channel] = {}
         self._server: rpc.Server | None = None
         self._gathering = False
-        # Records a request that has ended.
+        # Called with each request that has ended, to record it.
         self.record_request: OnEnd = RequestRecords(self.recorder).record
 
     def record_lost_link(self, scheduler: str) -> None:
@@ -62,7 +63,7 @@ class GatewayTimeline:
         self.recorder.record_event("link lost", scheduler)
 
     async def start(self) -> None:
-        """Serve this gateway's records to the others of its group.
+        """Serve this gateway's records to the other gateways of its group.
 
         Raises:
             OSError: the socket cannot be bound.
@@ -86,10 +87,10 @@ class GatewayTimeline:
             await self._server.close()
 
     async def gather(self, last_s: float) -> AsyncGenerator[bytes]:
-        """Yield the parts of a file of the last seconds.
+        """Yield the parts of a timeline file of the last seconds.
 
         Raises:
-            Unavailable: the timeline is being gathered for another client.
+            Unavailable: a timeline is already being gathered for another client.
         """
         if self._gathering:
             raise Unavailable(_GATHERING, retry_after_ms=DEFAULT_MS)
@@ -101,8 +102,8 @@ class GatewayTimeline:
                 sources.append((name, self._ask(channel, pb.TimelineRequest(last_ns=last_ns))))
             schedulers = self._mesh.channels()
             for number, channel in enumerate(schedulers):
-                # Executors have joined all schedulers, so only the first is asked for theirs; it is
-                # connected if any is.
+                # Executors are connected to all schedulers, so only the first scheduler is asked
+                # for their records. It is connected if any scheduler is.
                 request = pb.TimelineRequest(last_ns=last_ns, with_executors=not number)
                 name = f"scheduler {number + 1} of {len(schedulers)}"
                 sources.append((name, self._ask(channel, request)))
@@ -122,7 +123,7 @@ class GatewayTimeline:
 
 
 class NoTimeline(GatewayTimeline):
-    """The timeline of a gateway that records nothing."""
+    """Timeline of a gateway that records nothing."""
 
     records: ClassVar[bool] = False
 

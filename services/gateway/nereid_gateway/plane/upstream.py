@@ -1,8 +1,8 @@
-"""Last step of the data plane, in front of the scheduler.
+"""Last step of the data plane, which hands requests to the mesh.
 
 The step refuses requests that exceed the gateway's limits, moves large tensors to shared memory,
 sets the owner of a request's sequence, and adds the digests that the scheduler asked for. The
-module knows no protocol of clients. nereid.mesh_routing has links and pending requests.
+module knows no protocol of clients. nereid.mesh_routing has the links and the pending requests.
 """
 
 # layout: compiled
@@ -38,15 +38,16 @@ if TYPE_CHECKING:
     from nereid_gateway.core.tensors.tensor_memory import TensorMemory
     from nereid_gateway.plane.timeline import GatewayTimeline
 
-# Limit of protobuf and gRPC, 2 GiB, less what stands beside the tensors of one request.
+# The 2 GiB limit of protobuf and gRPC, less the space for the parts of a request that are not
+# tensors.
 _MAX_INLINE_BYTES: Final = (1 << 31) - (16 << 20)
 _TOO_LARGE: Final = (
     "{} bytes of tensors are more than a request may have that is not in shared memory"
 )
 _QUEUE_FULL: Final = "Exceeds maximum queue size: {} are pending"
-# Bytes that an element of a BYTES tensor takes beside its content while a model executes, by
-# measurement: objects, references to them, and the strings of its runtime, of an input and an
-# output.
+# Bytes that an element of a BYTES tensor takes in addition to its content while a model executes.
+# The number is measured. It covers the objects, the references to them, and the strings of the
+# model's runtime, for one input and one output.
 _STRING_BYTES: Final = 192
 _TOO_MANY_STRINGS: Final = (
     "{} string elements take about {} bytes while a model executes, more than the {} of one"
@@ -56,7 +57,7 @@ _TOO_MANY_STRINGS: Final = (
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on pending requests."""
+    """Limits on the requests that are pending."""
 
     max_pending: int
     reconnect_limit_s: float
@@ -78,10 +79,10 @@ class Upstream:
     ) -> None:
         """Prepare the links, which start() opens.
 
-        budget: a request that exceeds it is accepted while no other is pending. limits_addresses:
-        see sequence_owner().
+        budget: limits the bytes of pending requests. A request that alone exceeds it is accepted
+        while no other request is pending. limits_addresses: see sequence_owner().
         """
-        # No client and no model has all of the limit while others want a part.
+        # No client and no model may use the whole limit while others want a share of it.
         self._heads = HeadReader()
         self._shares = PendingShares(limits.max_pending, self._heads.model_of)
         self._uncontended = self._shares.uncontended
@@ -93,7 +94,7 @@ class Upstream:
         self.tensors = tensors
         self._forward_notice = on_notice
         self._limits_addresses = limits_addresses
-        # `None` if no model's requests want a digest.
+        # The field is `None` if no model needs digests of its requests.
         self._digester: Digester | None = None
         self.router = MeshRouter(
             mesh,
@@ -106,7 +107,7 @@ class Upstream:
         self.pending = self.router.pending
 
     def start(self) -> None:
-        """Open the link; call it from the event loop."""
+        """Open the links. Call this on the event loop."""
         self.tensors.start(self.pending.release_segments)
         self.router.open()
 
@@ -151,10 +152,10 @@ class Upstream:
         return charged
 
     def size_of(self, request: InferRequest) -> int:
-        """Return the bytes that a request's tensors and their elements take.
+        """Return the number of bytes that a request's tensors and string elements take.
 
         Raises:
-            InvalidArgument: that is more than any request may take.
+            InvalidArgument: the strings take more bytes than one request may use.
         """
         strings = self._heads.strings_of(request.head)
         strings_bytes = strings * _STRING_BYTES
@@ -167,7 +168,8 @@ class Upstream:
         """Charge a large request to its client, and move its tensors to shared memory.
 
         Raises:
-            NereidError: the request is too large, or its client has too many bytes here.
+            NereidError: the request is too large, or its client holds too many bytes in the
+                gateway.
         """
         size_bytes = self.size_of(request)
         try:
@@ -177,13 +179,16 @@ class Upstream:
         self.tensors.stage(request)
         inline_bytes = 0 if request.lease is not None else sum(map(len, request.payloads))
         if inline_bytes > _MAX_INLINE_BYTES:
-            # The scheduler could not read a frame of this size, and would end the link.
+            # The scheduler could not read a frame of this size, and would close the link.
             charged.release()
             raise InvalidArgument(_TOO_LARGE.format(inline_bytes))
         return charged
 
     def _over_budget(self, request: InferRequest, size_bytes: int) -> Unavailable | None:
-        """Return the error of a request that exceeds a limit, unless no other is pending."""
+        """Return the error of a request that exceeds a limit of bytes, or None if it may be added.
+
+        A request that alone exceeds the budget may be added while no other request is pending.
+        """
         table = self.pending
         if table.requests and not self._budget.may_add_pending(size_bytes):
             return self._queue_full(f"{table.pending_bytes} bytes")
@@ -194,9 +199,9 @@ class Upstream:
         return None
 
     def _queue_full(self, pending: str) -> Unavailable:
-        """Return the error of a request that is refused for a full queue, or a stopping gateway.
+        """Return the error for a full queue, or the one for a stopping gateway.
 
-        The error's text names what is pending.
+        pending: text that says how much is pending, for the error.
         """
         if self._stopping:
             return Unavailable(STOPPING_MESSAGE, retry_after_ms=DEFAULT_MS)
@@ -208,15 +213,15 @@ class Upstream:
         return Unavailable(_QUEUE_FULL.format(pending), retry_after_ms=after_ms)
 
     def stop_accepting(self) -> None:
-        """Refuse requests from now on; pending ones are finished."""
+        """Refuse new requests from now on. Pending requests are finished."""
         self._stopping, self._uncontended = True, 0
 
     async def drain(self, timeout_s: float) -> bool:
-        """Wait until no request is pending; return False if the time ran out first."""
+        """Wait until no request is pending; return False if the time runs out first."""
         return await self.pending.drain(timeout_s)
 
     def close(self) -> None:
-        """End the link; pending requests fail, and so do further ones."""
+        """Close the links. Pending and further requests fail."""
         self.stop_accepting()
         self.tensors.close()
         self.router.close(Unavailable(STOPPING_MESSAGE, retry_after_ms=DEFAULT_MS))

@@ -1,3 +1,3 @@
-"""The HTTP/1.1 server. Knows nothing of KServe."""
+"""The HTTP/1.1 server, which does not depend on KServe."""
 
 # layout: compiled

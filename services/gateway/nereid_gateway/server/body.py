@@ -1,6 +1,6 @@
-"""Body of one HTTP request while it arrives: gathered in pieces, or written to a buffer.
+"""Body of one HTTP request while it arrives: it is gathered in pieces, or written to a buffer.
 
-A body with a buffer needs no parser any more: its bytes are copied as they come.
+A body that is written to a buffer bypasses the parser: its bytes are copied as they arrive.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from nereid_gateway.server.call import BodyBuffer, HttpCall
     from nereid_gateway.server.limits import HttpLimits
 
-    # Returns a buffer for a call's body of a size in bytes, or None: then it is gathered in bytes.
+    # A function that returns a buffer for the body of a call, given its size in bytes. If it
+    # returns None, the body is gathered as bytes objects.
     AllocateBody = Callable[[HttpCall, int], BodyBuffer | None]
 
 
 class RequestBody:
-    """Count and gather content; raise RequestRejected where a limit is exceeded."""
+    """Count and gather the content of a body; raise RequestRejected when a limit is exceeded."""
 
     __slots__ = (
         "_announced_bytes",
@@ -36,20 +37,21 @@ class RequestBody:
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
-        # A body that arrives in one piece is this piece.
+        # First piece of the body. A body that arrives in one piece is not copied.
         self._first = b""
         self._content: io.BytesIO | None = None
         self._chunks = 0
         self._size_bytes = 0
-        # Size by Content-Length; 0 for a chunked body.
+        # Size from the Content-Length header; 0 for a chunked body.
         self._announced_bytes = 0
-        # Bytes received after the data that completed the headers: content and its framing.
+        # Bytes received after the data that completed the headers. They are content and its chunk
+        # framing.
         self._wire_bytes = 0
-        # A buffer as long as the body; without one the body is gathered in pieces.
+        # Buffer as long as the body. If it is None, the body is gathered in pieces.
         self.buffer: BodyBuffer | None = None
 
     def clear(self) -> None:
-        """Drop the content; another body may begin."""
+        """Drop the content, so that another body may begin."""
         self._first = b""
         self._content = self.buffer = None
         self._size_bytes = self._chunks = self._wire_bytes = self._announced_bytes = 0
@@ -58,7 +60,7 @@ class RequestBody:
         """Begin the body of a call whose headers are complete.
 
         Raises:
-            RequestRejected: the body is too large.
+            RequestRejected: the announced body is too large.
         """
         size_bytes = int(call.headers.get(b"content-length", 0))
         self._limits.check_body(size_bytes)
@@ -67,7 +69,11 @@ class RequestBody:
             self.buffer = allocate_body(call, size_bytes)
 
     def count_wire_bytes(self, size_bytes: int) -> None:
-        """Count received bytes before they are parsed; some of them are framing, not content."""
+        """Count received bytes before they are parsed. Some of them are framing, not content.
+
+        Raises:
+            RequestRejected: the bytes before contained too much framing.
+        """
         self._limits.check_framing(self._wire_bytes - self._size_bytes, self._chunks)
         self._wire_bytes += size_bytes
 
@@ -84,10 +90,10 @@ class RequestBody:
             )
 
     def append(self, piece: bytes | memoryview) -> None:
-        """Add content.
+        """Add a piece of the content.
 
         Raises:
-            RequestRejected: the body is too large.
+            RequestRejected: the body has become too large.
         """
         begin = self._size_bytes
         end = self._size_bytes = begin + len(piece)
@@ -104,7 +110,7 @@ class RequestBody:
             self._content.write(piece)
 
     def count_received(self, size_bytes: int) -> None:
-        """Count content that was already written to the buffer."""
+        """Count content that is already in the buffer."""
         self._size_bytes += size_bytes
 
     @property
@@ -114,7 +120,7 @@ class RequestBody:
         return self.buffer.view[self._size_bytes :]
 
     def fill_buffer(self, data: bytes) -> bytes:
-        """Add the missing part of a body with a buffer, and return the rest of data behind it."""
+        """Copy the missing part of the body into the buffer, and return what follows it in data."""
         assert self.buffer is not None, "only the parser knows where such a body ends"
         missing = len(self.buffer) - self._size_bytes
         self.append(data if len(data) <= missing else memoryview(data)[:missing])
@@ -122,27 +128,30 @@ class RequestBody:
 
     @property
     def received_bytes(self) -> int:
-        """Content and framing after the data that completed the headers, or content if more."""
+        """Bytes received for the body, with its framing.
+
+        Bytes that came together with the end of the headers count only as far as they are content.
+        """
         return max(self._wire_bytes, self._size_bytes)
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes that are missing of content whose size was announced."""
+        """Content bytes that are still missing; 0 if no size was announced."""
         return max(0, self._announced_bytes - self._size_bytes)
 
     @property
     def size_bytes(self) -> int:
-        """Size of the content so far."""
+        """Size of the content received until now, in bytes."""
         return self._size_bytes
 
     @property
     def buffer_full(self) -> bool:
-        """True if there is a buffer and all of the body is in it."""
+        """True if the body has a buffer and all of it is in the buffer."""
         return self.buffer is not None and len(self.buffer) == self._size_bytes
 
     def move_to(self, call: HttpCall) -> None:
-        """Hand a complete body to its call."""
+        """Hand the complete body over to its call."""
         call.body_buffer = self.buffer
-        # No copy: BytesIO hands out the bytes object that it wrote to.
+        # This makes no copy: BytesIO returns the bytes object that it wrote to.
         call.body = self._first if self._content is None else self._content.getvalue()
         self.clear()

@@ -1,7 +1,8 @@
 """Receiver that reads a large body directly into its buffer.
 
-A connection would be handed bytes objects that it has to copy. The receiver is the transport's
-protocol from the time that such a body begins to arrive until it is complete.
+The connection is an asyncio.Protocol, which would get bytes objects and have to copy them. The
+receiver takes its place as the transport's protocol from the time that such a body begins to arrive
+until the body is complete.
 """
 
 # layout: not compiled, extends asyncio.BufferedProtocol
@@ -14,24 +15,24 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# A body of which less is missing is received as bytes equally well: event loops read up to this
-# many bytes at a time.
+# Minimum number of missing bytes of a body for which a receiver is used. A smaller rest arrives as
+# bytes equally well: event loops read up to this many bytes at a time.
 DIRECT_BYTES: Final = 1 << 18
-# Bytes read at a time, so that a fast client does not hold the event loop up.
+# Maximum number of bytes per read, so that a fast client does not hold up the event loop.
 _READ_BYTES: Final = 1 << 20
 _NOTHING: Final = memoryview(b"")
 
 
 class BodyReceiver(asyncio.BufferedProtocol):
-    """Receive the rest of one body."""
+    """Receive the rest of one body into its buffer."""
 
     def __init__(
         self, connection: asyncio.Protocol, on_received: Callable[[int], None], view: memoryview
     ) -> None:
-        """Represent connection towards the transport.
+        """Stand in for the connection as the protocol of its transport.
 
-        on_received is called with the number of bytes that were added to the buffer. view is the
-        part of the buffer that is still to be filled.
+        on_received: called with the number of bytes that were added to the buffer. view: the part
+        of the buffer that is still to be filled.
         """
         self._connection = connection
         self._on_received = on_received
@@ -41,7 +42,8 @@ class BodyReceiver(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """Return the next part of the buffer to read into."""
         received = self._received_bytes
-        # After a request that was dropped any number of bytes may follow, which nobody reads.
+        # When the request was rejected, further bytes may follow. They overwrite the view and
+        # nobody reads them.
         return self._view[received : received + _READ_BYTES] or self._view
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -50,7 +52,7 @@ class BodyReceiver(asyncio.BufferedProtocol):
         self._on_received(nbytes)
 
     def close(self) -> None:
-        """Release the buffer: a transport keeps the methods of its last BufferedProtocol."""
+        """Release the buffer, because a transport keeps its last BufferedProtocol."""
         self._view = _NOTHING
 
     def eof_received(self) -> bool | None:

@@ -1,7 +1,8 @@
-"""Detection of requests that a browser sends for a page of another origin (CSRF). Pure.
+"""Detection of requests that a browser sends for a page of another origin (CSRF).
 
-Browsers name a request's origin in Sec-Fetch-Site, older ones in Origin; pages cannot change
-either. Programs send neither header, and pass.
+Browsers name a request's origin in Sec-Fetch-Site; older browsers name it in Origin. Pages cannot
+change either header. Programs send neither header and are not refused. The module holds no state
+and does no I/O.
 """
 
 # layout: not compiled, off the hot path
@@ -14,8 +15,8 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Browsers send "none" for a request of the person at the browser. A "same-site" page may be
-# somebody else's.
+# Browsers send "none" for a request that the user makes directly, such as a typed address.
+# "same-site" is not accepted, since the page may belong to somebody else.
 _OWN_SITES: Final = frozenset({b"same-origin", b"none"})
 _PORTS: Final = {"http": 80, "https": 443}
 # These methods change nothing, and pages of other origins cannot read the responses.
@@ -28,7 +29,7 @@ FORGED: Final = (
 
 
 def is_forged(method: bytes, headers: Mapping[bytes, bytes]) -> bool:
-    """Return whether a page of another origin sends a request that may change something."""
+    """Return whether a page of another origin sent this request, which may change something."""
     if method in _READS:
         return False
     site = headers.get(b"sec-fetch-site")
@@ -39,9 +40,9 @@ def is_forged(method: bytes, headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _is_own(origin: bytes, host: bytes) -> bool:
-    """Return whether an origin is this server's, under the name that the client calls it by.
+    """Return whether an origin is this server's, judged by the host that the client names in Host.
 
-    Schemes are not compared: a proxy in front of this server may speak TLS for it.
+    Schemes are not compared, because a proxy in front of this server may add TLS.
     """
     try:
         parts = urlsplit(origin.decode("ascii"))

@@ -1,4 +1,7 @@
-"""One HTTP request and its response, as endpoints see them; knows neither sockets nor routes."""
+"""One HTTP request and its response, as endpoints see them.
+
+The module knows no sockets and no routes.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,13 @@ TEXT: Final = b"text/plain"
 BINARY: Final = b"application/octet-stream"
 
 _PROCESSING: Final = b"HTTP/1.1 102 Processing\r\n\r\n"
-# The head lacks the headers that depend on the connection, and the blank line.
+# The head lacks the headers that depend on the connection, and the empty line at its end.
 _HEAD: Final = b"%bContent-Type: %b\r\n%bContent-Length: %d\r\n"
-# Responses of up to this many bytes are joined: writing vectors costs more than the copy.
+# Parts of a response of up to this many bytes are joined before they are written: a vectored write
+# costs more than the copy.
 JOIN_BYTES: Final = 65536
-# Bytes of a streamed response that may queue up before its producer is asked to pause.
+# Bytes of a streamed response that may queue up before the producer of its chunks is asked to
+# pause.
 _PAUSE_AT_BYTES: Final = 65536
 
 _STATUS_LINES: Final = {
@@ -33,25 +38,25 @@ _STATUS_LINES: Final = {
 
 
 class BodyBuffer(Protocol):
-    """Memory that a large request body is written to as it arrives, instead of into bytes."""
+    """Memory that a large request body is written to directly, as it arrives."""
 
     @property
     def view(self) -> memoryview:
-        """Memory, as long as the body."""
+        """Writable memory, as long as the body."""
 
     def __len__(self) -> int: ...
 
 
 class HttpCall:
-    """Request that arrived completely, and its response.
+    """HTTP request that has arrived completely, and its response.
 
     A call is responded to once, by any of the methods; later responses are dropped. A streamed
     response is one begin_stream(), any number of send_chunk() and one end_stream().
 
-    `on_cancel` is called once if the client disconnects before the response is complete; `on_done`
+    `on_cancel` is called once if the client disconnects before the response is complete. `on_done`
     is called once when the response is complete or the client has disconnected before.
     `on_flow_control` is called with True when chunks queue up faster than the client reads them,
-    and with False when it has caught up.
+    and with False when the client has caught up.
     """
 
     __slots__ = (
@@ -87,62 +92,63 @@ class HttpCall:
     ) -> None:
         """Make an empty call, which the reader fills in.
 
-        on_progress is called whenever `unwritten` has something to write. peer is the client's
-        address; account is where the request's bytes are charged.
+        on_progress: called whenever `unwritten` has parts to write. peer: the client's address.
+        account: the account that the request's bytes are charged to.
         """
         self.peer = peer
         self.account = account
-        # Owner of the pending request: that account, or an authenticated principal.
+        # Owner of the pending request: the connection's account, or an authenticated principal.
         self.sender: object = account
-        # Bytes that are charged until the body is freed.
+        # Bytes that are charged to the account until the body is freed.
         self.held_bytes = 0
         self.method = b""
         self.target = b""
-        # Set if the head was known, so that the parser was not needed.
+        # Head that the request repeats, if the parser was not needed for it; otherwise `None`.
         self.known_headers: KnownHeaders | None = None
-        # Values by lower-case name; of a repeated header the last one. Calls with the same head
-        # share the dict.
+        # Maps lower-case names of headers to values. Of a repeated header the last value counts.
+        # Calls with the same known head share the dict.
         self.headers: dict[bytes, bytes] = {}
         self.body = b""
-        # If set, it holds the body, and `body` is empty.
+        # Buffer that holds the body, or `None` if `body` holds it.
         self.body_buffer: BodyBuffer | None = None
         self.keep_alive = True
         self.http_1_0 = False
         self.done = False
         self.on_cancel: Callable[[], None] | None = None
         self.on_done: Callable[[], None] | None = None
-        # Parts of the response to write next; the connection removes them.
+        # Parts of the response to write next. The connection removes them when it writes them.
         self.unwritten: list[bytes] = []
         self.streamed = False
         self.head_written = False
-        # Bytes of a streamed response that were still unwritten when the last chunk came.
+        # Bytes of a streamed response that were still unwritten when the last chunk was added.
         self.queued_bytes = 0
         self.on_flow_control: Callable[[bool], None] | None = None
         self.flow_paused = False
-        # A chunk without meaning, sent to find out whether the client is still connected.
+        # Chunk without content for the reader, which is sent to find out whether the client is
+        # still connected.
         self.keepalive_chunk = b""
-        # Time at which an endpoint began to read the request; set only where requests are traced or
-        # timed.
+        # Time at which an endpoint began to read the request, in nanoseconds. It is set only if
+        # requests are traced or timed.
         self.received_ns = 0
-        # Makes further header lines once the response is complete; for a streamed one, its
-        # trailers.
+        # Returns further header lines once the response is complete. For a streamed response, the
+        # lines are its trailers.
         self.last_lines: Callable[[], bytes] | None = None
         self._on_progress = on_progress
 
     def hold(self, size_bytes: int) -> None:
-        """Charge bytes of the request that are kept.
+        """Charge bytes of this request that the gateway keeps in memory.
 
         Raises:
-            OverBudgetError: the client has too many bytes here.
+            OverBudgetError: the client already holds too many bytes in the gateway.
         """
         if not self.done:
             self.account.charge(size_bytes, self.held_bytes)
             self.held_bytes += size_bytes
 
     def free_body(self) -> None:
-        """Drop the body of a request that was handed on, and no longer count its bytes.
+        """Drop the body of a request that was handed on, and stop charging for its bytes.
 
-        The next owner of the request counts them.
+        The next owner of the request charges them.
         """
         self.body = b""
         self.body_buffer = None
@@ -160,30 +166,31 @@ class HttpCall:
         content_type: bytes = JSON,
         extra: bytes = b"",
     ) -> None:
-        """Respond with a body, given in parts.
+        """Respond with a body that is given in parts.
 
-        extra has further header lines, each with its CRLF.
+        extra: further header lines, each with its CRLF.
         """
         size = sum(map(len, body))
         self._respond(_HEAD % (_STATUS_LINES[status], content_type, extra, size), body)
 
     def respond_again(self, parts: list[bytes]) -> None:
-        """Respond with complete parts, while keep_alive is set.
+        """Respond with complete parts: a head and a body. Call this only while keep_alive is set.
 
-        The parts begin with the text of kept_alive_head() for a body of this size.
+        The parts begin with the text that kept_alive_head() returned for a body of this size.
         """
         if not self.done:
             self._complete(parts)
 
     def respond_not_modified(self, extra: bytes) -> None:
-        """Respond that the client's copy is current; extra has header lines, each with its CRLF."""
+        """Respond 304: the client's copy is current. extra: header lines, each with its CRLF."""
         self._respond(_STATUS_LINES[304] + extra, ())
 
     def _respond(self, head: bytes, body: Sequence[bytes]) -> None:
         if self.done:
             return
         if self.streamed:
-            # It is too late for another response: the client sees this one end early.
+            # A part of the response is sent already, so no other response is possible. The client
+            # sees that the streamed response ends early.
             self.end_stream()
             return
         if self.last_lines is not None:
@@ -207,10 +214,11 @@ class HttpCall:
     def fail(
         self, status: int, message: str, content_type: bytes = JSON, extra: bytes = b""
     ) -> None:
-        """Respond with an error body."""
+        """Respond with an error, whose message is in a JSON body."""
         body = error_body(message)
         head = _HEAD % (_STATUS_LINES[status], content_type, extra, len(body))
-        # No content may follow after HEAD: the client would take it for the next response's head.
+        # A response to HEAD has no body: the client would take it for the beginning of the next
+        # response.
         self._respond(head, () if self.method == b"HEAD" else (body,))
 
     def refuse_method(self, content_type: bytes, *allowed: bytes) -> None:
@@ -221,7 +229,7 @@ class HttpCall:
     def begin_stream(self, status: int, content_type: bytes, extra: bytes = b"") -> None:
         """Begin a streamed response.
 
-        HTTP/1.0 has no chunks: the end of the connection ends the response.
+        HTTP/1.0 has no chunks, so the end of the connection marks the end of the response.
         """
         if self.done:
             return
@@ -243,13 +251,18 @@ class HttpCall:
             self.control_flow(paused=True)
 
     def control_flow(self, *, paused: bool) -> None:
-        """Ask the producer of chunks to pause or to continue, if that changes anything."""
+        """Ask the producer of chunks to pause or to continue, unless it already does."""
         if self.flow_paused is not paused and self.on_flow_control is not None and not self.done:
             self.flow_paused = paused
             self.on_flow_control(paused)
 
     def write_probe(self, write: Callable[[bytes], None]) -> None:
-        """Write something that the client ignores, if there is such a thing."""
+        """Write bytes that the client ignores, to find out whether it is still there.
+
+        Before the response's head is written, the bytes are an interim 102. Within a streamed
+        response, they are a chunk without meaning. An HTTP/1.0 client gets nothing before its
+        response.
+        """
         if self.head_written:
             self.send_chunk(self.keepalive_chunk)
         elif not self.http_1_0:
@@ -273,7 +286,7 @@ class HttpCall:
         self._on_progress()
 
     def cancel(self) -> None:
-        """End a call whose client has disconnected."""
+        """End the call, because its client has disconnected."""
         if self.done:
             return
         self.done = True
@@ -286,10 +299,13 @@ class HttpCall:
 
 
 def kept_alive_head(content_type: bytes, extra: bytes, size: int) -> bytes:
-    """Return the head of a response 200 on a connection that is kept alive; size is the body's."""
+    """Return the head of a 200 response with a body of size bytes, for a connection kept open."""
     return _HEAD % (_STATUS_LINES[200], content_type, extra, size) + b"\r\n"
 
 
 def error_body(message: str) -> bytes:
-    """Return the body of a failed request; what UTF-8 cannot encode becomes a question mark."""
+    """Return the JSON body of an error.
+
+    Characters that UTF-8 cannot encode become question marks.
+    """
     return orjson.dumps({"error": message.encode("utf-8", "replace").decode()})

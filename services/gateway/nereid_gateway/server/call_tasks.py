@@ -1,4 +1,4 @@
-"""Tasks of HTTP calls that cannot be responded to at once."""
+"""Asyncio tasks of HTTP calls that cannot be responded to at once."""
 
 # layout: not compiled, closures, in control calls alone
 
@@ -20,19 +20,20 @@ _log = logging.getLogger(__name__)
 
 
 class CallTasks:
-    """Running tasks; each is cancelled if its client disconnects."""
+    """The tasks that are running. A task is cancelled if the client of its call disconnects."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, call: HttpCall, work: Coroutine[Any, Any, None]) -> None:
-        """Run work, which responds to call, as a task; an exception becomes an error response."""
+        """Run work as a task, which responds to call; an exception becomes an error response."""
         task = asyncio.get_running_loop().create_task(_run(call, work))
         self._tasks.add(task)
 
         def on_done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            # A task that was cancelled before it began has left its coroutine unstarted.
+            # The coroutine of a task that was cancelled before its start has never run; closing it
+            # avoids a warning.
             work.close()
 
         task.add_done_callback(on_done)

@@ -1,10 +1,10 @@
 """One HTTP/1.1 connection, put together from its parts.
 
-    bytes in -> RequestReader -> OrderedResponses -> dispatch, and bytes out
-                         Liveness: is the client still there?
+Received bytes pass through RequestReader and OrderedResponses to dispatch, and responses back
+through OrderedResponses. Liveness detects clients that are gone.
 
-A connection is an asyncio.Protocol and knows no routes. Reading pauses while as many requests are
-in flight as permitted, and while the client does not read its responses. A half-closed connection
+A connection is an asyncio.Protocol and knows no routes. Reading pauses while the maximum number of
+requests is in flight, and while the client does not read its responses. A half-closed connection
 still gets its responses.
 """
 
@@ -36,24 +36,24 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class ConnectionOwner(Protocol):
-    """Server that a connection reports to."""
+    """Server that owns a connection and that the connection reports to."""
 
     @property
     def statuses(self) -> defaultdict[bytes, int]:
-        """Number of responses by status, which its connections count."""
+        """Counts responses of all connections by status."""
 
     def on_connected(self, connection: HttpConnection) -> None:
-        """Register a connection that has a transport; a failed TLS handshake never gets there."""
+        """Register a connection whose TLS handshake, if any, has succeeded."""
 
     def on_disconnected(self, connection: HttpConnection) -> None:
-        """Forget a connection that had a transport."""
+        """Forget a connection that was registered."""
 
 
 class HttpConnection:
-    """Connection of one client: its transport, and when to read from it and to close it.
+    """Connection of one client, which decides when to read from its transport and when to close it.
 
-    It is an asyncio.Protocol, though not by inheritance: a compiled class may extend compiled ones
-    only.
+    The class is an asyncio.Protocol, though not by inheritance: a compiled class may extend
+    compiled classes only.
     """
 
     def __init__(  # noqa: PLR0913 (most by keyword)
@@ -66,7 +66,7 @@ class HttpConnection:
         budget: ByteBudget | None = None,
         reader: type[RequestReader] = RequestReader,
     ) -> None:
-        """Make the parts of a connection; without a budget its bytes are not counted."""
+        """Make the parts of the connection. Without a budget, no bytes are charged."""
         self._limits = limits
         self._owner = owner
         self._budget = budget
@@ -77,17 +77,18 @@ class HttpConnection:
             self._responses, self._liveness, limits, self._on_call_progress, allocate_body
         )
         self._account: Account = NO_ACCOUNT
-        # The client that the connection belongs to (nereid.rpc.net.address.client_of).
+        # Name of the client that the connection is counted for (nereid.rpc.net.address.client_of).
         self.client = ""
-        # True for a connection over TLS.
+        # True if the connection uses TLS.
         self.secure = False
         self._transport: asyncio.Transport | None = None
-        # The transport's protocol in place of the connection, while a large body arrives.
+        # While a large body arrives, this receiver is the transport's protocol in place of the
+        # connection.
         self._body_receiver: BodyReceiver | None = None
         self._reading = self._writable = True
         self._eof_received = False
-        # The connection is closed once the client has sent the rest of a rejected request, which is
-        # dropped.
+        # True after the response to a rejected request: what the client still sends of the request
+        # is read and dropped, then the connection is closed.
         self._lingering = False
         self._turn_due = False
 
@@ -106,7 +107,7 @@ class HttpConnection:
         self._owner.on_connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Cancel all calls, and release the memory that is charged to the client."""
+        """Cancel all calls, and release the bytes that are charged to the client."""
         self._owner.on_disconnected(self)
         self._transport = None
         self._liveness.stop_probing()
@@ -116,7 +117,7 @@ class HttpConnection:
         self._account.close()
 
     def data_received(self, data: bytes) -> None:
-        """Read requests out of data."""
+        """Read requests from data."""
         try:
             if not self._reader.receive(data):
                 return
@@ -125,7 +126,7 @@ class HttpConnection:
         self._update_transport()
 
     def _on_body_received(self, size_bytes: int) -> None:
-        """Count bytes of the body that its receiver has added to the buffer."""
+        """Count bytes of the body that the receiver has added to the buffer."""
         if self._responses.closing:
             return
         try:
@@ -135,9 +136,9 @@ class HttpConnection:
         self._update_transport()
 
     def eof_received(self) -> bool:
-        """Return whether to keep the connection half-closed, since responses are pending."""
+        """Return whether the connection stays half-closed: it does while responses are pending."""
         self._eof_received = self._responses.closing = True
-        # An incomplete request is dropped; complete ones get their responses, except over TLS,
+        # An incomplete request is dropped. Complete requests get their responses, except over TLS,
         # which has no half-closed connections.
         if not (self._responses.busy and self._transport and self._transport.can_write_eof()):
             return False
@@ -145,7 +146,7 @@ class HttpConnection:
         return True
 
     def pause_writing(self) -> None:
-        """Pause reading and the producers of chunks, since the client does not read."""
+        """Pause reading and the producers of chunks, because the client does not read."""
         self._set_writable(False)
 
     def resume_writing(self) -> None:
@@ -155,7 +156,7 @@ class HttpConnection:
     # --- the transport --------------------------------------------------------------------------
 
     def _on_call_progress(self) -> None:
-        """Write the response, or the part of one, that some call has."""
+        """Write what is ready of the responses; a call reports that it has parts to write."""
         responses = self._responses
         transport = self._transport
         if transport is None:
@@ -165,8 +166,8 @@ class HttpConnection:
                 self._count_unread()
             return
         reader = self._reader
-        # A connection that reads, and has no other state to change, needs no update for one call
-        # fewer in flight.
+        # One call fewer in flight needs no update while the connection reads and no other state has
+        # to change.
         if responses.closing or reader.continue_due or reader.deferred or not self._reading:
             if not self._writable:
                 self._count_unread()
@@ -183,7 +184,7 @@ class HttpConnection:
         self._account.set_unread(self.unsent_bytes + self._responses.waiting_bytes)
 
     def _update_transport(self) -> None:
-        """Do what the state asks for: close, ask for a body, pause or resume reading."""
+        """Close the transport, send 100 Continue, or pause or resume reading."""
         transport, responses, reader = self._transport, self._responses, self._reader
         if transport is None:
             return
@@ -212,7 +213,7 @@ class HttpConnection:
                 transport.pause_reading()
 
     def _read_on(self) -> None:
-        """Parse a further part of the data that was read before, in its turn."""
+        """Parse the data that was deferred to this turn of the event loop."""
         self._turn_due = False
         data = self._reader.take_deferred()
         if self._transport is None:
@@ -222,7 +223,10 @@ class HttpConnection:
         self._update_transport()
 
     def _choose_protocol(self, transport: asyncio.Transport) -> None:
-        """Read the rest of a large body directly into its buffer; TLS has its own buffer anyway."""
+        """Switch to a receiver for the rest of a large body, and back to the connection afterwards.
+
+        Over TLS there is no receiver: TLS has a buffer of its own, so a receiver saves no copy.
+        """
         missing = self._reader.missing_body_bytes
         if self._body_receiver is not None:
             if not missing:
@@ -240,7 +244,7 @@ class HttpConnection:
     def _set_protocol(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
         if transport.is_closing():
             return
-        # A transport decides how it reads when it begins to read.
+        # A transport chooses its way of reading, by its protocol, when it begins to read.
         if self._reading:
             transport.pause_reading()
         transport.set_protocol(protocol)
@@ -251,8 +255,8 @@ class HttpConnection:
         if self._eof_received or not self._reader.rejected:
             transport.close()
             return
-        # Closing with unread bytes would reset the connection, and the client would lose the
-        # response.
+        # Closing a socket with unread bytes would reset the connection, and the client would lose
+        # the response.
         self._lingering = True
         if transport.can_write_eof():
             transport.write_eof()
@@ -262,7 +266,10 @@ class HttpConnection:
         self._loop.call_later(self._limits.linger_s, transport.close)
 
     def _write_probe(self) -> bool:
-        """Probe whether a client that sent its FIN still waits; return False if no call is left."""
+        """Probe whether a client that sent FIN still waits.
+
+        Return False if no call is in flight.
+        """
         in_flight = self._responses.in_flight
         if self._transport is None or not in_flight:
             return False
@@ -273,40 +280,41 @@ class HttpConnection:
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of responses in the transport's write buffer."""
+        """Bytes of responses that are in the transport's write buffer."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     def close_if_silent(self, now: float) -> None:
-        """Close the connection if its client has sent nothing for too long."""
+        """Close the connection if the client has sent nothing for too long."""
         if self._account.unread_bytes:
             self._count_unread()
         liveness, reader = self._liveness, self._reader
         silent_s = liveness.silent_s(now)
         if self._responses.busy or not self._reading or self._transport is None:
-            # The client waits for us or is not read from; the server's stall detection covers its
-            # reading.
+            # The client waits for the gateway, or the gateway does not read from it. The server's
+            # stall detection covers clients that do not read.
             liveness.expect_nothing()
         elif self._responses.closing or reader.call is None:
             if silent_s > self._limits.idle_timeout_s:
-                # Abort, because a close would wait for a client that does not read its responses.
+                # Abort instead of close: close would wait for a client that does not read its
+                # responses.
                 self._transport.abort()
         elif liveness.is_overdue(now, reader.received_body_bytes):
             reader.reject(408, "the request did not arrive in time")
 
     def refuse_requests(self, message: str) -> None:
-        """Respond to every request with 503 and this message."""
+        """Respond to every request with status 503 and this message."""
         self._responses.refusal = message
 
     def close_after_next_response(self) -> None:
-        """Let the next response whose head is not yet made carry `Connection: close`."""
+        """Send `Connection: close` with the next response whose head has not been made."""
         self._responses.close_after_next()
 
     def close_after_in_flight(self) -> None:
-        """Accept no further request, and close once those in flight are responded to."""
+        """Accept no further request, and close once all requests in flight are responded to."""
         self._responses.closing = True
         self._update_transport()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection at once, without sending what is left."""
         if self._transport is not None:
             self._transport.abort()

@@ -1,6 +1,7 @@
-"""Compression of infer requests and responses over HTTP, as lenient as Triton's.
+"""Compression of inference requests and responses over HTTP, as lenient as Triton's.
 
-The readable part of a damaged stream is used; bytes that are no stream at all yield nothing.
+If a compressed body is damaged, the part before the damage is used. A body that is not compressed
+at all yields no bytes.
 """
 
 # layout: not compiled, coroutines, in control calls alone
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
 
     from nereid.rpc.net.zlib_queue import ZlibQueue
 
-# zlib's window bits of the two formats.
+# The window bits tell zlib which of the two formats to write.
 _WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}
-# zlib accepts either format, and tells them apart by the stream's own header.
+# With these window bits, zlib accepts either format and detects it from the header of the stream.
 _EITHER: Final = 47
-# A fast level, because many clients ask for compression without meaning to (aiohttp always does).
+# The level is a fast one because many clients ask for compression without meaning to (aiohttp
+# always does).
 _LEVEL: Final = 1
-# Bodies up to this size are inflated at once; larger ones take turns with those of other clients.
+# Up to this many bytes of a body are inflated at once. The rest of a larger body takes turns with
+# the bodies of other clients.
 _INLINE_BYTES: Final = 32768
 _ENCODING: Final = re.compile(rb"\s*([^;\s]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?\Z")
 
@@ -47,7 +50,7 @@ class ContentCoder:
     ) -> bytes:
         """Return the decompressed body.
 
-        hold is called with the number of bytes that are kept, and may raise OverBudgetError.
+        hold: called with the number of bytes that are kept; may raise OverBudgetError.
 
         Raises:
             Unimplemented: the encoding is neither gzip nor deflate.
@@ -66,7 +69,7 @@ class ContentCoder:
             if not inflation.done:
                 await self._queue.inflate(peer, inflation, hold)
         except zlib.error:
-            # The part before the damage is used.
+            # The part before the damage is used, as by Triton.
             pass
         except InflatedTooLargeError:
             raise InvalidArgument(self._too_large(inflation)) from None
@@ -75,9 +78,9 @@ class ContentCoder:
         return inflation.content()
 
     async def compress(self, body: Sequence[bytes], encoding: bytes, peer: str) -> bytes:
-        """Return the parts of a large body, compressed as one.
+        """Return one compressed body, made from the parts of a large body.
 
-        Compression takes turns with that of other clients' bodies.
+        The compression takes turns with the bodies of other clients.
         """
         deflation = Deflation(body, _WINDOW_BITS[encoding], _LEVEL)
         while not deflation.done:
@@ -95,7 +98,7 @@ class ContentCoder:
 
 
 def choose_encoding(accept_encoding: bytes) -> bytes | None:
-    """Return the coding that the client prefers, gzip or deflate, or None for no compression."""
+    """Return the coding that the client prefers: gzip, deflate, or None for no compression."""
     best, best_weight = None, 0.0
     for item in accept_encoding.split(b","):
         match = _ENCODING.match(item)
@@ -111,7 +114,7 @@ def choose_encoding(accept_encoding: bytes) -> bytes | None:
 
 
 def compress(body: Sequence[bytes], encoding: bytes) -> bytes:
-    """Return the parts of body, compressed as one."""
+    """Return one compressed body, made from the parts of a body."""
     deflation = Deflation(body, _WINDOW_BITS[encoding], _LEVEL)
     deflation.deflate(sum(map(len, body)))
     return deflation.content()

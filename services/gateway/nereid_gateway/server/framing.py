@@ -1,6 +1,6 @@
-"""Framing of a request by its head (RFC 9112), and refusals of what is not supported.
+"""Framing of a request as its head defines it (RFC 9112), and rejection of unsupported framing.
 
-The reader calls it while its parser stands behind a head; the module knows no connection.
+The reader calls these functions when its parser has read a head. The module knows no connection.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class _FinalHeaders(dict[bytes, bytes]):
-    """Headers that ignore trailers, which the parser reports like headers."""
+    """Headers that ignore trailers. The parser reports trailers by the same callback as headers."""
 
     def __setitem__(self, name: bytes, value: bytes) -> None:
         pass
 
 
 def read_headers(call: HttpCall, parser: httptools.HttpRequestParser) -> bool:
-    """Fill in a call from its head, and return whether the client waits for 100 Continue.
+    """Fill in a call from its parsed head, and return whether the client waits for 100 Continue.
 
     Raises:
         RequestRejected: the version, the framing or the expectation is not supported.
@@ -41,8 +41,8 @@ def read_headers(call: HttpCall, parser: httptools.HttpRequestParser) -> bool:
         if coding.lower() != b"chunked":
             raise RequestRejected(501, "no transfer coding but chunked is known")
         call.headers = _FinalHeaders(headers)
-        # An HTTP/1.0 proxy passes chunks on without understanding them, and may disagree about
-        # where the body ends (request smuggling): the connection is not reused.
+        # An HTTP/1.0 proxy passes chunks on without understanding them. It may see the end of the
+        # body elsewhere (request smuggling), so the connection is not reused.
         call.keep_alive = call.keep_alive and not call.http_1_0
     if b"expect" not in headers:
         return False
@@ -52,7 +52,7 @@ def read_headers(call: HttpCall, parser: httptools.HttpRequestParser) -> bool:
 
 
 def without_upgrade(call: HttpCall, method: bytes) -> bytes:
-    """Return the head of a request without its offer of an upgrade, which is ignored.
+    """Return the head of a request without its offer to upgrade the protocol, which is ignored.
 
     Raises:
         RequestRejected: the method is CONNECT.

@@ -1,7 +1,7 @@
-"""Headers that become parameters of their request if their names match a pattern.
+"""Forwarding of the headers whose names match a pattern, as parameters of their request.
 
-Patterns are RE2's, as on Triton, and are searched for in a name without regard to case; RE2 takes
-linear time for any name. Only a gateway with a pattern loads the library.
+Patterns are RE2 patterns, as on Triton. They match anywhere in a name, without regard to case. RE2
+takes linear time for any name. The library is imported only if a pattern is set.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
 
     Text = str | bytes
 
-# These names have a meaning as parameters and are not forwarded.
+# Triton gives these names a meaning as parameters, so that headers of these names are not
+# forwarded.
 _OWN: Final = frozenset({"sequence_id", "sequence_start", "sequence_end"})
-# Metadata that controls a stream; it is not forwarded.
+# This metadata key controls a stream and is not forwarded.
 _STREAM: Final = "triton_grpc_error"
 _CACHED_NAMES: Final = 1024
 
 
 def checked(text: str) -> str:
-    """Return text if it is empty or a pattern of RE2.
+    """Return text unchanged, if it is empty or an RE2 pattern.
 
     Raises:
-        ValueError: RE2 cannot compile it, or is not installed.
+        ValueError: RE2 cannot compile text, or is not installed.
     """
     if text:
         _compile(text)
@@ -40,7 +41,7 @@ def checked(text: str) -> str:
 
 def _compile(text: str) -> Any:
     try:
-        # Only settings with a pattern need the package.
+        # The import is deferred because the package is needed only if a pattern is set.
         import re2  # noqa: PLC0415
     except ImportError as error:
         raise ValueError("forwarding headers needs the package google-re2") from error
@@ -57,23 +58,26 @@ def _compile(text: str) -> Any:
 
 
 class HeaderForwarding:
-    """Adds the headers that match one pattern to requests."""
+    """Adds the headers that match a pattern to requests as parameters."""
 
     def __init__(self, pattern: str, without: Collection[str] = ()) -> None:
-        """Compile the pattern; without has headers that are never forwarded, in lower case.
+        """Compile the pattern.
+
+        without: lower-case names of headers that are never forwarded.
 
         Raises:
             ValueError: RE2 cannot compile the pattern, or is not installed.
         """
         self._pattern = _compile(pattern)
         self._without = without
-        # Results of the match by header name.
+        # Caches whether a header name matches.
         self._matching: BoundedCache[Text, bool] = BoundedCache(_CACHED_NAMES)
 
     def forward_headers(self, request: InferRequest, headers: Iterable[tuple[Text, Text]]) -> None:
-        """Add the headers that match as parameters of the request.
+        """Add the matching headers to the parameters of the request.
 
-        A reserved name gives the request an error status, unless it has one already.
+        A header with a name that Triton reserves gives the request an error status, unless it
+        already has one.
         """
         matching: dict[str, Parameter] = {}
         for name, value in headers:
@@ -104,7 +108,10 @@ def _text(text: Text) -> str:
 
 
 class CasePreservingHeaders(dict[bytes, bytes]):
-    """Headers by lower-case name, and in `spelt` by the names as the client wrote them."""
+    """Headers by lower-case name.
+
+    `spelt` has the same headers by their names as the client wrote them.
+    """
 
     def __init__(self, other: CasePreservingHeaders | None = None) -> None:
         super().__init__(other or {})
@@ -116,7 +123,7 @@ class CasePreservingHeaders(dict[bytes, bytes]):
 
 
 class CasePreservingReader(RequestReader):
-    """Reads calls and gives them CasePreservingHeaders."""
+    """Request reader that gives calls CasePreservingHeaders."""
 
     def on_message_begin(self) -> None:
         """Give the new call its empty headers; the parser calls this."""

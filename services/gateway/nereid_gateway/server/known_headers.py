@@ -1,9 +1,9 @@
 """Request head that is likely to be repeated on the same connection.
 
-Most clients that keep a connection send the same head again and again, and the meaning of a head is
-a pure function of its bytes: a request that begins with known bytes needs no parser. Only plain
-heads qualify, with a Content-Length and nothing that changes the framing. The module knows no
-connection.
+Most clients that keep a connection send the same head again and again, and the meaning of a head
+depends on its bytes alone. So a request that begins with known bytes needs no parser. Only plain
+heads qualify: they have a Content-Length and no other header that changes the framing. The module
+knows no connection.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ _DISQUALIFYING: Final = (b"transfer-encoding", b"expect")
 
 
 class KnownHeaders:
-    """Bytes of a head, where its body ends, and what the parser made of it.
+    """A known head: its bytes, the end of its request, and the values that the parser found in it.
 
-    `derived` is what an endpoint makes of the head for itself.
+    `end` is the size of head and body together, in bytes. `derived` is free for an endpoint, which
+    keeps there what it derives from the head.
     """
 
     __slots__ = ("derived", "end", "headers", "method", "start", "target", "text")
@@ -37,16 +38,16 @@ class KnownHeaders:
 
     @classmethod
     def from_call(cls, call: HttpCall, first_bytes: bytes) -> KnownHeaders | None:
-        """Return the head of a parsed request that began with first_bytes, or None.
+        """Return the known head of a parsed request that began with first_bytes.
 
-        None means that the head does not qualify.
+        The result is None if the head does not qualify.
         """
         start = first_bytes.find(_HEAD_END) + len(_HEAD_END)
         length = call.headers.get(b"content-length")
         if (
             not len(_HEAD_END) <= start <= _MAX_HEAD_BYTES
             or length is None
-            # Empty lines before a head would be taken for a complete head.
+            # Empty lines before the head contain the bytes that end a head.
             or first_bytes.startswith((b"\r", b"\n"))
             or not call.keep_alive
             or call.http_1_0
@@ -60,7 +61,7 @@ class KnownHeaders:
         return len(data) >= self.end and data.startswith(self.text)
 
     def fill_call(self, call: HttpCall, data: bytes) -> None:
-        """Make call the request that data begins with."""
+        """Fill in call as the request that data begins with."""
         call.known_headers = self
         call.method = self.method
         call.target = self.target

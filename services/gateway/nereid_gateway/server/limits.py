@@ -1,4 +1,4 @@
-"""Limits of one HTTP connection, and the rejection of a request that exceeds one."""
+"""Limits of one HTTP connection, and the exception that rejects a request which exceeds one."""
 
 # layout: not compiled, off the hot path
 
@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 from nereid.rpc.net.limits.stall_detection import NO_UPLOAD_LIMITS, UploadLimits
 
-# Bytes of a chunk's size, in as many digits as clients write, and of both line ends.
+# Bytes that a chunk's size line and both line ends take, with as many digits as clients usually
+# write.
 _CHUNK_FRAMING_BYTES = 20
 
 
 class RequestRejected(Exception):
-    """Reject a request that is not read any further; raised through the parser to stop it."""
+    """Raised to reject a request. It stops the parser, so that no more of the request is read."""
 
     def __init__(self, status: int, message: str, extra: bytes = b"") -> None:
-        """Keep the response; extra has further header lines, each with its CRLF."""
+        """Keep the response to send. extra: further header lines, each with its CRLF."""
         super().__init__(message)
         self.status = status
         self.message = message
@@ -25,56 +26,61 @@ class RequestRejected(Exception):
 
 @dataclass(frozen=True)
 class HttpLimits:
-    """Sizes, counts and times; a connection that exceeds one is refused or closed."""
+    """Limits on sizes, counts and times. A connection that exceeds one is refused or closed."""
 
     max_body_bytes: int
     max_header_bytes: int = 65536
     max_chunks: int = 65536
     max_pipelined: int = 32
-    # A client that has left this many bytes of a streamed response unread when the next chunk comes
-    # is disconnected.
+    # A client is disconnected if this many bytes of a streamed response are unread when the next
+    # chunk comes.
     max_unsent_bytes: int = 1 << 26
-    # A request's headers must be complete this long after its first byte.
+    # A request's headers must be complete this many seconds after its first byte.
     header_timeout_s: float = 30.0
-    # A body must make progress at least this often.
+    # At least one byte of a body must arrive within this many seconds.
     body_timeout_s: float = 30.0
-    # Throughput that a body must reach as well.
+    # Minimum throughput of a body.
     upload: UploadLimits = NO_UPLOAD_LIMITS
-    # A connection without a request is closed after this long.
+    # A connection without a request is closed after this many seconds.
     idle_timeout_s: float = 600.0
-    # A client that reads nothing of its responses for this long is disconnected.
+    # A client that reads none of its responses for this many seconds is disconnected; `None` means
+    # never.
     write_timeout_s: float | None = 60.0
-    # Further connections get 503, a few at a time.
+    # Maximum number of connections. A few further connections get status 503; the others are
+    # aborted.
     max_connections: int = 32768
-    # Number of connections that one client may have (nereid.rpc.net.address.client_of).
+    # Maximum number of connections of one client (nereid.rpc.net.address.client_of).
     max_client_connections: int | None = None
-    # Time for which the bytes of a rejected request that was not read completely are still read and
-    # dropped, so that the client can read the response before the connection is reset.
+    # After a request was rejected before all of it was read, its further bytes are read and dropped
+    # for this many seconds. Otherwise the connection would be reset before the client has read the
+    # response.
     linger_s: float = 2.0
-    # First delay and interval of probes of a client that sent its FIN.
+    # Seconds before the first probe of a client that sent its FIN, and between further probes.
     probe_delay_s: float = 0.25
     probe_interval_s: float = 1.0
-    # Interval of the checks of all connections for the timeouts above.
+    # Seconds between checks of all connections for the timeouts above.
     sweep_interval_s: float = 1.0
-    # Error text for a body that is too large, formatted with `size` and `limit`.
+    # Error text for a body that is too large, formatted with `size` and `limit`, both in bytes.
     body_too_large: str = "request body of {size} bytes exceeds the limit of {limit} bytes"
 
     def silence_s(self, *, in_headers: bool) -> float:
-        """Return how long a client may pause within a request, in seconds."""
+        """Return the number of seconds that a client may pause within a request."""
         return self.header_timeout_s if in_headers else self.body_timeout_s
 
     def check_body(self, size: int) -> None:
-        """Reject a body of this size if it is too large.
+        """Reject a body that is too large; size is in bytes.
 
         Raises:
-            RequestRejected: it is.
+            RequestRejected: size exceeds the limit.
         """
         if size > self.max_body_bytes:
             message = self.body_too_large.format(size=size, limit=self.max_body_bytes)
             raise RequestRejected(400, message)
 
     def check_framing(self, size: int, chunks: int) -> None:
-        """Reject a body with too much framing, which is chunk extensions and trailers.
+        """Reject a body with too much framing: chunk extensions and trailers.
+
+        size: bytes of framing. chunks: number of chunks.
 
         Raises:
             RequestRejected: the framing has too many bytes.

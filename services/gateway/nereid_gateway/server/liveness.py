@@ -1,8 +1,9 @@
-"""Detection of clients of HTTP/1.1 that no longer send, or no longer wait for responses.
+"""Detection of HTTP/1.1 clients that no longer send, or no longer wait for a response.
 
-A fully closed connection looks like a half-closed one to the kernel until something is written to
-it, so a client that sent its FIN is probed: by an interim 102, or within a stream by a chunk
-without meaning. A live client ignores it; the kernel of a dead one resets the connection.
+To the kernel, a connection that the client has closed looks like a half-closed one until something
+is written to it. So a client that sent its FIN is probed: by an interim response 102, or within a
+streamed response by a chunk without meaning. A live client ignores the probe; the kernel of a
+client that is gone resets the connection.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
     from nereid_gateway.server.limits import HttpLimits
 
-# Marks activity since the last sweep of the connections; reading the time would cost a call.
+# Stands for activity since the last sweep of the connections. Reading the time for each request
+# would cost a call.
 SINCE_SWEEP: Final = math.inf
 
 
@@ -30,8 +32,8 @@ class Liveness:
         self._loop = asyncio.get_running_loop()
         self._upload = UploadWatch(limits.upload)
         self._probe_timer: asyncio.TimerHandle | None = None
-        # Time of the client's last bytes, or of the last moment when none were expected; or
-        # SINCE_SWEEP.
+        # Time of the client's last bytes, or of the last moment when no bytes were expected from
+        # it. SINCE_SWEEP stands for a time after the last sweep.
         self.last_activity = self._loop.time()
 
     def on_activity(self) -> None:
@@ -49,16 +51,16 @@ class Liveness:
         self.last_activity = SINCE_SWEEP
 
     def silent_s(self, now: float) -> float:
-        """Return for how many seconds the client has sent nothing."""
+        """Return the number of seconds for which the client has sent nothing."""
         if self.last_activity == SINCE_SWEEP:
             self.last_activity = now
         return now - self.last_activity
 
     def is_overdue(self, now: float, body_bytes: int | None) -> bool:
-        """Return whether the request that is arriving takes too long.
+        """Return whether the arriving request takes too long.
 
-        body_bytes is the number of bytes of its body that have arrived, None before its head is
-        complete.
+        body_bytes: number of bytes of the body that have arrived, or None while the head is
+        incomplete.
         """
         if self.silent_s(now) > self._limits.silence_s(in_headers=body_bytes is None):
             return True

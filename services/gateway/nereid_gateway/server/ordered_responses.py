@@ -1,7 +1,7 @@
-"""Calls of one HTTP/1.1 connection: dispatched, and their responses written in order.
+"""Calls of one HTTP/1.1 connection: they are dispatched, and their responses are written in order.
 
-Requests may be pipelined: up to `max_pipelined` of them are in flight, further ones are queued. A
-streamed response is written as it comes; a client that leaves too much of it unread is
+Clients may pipeline requests. Up to `max_pipelined` of them are in flight; further ones are queued.
+A streamed response is written as its chunks come. A client that leaves too much of it unread is
 disconnected.
 """
 
@@ -29,37 +29,39 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RETRY_AFTER: Final = b"Retry-After: 1\r\n"
-# Bytes that are charged for a queued request beside its body.
+# Bytes that are charged for a queued request in addition to its body.
 _QUEUED_CALL_BYTES: Final = 2048
 
 
 class OrderedResponses:
-    """Own the calls of a connection until each is complete or the connection is lost."""
+    """Hold the calls of a connection until each is complete or the connection is lost."""
 
     def __init__(
         self, dispatch: Dispatch, limits: HttpLimits, statuses: defaultdict[bytes, int]
     ) -> None:
-        """Count responses in statuses, by their status."""
+        """Prepare an empty queue. statuses: counts responses by their status."""
         self._dispatch = dispatch
         self._max_pipelined = limits.max_pipelined
         self._max_unsent_bytes = limits.max_unsent_bytes
         self._statuses = statuses
-        # Descriptor of the transport's socket (direct_writes.descriptor_of).
+        # File descriptor of the transport's socket (direct_writes.descriptor_of).
         self.descriptor = -1
-        # Calls that were dispatched and are not yet written, in order.
+        # Calls that were dispatched and whose responses are not completely written, in the order of
+        # requests.
         self.in_flight: deque[HttpCall] = deque()
-        # Calls that were parsed and are not yet dispatched.
+        # Calls that were parsed and are not dispatched yet.
         self._queued: deque[HttpCall] = deque()
-        # True while several responses are written, and calls are dispatched meanwhile.
+        # True while _write_responses() runs: it writes several responses, and dispatches queued
+        # calls.
         self.flushing = False
-        # False while the client does not read what is written.
+        # False while the client does not read its responses.
         self._writable = True
-        # True if no further requests are accepted; the connection is closed once the responses are
+        # True if no further requests are accepted. The connection is closed once the responses are
         # written.
         self.closing = False
-        # True while the server is draining: every response closes its connection.
+        # True while the server drains: every response closes its connection.
         self.draining = False
-        # Message with which all requests are refused, if any.
+        # Message with which every request is refused, or `None` if requests are served.
         self.refusal: str | None = None
 
     @property
@@ -69,37 +71,37 @@ class OrderedResponses:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of responses, and parts of them, that wait for earlier responses."""
+        """Bytes of complete or partial responses that wait until earlier responses are written."""
         return sum(len(part) for call in self.in_flight for part in call.unwritten)
 
     @property
     def full(self) -> bool:
-        """True if as many requests are in flight as permitted."""
+        """True if the maximum number of requests is in flight."""
         return len(self.in_flight) >= self._max_pipelined
 
     # --- calls ----------------------------------------------------------------------------------
 
     def add_call(self, call: HttpCall) -> None:
-        """Dispatch or queue a complete request.
+        """Dispatch a complete request, or queue it.
 
         Raises:
-            RequestRejected: the request cannot be queued.
+            RequestRejected: the client may not hold the bytes of a queued request.
         """
         if self.closing:
-            # The request follows the last one that this connection accepts; the client may send it
-            # again.
+            # The request comes after the last one that this connection accepts. The client may send
+            # it again elsewhere.
             return
         if self._queued or len(self.in_flight) >= self._max_pipelined:
             _hold(call, len(call.body) + _QUEUED_CALL_BYTES)
             self._queued.append(call)
         else:
             self.dispatch_call(call)
-        # The parser stops by itself after a request that closes the connection; this covers
-        # requests that the server decided to be the last.
+        # The parser itself stops after a request that closes the connection. This line is for
+        # requests that the server made the last ones.
         self.closing = self.closing or not call.keep_alive
 
     def dispatch_call(self, call: HttpCall) -> None:
-        """Dispatch a request, which becomes the last of those in flight."""
+        """Dispatch a request, which becomes the last request in flight."""
         self.in_flight.append(call)
         if call.done:
             return
@@ -108,7 +110,8 @@ class OrderedResponses:
                 raise RequestRejected(503, self.refusal, RETRY_AFTER)
             self._dispatch(call)
             if call.body and not call.done:
-                # The request was not handed on yet: it waits for a thread or another service.
+                # The endpoint has not handed the request on: it waits for a thread or another
+                # service. Its bytes are charged meanwhile.
                 _hold(call, max(0, len(call.body) - call.held_bytes))
         except RequestRejected as rejected:
             on_cancel = call.on_cancel
@@ -120,7 +123,7 @@ class OrderedResponses:
             call.fail(500, INTERNAL_MESSAGE)
 
     def reject_call(self, call: HttpCall, status: int, message: str, extra: bytes) -> None:
-        """Respond to a request that is not read any further; it is the connection's last one."""
+        """Respond to a request of which no more is read; it is the last one of the connection."""
         self.closing = True
         call.keep_alive = False
         (self._queued or self.in_flight).append(call)
@@ -135,7 +138,7 @@ class OrderedResponses:
             call.cancel()
 
     def close_after_next(self) -> None:
-        """Let the next response whose head is not yet made carry `Connection: close`."""
+        """Send `Connection: close` with the next response whose head has not been made."""
         self.draining = True
         for calls in (self._queued, self.in_flight):
             if calls and not calls[-1].done:
@@ -146,7 +149,7 @@ class OrderedResponses:
     # --- responses ------------------------------------------------------------------------------
 
     def write_next(self, transport: asyncio.Transport) -> bool:
-        """Write available responses, in order; return whether one was completed."""
+        """Write the responses that are ready, in order; return whether one was completed."""
         in_flight = self.in_flight
         if self.flushing or not in_flight:
             return False
@@ -165,13 +168,13 @@ class OrderedResponses:
         return True
 
     def set_writable(self, writable: bool) -> None:
-        """Note whether the client reads what is written."""
+        """Note whether the client reads its responses, and pause or continue the producer."""
         self._writable = writable
         if self.in_flight:
             self.in_flight[0].control_flow(paused=not writable)
 
     def _write_responses(self, transport: asyncio.Transport) -> None:
-        """Write responses in order, and dispatch the queued calls that may be in flight then."""
+        """Write complete responses in order, and dispatch queued calls as places become free."""
         in_flight = self.in_flight
         self.flushing = True
         try:
@@ -189,7 +192,7 @@ class OrderedResponses:
             self.flushing = False
 
     def _write_stream(self, transport: asyncio.Transport) -> None:
-        """Write more of a streamed response, if it is that of the first call."""
+        """Write the chunks of the first call's streamed response, if it has new ones."""
         first = self.in_flight[0]
         if first.unwritten:
             queued_bytes = transport.get_write_buffer_size()
@@ -208,7 +211,7 @@ class OrderedResponses:
         else:
             transport.writelines(parts)
         if not call.head_written:
-            # Statuses are counted after the write, so that the client does not wait for it.
+            # The status is counted after the write, so that the client does not wait for the count.
             call.head_written = True
             self._statuses[parts[0][9:12]] += 1  # behind "HTTP/1.1 "
 

@@ -1,4 +1,7 @@
-"""Reader of the query of a request's target, for all routes that take one. Pure."""
+"""Reader of the query of a request's target, for all routes that take a query.
+
+The module holds no state and does no I/O.
+"""
 
 # layout: not compiled, off the hot path
 
@@ -14,16 +17,19 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _INTEGER: Final = re.compile("[0-9]{1,20}")
-# No infinity, NaN or sign, and no underscores, all of which Python's float accepts.
+# The pattern excludes infinity, NaN, a leading sign and underscores. Python's float() accepts all
+# of them.
 _DECIMAL: Final = re.compile(r"[0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,3})?")
 _FLAGS: Final = {"true": True, "false": False}
 
 
 class Query:
-    """Fields of a query by name; each may occur once."""
+    """Fields of a query by name. Each field may occur once."""
 
     def __init__(self, target: bytes, names: Collection[str]) -> None:
-        """Parse the query of a target; names are the fields that the route knows.
+        """Parse the query of a target.
+
+        names: the fields that the route knows.
 
         Raises:
             InvalidArgument: the query is malformed, repeats a field or has an unknown one.
@@ -60,10 +66,10 @@ class Query:
         return text
 
     def integer(self, name: str, default: int, most: int) -> int:
-        """Return a field's number, which must be between 0 and most, or the default.
+        """Return a field's integer, or the default if the field is absent.
 
         Raises:
-            InvalidArgument: the field is not such a number.
+            InvalidArgument: the field is not an integer from 0 to `most`.
         """
         text = self._values.get(name)
         if text is None:
@@ -73,10 +79,10 @@ class Query:
         return int(text)
 
     def seconds(self, name: str, default: float, most: int) -> float:
-        """Return a field's seconds, which must be above 0 and at most most, or the default.
+        """Return a field's number of seconds, or the default if the field is absent.
 
         Raises:
-            InvalidArgument: the field is not such a number.
+            InvalidArgument: the field is not a number above 0 and at most `most`.
         """
         text = self._values.get(name)
         if not text:
@@ -89,10 +95,10 @@ class Query:
         return seconds
 
     def flag(self, name: str) -> bool:
-        """Return whether a field is true; an absent one is not.
+        """Return whether a field is "true"; an absent field counts as false.
 
         Raises:
-            InvalidArgument: the field is neither true nor false.
+            InvalidArgument: the field is neither "true" nor "false".
         """
         text = self._values.get(name, "false")
         if text not in _FLAGS:

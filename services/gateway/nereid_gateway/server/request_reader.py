@@ -1,8 +1,7 @@
 """Reader that turns the bytes of one HTTP/1.1 connection into complete requests, by httptools.
 
-A request whose headers repeat the previous ones byte by byte needs no parser (known_headers). Each
-turn of the event loop parses a part of the bytes that were read; the rest is left for further
-turns.
+A request whose headers repeat the last ones byte by byte needs no parser (known_headers). Each turn
+of the event loop parses a part of the received bytes. The rest is deferred to further turns.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Bytes of further requests that are parsed before other connections have their turn.
+# Bytes that are parsed in one turn before other connections have their turn.
 _TURN_BYTES: Final = 4096
-# Requests of a turn that are accepted without being parsed.
+# Maximum number of requests with known headers that one turn accepts, without parsing them.
 _TURN_REQUESTS: Final = range(16)
 
 
 class RequestReader:
     """Hand complete requests to the connection's OrderedResponses.
 
-    The reader is the parser's protocol as well: the methods on_message_begin() to
-    on_message_complete() are its callbacks.
+    The reader also has the callbacks of the parser: the methods on_message_begin() to
+    on_message_complete().
     """
 
     __deletable__ = ("_on_call_progress", "_parser")
@@ -61,31 +60,32 @@ class RequestReader:
         self._limits = limits
         self._on_call_progress = on_call_progress
         self._allocate_body = allocate_body
-        # True if no more than one request may be in flight.
+        # True if only one request may be in flight.
         self._one_is_all = limits.max_pipelined == 1
         self._peer = ""
         self._account: Account = NO_ACCOUNT
         self._parser = httptools.HttpRequestParser(self)
-        # Request that is being parsed.
+        # Request that is being parsed, or `None`.
         self.call: HttpCall | None = None
         self.body = RequestBody(limits)
         self._header_bytes = 0
         self._in_headers = self._upgrade = False
-        # First bytes of the request that is being parsed.
+        # Received bytes that begin with the request being parsed, or `None` if they cannot become
+        # known headers.
         self._first_bytes: bytes | None = None
-        # Last headers that qualified.
+        # Headers of the last request that qualified as known, or `None`.
         self._known_headers: KnownHeaders | None = None
-        # Bytes that were read, but left for a further turn of the event loop.
+        # Bytes that were received, but are left for a further turn of the event loop.
         self.deferred = b""
-        # Bytes that are charged for the request that is arriving.
+        # Bytes that are charged to the account for the arriving request and for deferred bytes.
         self._held_bytes = 0
-        # True if the client waits for 100 Continue before it sends its body.
+        # True if the client waits for 100 Continue before it sends the body.
         self.continue_due = False
-        # True if a request was rejected of which the client may still send the rest.
+        # True if a request was rejected and the client may still send the rest of it.
         self.rejected = False
 
     def open(self, peer: str, account: Account) -> None:
-        """Begin to read a client's requests; account is where its bytes are charged."""
+        """Begin to read a client's requests, and charge their bytes to account."""
         self._peer = peer
         self._account = account
 
@@ -94,17 +94,20 @@ class RequestReader:
         self.call = self._first_bytes = self._known_headers = None
         self.deferred = b""
         self.body.clear()
-        # These references are cycles: the parser holds the reader, and the callback the connection.
+        # The references are deleted to break cycles: the parser refers to the reader, and the
+        # callback to the connection.
         del self._parser, self._on_call_progress
         self._release_arriving()
 
     # --- bytes ----------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> bool:
-        """Read data; return whether the connection may have to close, pause or ask for a body.
+        """Read data; return whether the transport's state may have to change.
+
+        The connection then decides whether to close, to pause reading, or to ask for a body.
 
         Raises:
-            RequestRejected, httptools.HttpParserError: the request is to be rejected by
+            RequestRejected, httptools.HttpParserError: the caller must reject the request by
                 reject_for().
         """
         responses = self._responses
@@ -118,8 +121,8 @@ class RequestReader:
             and not (responses.in_flight or self.deferred or self._held_bytes)
             and data.startswith(known_headers.text)
         ):
-            # Nearly all requests take this path: the same head as before, after the previous
-            # response.
+            # Nearly all requests take this path: the head is the same as before, and the previous
+            # response is complete.
             call = HttpCall(self._on_call_progress, self._peer, self._account)
             known_headers.fill_call(call, data)
             self._liveness.last_activity = SINCE_SWEEP
@@ -133,7 +136,8 @@ class RequestReader:
             if known_headers is not None:
                 data = self._accept_known_headers(known_headers, data)
             if not (data or self.deferred or self._held_bytes):
-                # No unparsed bytes are left.
+                # All received bytes are parsed, so the transport changes only if the connection is
+                # closing or as many requests as permitted are in flight.
                 return responses.closing or responses.full
             self._first_bytes = data
         elif not self._in_headers:
@@ -142,10 +146,10 @@ class RequestReader:
         return True
 
     def count_body(self, size_bytes: int) -> None:
-        """Count bytes of the body that were written to its buffer.
+        """Count bytes of the body that the receiver wrote to the buffer.
 
         Raises:
-            RequestRejected: the client has too many bytes here.
+            RequestRejected: the client already holds too many bytes in the gateway.
         """
         self._liveness.on_activity()
         self.body.count_received(size_bytes)
@@ -155,24 +159,25 @@ class RequestReader:
             self._charge_arriving()
 
     def take_deferred(self) -> bytes:
-        """Return the bytes that were left for this turn, and forget them."""
+        """Return the deferred bytes, and defer none."""
         data, self.deferred = self.deferred, b""
         return data
 
     @property
     def missing_body_bytes(self) -> int:
-        """Bytes that are missing of a body with a buffer; 0 without a buffer."""
+        """Missing bytes of a body that has a buffer; 0 for a body without a buffer."""
         return 0 if self.body.buffer is None else self.body.missing_bytes
 
     @property
     def received_body_bytes(self) -> int | None:
-        """Bytes received of the arriving request's body; None before its head is complete."""
+        """Received bytes of the arriving request's body, or None before its head is complete."""
         return None if self._in_headers else self.body.received_bytes
 
     def _accept_known_headers(self, known_headers: KnownHeaders, data: bytes) -> bytes:
-        """Accept requests with the known headers at the beginning of data; return the rest.
+        """Accept requests with known headers from the beginning of data; return the rest.
 
-        Requests beyond a turn's share are left for a further turn.
+        When the limit of one turn is reached, the rest is deferred instead, and nothing is
+        returned.
         """
         for _ in _TURN_REQUESTS:
             if not known_headers.matches(data) or self._responses.closing:
@@ -192,7 +197,11 @@ class RequestReader:
         self._responses.add_call(call)
 
     def _parse_received(self, data: bytes) -> None:
-        """Parse data that is no request with known headers; raise as the parser does."""
+        """Parse data that does not begin with a complete request with known headers.
+
+        Raises:
+            RequestRejected, httptools.HttpParserError: see receive().
+        """
         if self.body.buffer is not None:
             data = self.body.fill_buffer(data)
             if self.body.buffer_full:
@@ -205,14 +214,15 @@ class RequestReader:
             self._charge_arriving()
 
     def _complete_body_buffer(self) -> None:
-        # The old parser still waits for the body that it was not given.
+        # The old parser still expects the body, which went into the buffer. A new parser begins at
+        # the next request.
         self._parser = httptools.HttpRequestParser(self)
         self.on_message_complete()
 
     def _parse_turn(self, data: bytes) -> None:
-        """Parse the beginning of data, and all that belongs to one body.
+        """Parse the beginning of data, and everything that belongs to the same body.
 
-        Further requests are left until other connections had their turn.
+        The rest is deferred until other connections have had their turn.
         """
         at = 0
         while at < len(data) and not self._responses.closing:
@@ -237,7 +247,7 @@ class RequestReader:
                 self._parser.feed_data(data)
                 break
             except httptools.HttpParserUpgrade as upgrade:
-                # Upgrades are ignored: the request is parsed again without the offer.
+                # The server supports no upgrade, so the request is parsed again without the offer.
                 head = without_upgrade(self.current, self._parser.get_method())
                 self._upgrade = False
                 self._parser = httptools.HttpRequestParser(self)
@@ -247,7 +257,8 @@ class RequestReader:
         elif self.call is before:
             self._header_bytes += size_bytes
         else:
-            # A part of the data belongs to earlier requests.
+            # The data began with the end of earlier requests, so all of it is an upper bound of the
+            # headers' size.
             self._header_bytes = size_bytes
         if self._header_bytes > self._limits.max_header_bytes:
             self.reject(431, f"request headers exceed {self._limits.max_header_bytes} bytes")
@@ -262,24 +273,24 @@ class RequestReader:
         self._liveness.begin_request()
 
     def on_url(self, url: bytes) -> None:
-        """Add a piece of the target."""
+        """Add a piece of the request's target."""
         self.current.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header."""
         headers, name = self.current.headers, name.lower()
         if name == b"transfer-encoding" and name in headers:
-            # Several lines of this field are one list.
+            # Repeated fields of this name form one list.
             value = headers[name] + b", " + value
         headers[name] = value
 
     def on_headers_complete(self) -> None:
-        """Read the framing out of the headers, and begin the body."""
+        """Read the framing from the headers, and begin the body."""
         self._in_headers = False
         call = self.current
         parser = self._parser
         if parser.should_upgrade():
-            # The parser skips the body of an upgrade; see _parse.
+            # The parser skips the body of a request that offers an upgrade; see _parse.
             self._upgrade = True
             return
         self.continue_due = read_headers(call, parser)
@@ -295,7 +306,7 @@ class RequestReader:
         self.body.begin_chunk()
 
     def on_message_complete(self) -> None:
-        """Hand a complete request on."""
+        """Hand the complete request on."""
         if self._upgrade:
             return
         call, self.call = self.current, None
@@ -310,23 +321,27 @@ class RequestReader:
 
     @property
     def current(self) -> HttpCall:
-        """Request that is being parsed; raises RequestRejected if there is none."""
+        """Request that is being parsed.
+
+        Raises:
+            RequestRejected: no request is being parsed.
+        """
         if self.call is None:
             raise RequestRejected(400, "malformed HTTP request")
         return self.call
 
     def make_call(self, on_progress: Callable[[], None], peer: str, account: Account) -> HttpCall:
-        """Return the call of a request that begins to arrive."""
+        """Return an empty call for a request that begins to arrive."""
         return HttpCall(on_progress, peer, account)
 
     def known_headers_of(self, call: HttpCall, first_bytes: bytes) -> KnownHeaders | None:
-        """Return the head of a request, or None if requests with the same head need the parser."""
+        """Return the head of a request as known headers, or None if it does not qualify."""
         return KnownHeaders.from_call(call, first_bytes)
 
     # --- what is charged, and refused -----------------------------------------------------------
 
     def _charge_arriving(self) -> None:
-        """Charge the bytes of an incomplete request, and those left unparsed."""
+        """Charge the bytes of the incomplete request and of the deferred data to the account."""
         arrived = len(self.deferred)
         if self.call is not None:
             arrived += self._header_bytes if self._in_headers else self.body.size_bytes
@@ -348,7 +363,7 @@ class RequestReader:
             self._held_bytes = 0
 
     def reject_for(self, error: Exception) -> None:
-        """Reject the request that made receive() or the parser fail."""
+        """Reject the request for which receive() or the parser has raised error."""
         if isinstance(error, httptools.HttpParserCallbackError):
             cause = error.__context__
             if not isinstance(cause, RequestRejected):
@@ -362,7 +377,7 @@ class RequestReader:
             self.reject(400, f"malformed HTTP request: {error}")
 
     def reject(self, status: int, message: str, extra: bytes = b"") -> None:
-        """Respond to a request that is not read any further, then close."""
+        """Respond to a request of which no more is read, then close the connection."""
         if self._responses.closing:
             return
         call = self.call or self.make_call(self._on_call_progress, self._peer, self._account)

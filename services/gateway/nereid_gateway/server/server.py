@@ -1,4 +1,4 @@
-"""HTTP port that accepts connections, keeps the set of them, closes silent ones, and drains."""
+"""HTTP port: it accepts connections, keeps the set of them, closes silent ones, and drains."""
 
 # layout: not compiled, coroutines, in control calls alone
 
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from nereid_gateway.server.limits import HttpLimits
     from nereid_gateway.server.ordered_responses import Dispatch
 
-# Number of connections beyond the limit whose first request gets 503; others are aborted.
+# Maximum number of connections beyond the limit that get status 503. Further connections are
+# aborted.
 _MAX_REJECTED: Final = 64
 _TOO_MANY: Final = "the server has too many connections"
 
 
 class HttpServer:
-    """Listening HTTP port and its connections."""
+    """Listening HTTP port with its connections."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class HttpServer:
         self._counts = ConnectionCounts(
             "HTTP", limits.max_connections, limits.max_client_connections
         )
-        # Number of responses by status.
+        # Counts responses by status.
         self.statuses: defaultdict[bytes, int] = defaultdict(int)
         self._listener: Listener | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -63,9 +64,9 @@ class HttpServer:
         reuse_port: bool = False,
         inherited: InheritedPort | None = None,
     ) -> str:
-        """Bind and serve at host:port or unix:/path; return the address that was really bound.
+        """Bind the port and serve at host:port or unix:/path; return the address that was bound.
 
-        Sockets of an inherited port are served by other processes as well.
+        Other processes also serve the sockets of an inherited port.
 
         Raises:
             OSError: the address is not available.
@@ -99,7 +100,7 @@ class HttpServer:
         return cast("asyncio.Protocol", connection)
 
     def on_connected(self, connection: HttpConnection) -> None:
-        """Track the connection, or reject it if there are too many."""
+        """Track the connection, and reject or abort it if there are too many."""
         self._connections[connection] = StallWatch(self._limits.write_timeout_s)
         beyond = self._counts.add(connection.client, after_handshake=connection.secure)
         if beyond > 0:
@@ -128,27 +129,30 @@ class HttpServer:
         self._sweep_timer = loop.call_later(self._limits.sweep_interval_s, self._sweep)
 
     def begin_drain(self) -> None:
-        """Continue to serve, but let every response close its connection."""
+        """Continue to serve, but close each connection with its next response."""
         self._draining = True
         for connection in tuple(self._connections):
             connection.close_after_next_response()
 
     def stop_accepting(self) -> None:
-        """Accept no new connections or requests; those in flight are still responded to."""
+        """Accept no new connections and requests. Requests in flight still get their responses."""
         if self._listener is not None:
             self._listener.close()
         for connection in tuple(self._connections):
             connection.close_after_in_flight()
 
     async def wait_closed(self, timeout_s: float) -> None:
-        """Wait until every client has read its responses and disconnected, at most this long."""
+        """Wait until all clients have read their responses and disconnected.
+
+        The wait takes at most timeout_s seconds.
+        """
         if self._connections:
             self._all_closed = asyncio.get_running_loop().create_future()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_closed, timeout_s)
 
     async def close(self) -> None:
-        """Close everything at once."""
+        """Stop accepting, and close all connections at once."""
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         self.stop_accepting()

@@ -1,1 +1,1 @@
-"""Principals, their rights and limits, and the refusals that name them."""
+"""Principals, their rights and limits, and the refusals that name a principal."""

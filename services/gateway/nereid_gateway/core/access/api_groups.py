@@ -1,7 +1,7 @@
-"""Groups of APIs that clients are permitted or refused as a whole.
+"""Groups of APIs. Clients may be permitted or refused a whole group.
 
-Their names are Triton's, except for the console's. The tables of core/routes.py and
-core/grpc_methods.py assign endpoints and methods to them.
+The groups have Triton's names, except for the console's group. The tables in core/routes.py and
+core/grpc_methods.py assign endpoints and methods to groups.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 from nereid_gateway.core.routes import ENDPOINTS
 
-# The order is the one in which messages list them.
+# Messages list the groups in this order.
 APIS: Final = (
     "health",
     "metadata",

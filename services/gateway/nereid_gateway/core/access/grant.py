@@ -1,4 +1,7 @@
-"""Rights of a client: APIs, models, and how many requests. Pure data and its union."""
+"""Rights of a client: the APIs and models that it may use, and its number of requests.
+
+The module has plain data and the union of grants.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ALL: Final = "all"
-# Group of the methods that belong to no other group; only clients with all rights have it.
+# Group of the methods that belong to no other group. Only clients with all rights may call them.
 UNGROUPED: Final = ""
 ALL_APIS: Final = frozenset({*APIS, UNGROUPED})
-# A client with one of these rights for a model may use it as a step of ensembles. Loading is among
-# them, because a client that may load the model could load another one under its name as well.
+# A client with one of these rights for a model may use the model as a step of ensembles. The right
+# to load models is one of them, because a client that may load the model could load another model
+# under its name as well.
 _STEP_APIS: Final = ("inference", "model-repository")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one client; `None` means no limit.
+    """Limits of one client. `None` means no limit.
 
-    `burst` is the number of requests that may come at once within the rate.
+    `burst` is the number of requests that may come at once without exceeding the rate.
     """
 
     requests_per_second: float | None = None
@@ -35,7 +39,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Permission:
-    """Groups of APIs, and the models that they may be used for."""
+    """Permission to use groups of APIs with certain models."""
 
     rights: frozenset[str]
     # Shell-style patterns of model names; `None` means all models.
@@ -54,36 +58,39 @@ class Permission:
 
 @dataclass(frozen=True)
 class Grant:
-    """Permissions and limits of one client; a call is permitted if any permission permits it."""
+    """Permissions and limits of one client.
+
+    A call is permitted if any of the permissions permits it.
+    """
 
     permissions: tuple[Permission, ...] = ()
     limits: Limits = Limits()
 
     def permits(self, api: str) -> bool:
-        """Return whether calls of this group are permitted for at least one model."""
-        # A loop, because this runs for each call and a generator would take 0.3 us more.
+        """Return whether calls of this group are permitted with at least one model."""
+        # This is a loop because it runs for each call, and a generator would take 0.3 us more.
         for permission in self.permissions:  # noqa: SIM110
             if api in permission.rights:
                 return True
         return False
 
     def permits_model(self, api: str, model: str) -> bool:
-        """Return whether calls of this group are permitted for this model."""
-        # A loop for the same reason as in permits().
+        """Return whether calls of this group are permitted with this model."""
+        # This is a loop for the same reason as in permits().
         for permission in self.permissions:
             if api in permission.rights and permission.permits_model(model):
                 return True
         return False
 
     def depends_on_model(self, api: str) -> bool:
-        """Return whether calls of this group may be refused because of the model they name."""
+        """Return whether the model that a call of this group names may cause its refusal."""
         return not any(
             api in permission.rights and permission.models is None
             for permission in self.permissions
         )
 
     def step_models(self) -> NamePatterns | None:
-        """Return the models that may be steps of ensembles; `None` means all models."""
+        """Return patterns of the models that may be steps of ensembles; `None` means all models."""
         models: dict[str, None] = {}
         for permission in self.permissions:
             if permission.rights.isdisjoint(_STEP_APIS):
@@ -98,7 +105,7 @@ NOTHING: Final = Grant()
 
 
 def union(grants: Iterable[Grant]) -> Grant:
-    """Return all permissions of several grants, and the widest of each of their limits."""
+    """Return a grant with all permissions of these grants, and the widest of each kind of limit."""
     every = tuple(grants)
     if not every:
         return NOTHING

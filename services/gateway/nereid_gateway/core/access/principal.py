@@ -1,4 +1,7 @@
-"""An authenticated client. Decides what the client may do; holds no clock, socket or header."""
+"""Authenticated client, with the checks of its rights and limits.
+
+Callers pass in the time. The module knows no sockets and no headers.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from nereid_gateway.core.access.usage import Usage
 
 
 class Principal:
-    """A client that an API key or a token stands for.
+    """Client that an API key or a token identifies.
 
-    A principal outlives changes of the configuration, which replace its grant: open streams and
-    requests in flight follow the present grant.
+    A principal outlives changes of the configuration. A change replaces its grant, so open streams
+    and requests in flight follow the present grant.
     """
 
     __slots__ = ("grant", "name", "sequence_owner", "usage")
@@ -24,15 +27,15 @@ class Principal:
     def __init__(
         self, name: str, grant: Grant = NOTHING, identity: tuple[str, ...] | None = None
     ) -> None:
-        """Make a principal; identity is a tuple of texts that no other principal has.
+        """Make a principal.
 
-        With `None` the name of the API key identifies it. An empty identity stands for all clients
-        without credentials.
+        identity: texts that no other principal has. With `None`, the identity is the name of the
+        API key. An empty tuple stands for all clients without credentials.
         """
         self.name = name
         if identity is None:
             identity = "key", name
-        # Owner of the sequences that the principal starts.
+        # Owner of the sequences that this principal starts; empty for clients without credentials.
         self.sequence_owner = principal_owner(*identity) if identity else ""
         self.grant = grant
         self.usage = Usage()
@@ -43,16 +46,16 @@ class Principal:
         return not self.sequence_owner
 
     def with_permitted_steps(self, request: bytes) -> bytes:
-        """Add the models that may be steps of an ensemble to a RepositoryModelLoadRequest."""
+        """Return a RepositoryModelLoadRequest with the models that may be steps of an ensemble."""
         models = self.grant.step_models()
         if models is None:
             return request
         return request + PermittedModels(self.name, models).entry()
 
     def check_rights(self, api: str, model: str = "") -> Refusal | None:
-        """Return the refusal of a call of this group of APIs, or `None` if it is permitted.
+        """Return the refusal of a call of this group of APIs, or `None` if the call is permitted.
 
-        model is the one that the call names, or empty.
+        model: the model that the call names, or an empty text.
         """
         grant = self.grant
         if not grant.permits(api):
@@ -62,9 +65,9 @@ class Principal:
         return None
 
     def check_limits(self, now: float) -> Refusal | None:
-        """Return the refusal of one more request, or `None` after counting it towards the rate.
+        """Count one more request towards the rate, and return `None`, or return its refusal.
 
-        now is a monotonic time in seconds.
+        now: a monotonic time in seconds.
         """
         limits = self.grant.limits
         if self.usage.is_full(limits):
@@ -79,7 +82,7 @@ class Principal:
         return Refusal(Reason.RATE, message, wait_s)
 
     def too_many(self) -> Refusal:
-        """Return the refusal of a request beyond the concurrency limit."""
+        """Return the refusal of a request that exceeds the concurrency limit."""
         limit = self.grant.limits.concurrency
         message = f"'{self.name}' has {limit} requests in flight, which is its limit"
         return Refusal(Reason.CONCURRENCY, message, 1.0)
@@ -89,6 +92,6 @@ class Principal:
 
 
 def principal_of(sender: object) -> Principal | None:
-    """Return the principal that sent a request, or `None` if no credentials were checked."""
+    """Return the principal that sent a request, or `None` if its credentials were not checked."""
     owner = sender.owner if isinstance(sender, Owner) else None
     return owner if isinstance(owner, Principal) else None

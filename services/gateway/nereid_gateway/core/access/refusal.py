@@ -1,4 +1,7 @@
-"""Refusals of calls and their reasons. Pure: the guards translate them to each protocol."""
+"""Refusals of calls, and the reasons for refusals. Guards translate them to each protocol.
+
+The module holds no state and does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +10,33 @@ from typing import Final, NamedTuple
 
 
 class Reason(Enum):
-    """The kinds of refusals; a value is the metric's label."""
+    """Reasons for refusals. The value of a reason is a label in the metrics."""
 
     NO_CREDENTIALS = "no_credentials"
     INVALID_CREDENTIALS = "invalid_credentials"
     NOT_PERMITTED = "not_permitted"
     RATE = "rate"
     CONCURRENCY = "concurrency"
-    # Too many invalid credentials came from one address.
+    # Too many invalid credentials have come from one address.
     ATTEMPTS = "attempts"
-    # The API requires a header, or is closed. These two do not concern credentials and are not
-    # counted.
+    # The API requires a header (RESTRICTED) or is closed (CLOSED). These two reasons do not concern
+    # credentials and are not counted.
     RESTRICTED = "restricted"
     CLOSED = "closed"
 
 
 class Refusal(NamedTuple):
-    """Error that the client gets instead of a response."""
+    """Error that the client gets in place of a response."""
 
     reason: Reason
     message: str
-    # Time after which a retry may succeed; 0 means that it cannot succeed without a change.
+    # Seconds after which a retry may succeed. With 0, a retry cannot succeed unless something
+    # changes.
     retry_after_s: float = 0.0
 
 
 class CallRefused(Exception):
-    """Raised when a call is refused; detail is for the log and not shown to the client."""
+    """Raised when a call is refused. `detail` is for the log and not shown to the client."""
 
     def __init__(self, refusal: Refusal, detail: str = "") -> None:
         super().__init__(refusal.message)

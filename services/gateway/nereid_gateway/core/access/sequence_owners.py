@@ -1,4 +1,4 @@
-"""Owner of the sequence that a request with a correlation id belongs to, by its sender."""
+"""Owner of a sequence, which is derived from the sender of a request with a correlation id."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def sequence_owner(sender: Account | Owner | None, *, limits_addresses: bool) -> str:
-    """Return InferRequest.sequence_owner.
+    """Return the value of InferRequest.sequence_owner for a sender.
 
-    limits_addresses: an address without credentials may have only its share of a model's slots.
+    limits_addresses: True if an address without credentials may have only its share of a model's
+    slots.
     """
     principal = principal_of(sender)
     if principal is not None and principal.sequence_owner:

@@ -1,4 +1,7 @@
-"""Usage of a client's limits: a token bucket and a count. Pure: the time is passed in."""
+"""Usage of a client's limits: a token bucket, and the number of requests in flight.
+
+Callers pass in the time. The module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +12,30 @@ if TYPE_CHECKING:
 
 
 class Usage:
-    """Requests of one client; times are in seconds of any monotonic clock.
+    """Requests of one client. Times are seconds of any monotonic clock.
 
-    The limits are passed in as well, because they may change while requests are pending.
+    Callers pass in the limits, because limits may change while requests are pending.
     """
 
     __slots__ = ("_refilled_at", "_used", "in_flight")
 
     def __init__(self) -> None:
-        # Used part of the burst, which refilling lowers. A new bucket is so full for any burst.
+        # Used part of the burst, in requests. It decreases with time. A new bucket has its full
+        # burst, whatever the burst is.
         self._used = 0.0
         self._refilled_at = 0.0
-        # Requests without a final response.
+        # Number of requests that have not had their final response.
         self.in_flight = 0
 
     def wait_s(self, limits: Limits, now: float) -> float:
-        """Take a request from the bucket and return 0.0, or return the time until it has one."""
+        """Take a request from the bucket; return 0.0, or the seconds until it has a request."""
         rate = limits.requests_per_second
         if rate is None:
             return 0.0
         used = max(0.0, self._used - (now - self._refilled_at) * rate)
         excess = used + 1.0 - limits.burst
-        # The tolerance is for rounding: after the returned wait, the bucket must have a request.
+        # The tolerance is for rounding errors: after the returned wait, the bucket must have a
+        # request.
         if excess > 1e-9:
             self._used, self._refilled_at = used, now
             return excess / rate
@@ -38,7 +43,7 @@ class Usage:
         return 0.0
 
     def give_back(self) -> None:
-        """Return a request to the bucket, because it shall not count."""
+        """Put a request back into the bucket, because it must not count."""
         self._used = max(0.0, self._used - 1.0)
 
     def is_full(self, limits: Limits) -> bool:
@@ -46,10 +51,10 @@ class Usage:
         return limits.concurrency is not None and self.in_flight >= limits.concurrency
 
     def release(self) -> None:
-        """Uncount a request of `in_flight`, which has ended."""
+        """Stop counting a request as in flight, because it has ended."""
         self.in_flight -= 1
 
     def is_idle(self, limits: Limits, now: float) -> bool:
-        """Return whether a new `Usage` would behave the same, so that this one can be dropped."""
+        """Return whether this object behaves like a new `Usage`, so that it can be dropped."""
         rate = limits.requests_per_second or 0.0
         return not self.in_flight and self._used <= (now - self._refilled_at) * rate

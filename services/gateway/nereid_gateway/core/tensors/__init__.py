@@ -1,1 +1,1 @@
-"""Tensors' bytes in the gateway: memory, string elements, digests."""
+"""Bytes of tensors in the gateway: their memory, string elements and digests."""

@@ -1,4 +1,4 @@
-"""Jobs of decoder processes, as those see them who have one run."""
+"""Types of the jobs of decoder processes, for the callers that have a job run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    # Runs in the process: takes the blobs and the arguments, returns a value and blobs.
+    # Function that runs in the process. It takes the blobs and the arguments, and returns a value
+    # and blobs.
     JobFunction = Callable[..., tuple[Any, Sequence["Blob"]]]
 
 
@@ -15,7 +16,7 @@ Blob = bytes | memoryview
 
 
 class RunJob(Protocol):
-    """The function `DecoderPool.run` on behalf of one peer."""
+    """Runs jobs for one client. It is `DecoderPool.run` without the parameter peer."""
 
     def __call__(
         self, function: JobFunction, *arguments: Any, blobs: Sequence[Blob] = ()

@@ -1,4 +1,4 @@
-"""Ranges of registered shared memory, as a request names them."""
+"""Ranges of registered shared memory that a request names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class RegionRange(NamedTuple):
-    """The range of a region that a request names for a tensor's data."""
+    """Range of a region that holds the data of a tensor."""
 
     region: str
     offset: int
@@ -14,7 +14,10 @@ class RegionRange(NamedTuple):
 
 
 class RegionRanges(NamedTuple):
-    """Ranges that a request's head names: inputs by their position, outputs by their name."""
+    """Ranges that the head of a request names.
+
+    Inputs have their position, outputs have their name.
+    """
 
     inputs: tuple[tuple[int, RegionRange], ...]
     outputs: tuple[tuple[str, RegionRange], ...]

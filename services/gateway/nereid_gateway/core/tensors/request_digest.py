@@ -1,7 +1,7 @@
-"""Digests of clients' requests, by which the scheduler finds their responses in the cache.
+"""Digests of clients' requests, by which the scheduler looks up responses in the cache.
 
-Only requests for models that the scheduler has named are digested. Large tensors would block the
-event loop: the scheduler has a thread compute a missing digest.
+Requests are digested only for models that the scheduler has named. Large tensors are not digested,
+because this would block the event loop. The scheduler computes a missing digest in a thread.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 
 _CACHED_HEADS: Final = 4096
 _MAX_CACHED_HEAD_BYTES: Final = 4096
-# Digesting this many bytes takes a tenth of a millisecond.
+# Maximum size of the tensors that are digested. A digest of this many bytes takes a tenth of a
+# millisecond.
 _MAX_BYTES: Final = 256 << 10
-# Result for a head that is not in the table, whose values may be None.
+# Stands for a head that is not in the table. `None` cannot do so, because it is a value in the
+# table.
 _UNKNOWN: Final = layout_of(kserve_pb2.ModelInferRequest(), bytes(KEY_BYTES))
 
 
 class Digester:
-    """Digest the requests of the models that want it, with the mesh's key."""
+    """Digests the requests of the models that need digests, with the key of the mesh."""
 
     def __init__(
         self,
@@ -42,13 +44,13 @@ class Digester:
         self._models = frozenset(models)
         self._key = key
         self._max_bytes = max_bytes
-        # Layouts by head; `None` for a model whose requests want no digest.
+        # Maps a head to its layout, or to `None` if the model needs no digests.
         self._layouts = BoundedCache[bytes, Layout | None](cached_heads, _MAX_CACHED_HEAD_BYTES)
 
     def digest(self, request: InferRequest) -> bytes:
         """Return the digest of a request.
 
-        It is empty if the model wants none, or the data is large or in clients' memory.
+        The digest is empty if the model needs none, or if the data is large or in clients' memory.
         """
         layout = self._layouts.get(request.head, _UNKNOWN)
         if layout is _UNKNOWN:

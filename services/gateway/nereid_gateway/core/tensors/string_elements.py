@@ -1,6 +1,7 @@
-"""Check of the framing and the number of elements of raw BYTES tensors, with Triton's texts.
+"""Check that raw BYTES tensors are well-formed, with Triton's error texts.
 
-The gateway does this because every service behind it treats a tensor as opaque bytes.
+The check covers the framing and the number of elements. It is done in the gateway because every
+service behind it treats a tensor as opaque bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _unpack_length = Struct("<I").unpack_from
 
 
 class StringInput(NamedTuple):
-    """BYTES input of a request."""
+    """Input of type BYTES, with the number of elements that its shape has."""
 
     position: int
     name: str
@@ -32,7 +33,7 @@ class StringInput(NamedTuple):
 def check_job(
     raws: Sequence[bytes], tensors: Sequence[StringInput], request_id: str
 ) -> tuple[None, tuple[()]]:
-    """Check several tensors; a job for a decoder process."""
+    """Check several tensors. This is a job for a decoder process."""
     for raw, tensor in zip(raws, tensors, strict=True):
         check(raw, tensor, request_id)
     return None, ()
@@ -41,7 +42,7 @@ def check_job(
 async def check_large(
     request: InferRequest, tensors: Sequence[StringInput], run_job: RunJob
 ) -> None:
-    """Check large inputs by run_job.
+    """Check large inputs by a job.
 
     Raises:
         NereidError: an input is wrong, as for check(), or the job could not be run.
@@ -51,12 +52,12 @@ async def check_large(
 
 
 def prefix(request_id: str) -> str:
-    """Return the beginning of the texts of Triton's core."""
+    """Return the prefix that Triton's core puts before its texts."""
     return f"[request id: {request_id or '<id_unknown>'}] "
 
 
 def check(raw: bytes | memoryview, tensor: StringInput, request_id: str) -> None:
-    """Check that raw frames exactly as many elements as the shape has.
+    """Check that raw frames exactly as many elements as the shape says.
 
     Raises:
         InvalidArgument: there are too few or too many elements, or a frame is damaged.

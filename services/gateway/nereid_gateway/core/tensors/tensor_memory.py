@@ -1,9 +1,10 @@
-"""Large tensors of a gateway's requests and responses in shared memory.
+"""Shared memory for the large tensors of a gateway's requests and responses.
 
-A request's body is received into a segment of the gateway's, which the request leases until its
-response arrives. A response's tensors are read in the executor's segment, which is released when
-the last view of it is dropped: the client's socket has taken it then. While the scheduler is not
-known to share memory, everything is inline. The module knows no protocol of clients.
+The body of a request is received into one of the gateway's segments. The request leases the segment
+until its response arrives. The tensors of a response are read in the executor's segment. That
+segment is released when the last view of it is dropped, which is when the client's socket has taken
+the data. Everything is inline until the scheduler is known to share memory with this gateway. The
+module knows no protocol of clients.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ _RESPONSE_LOST: Final = "the executor was lost before its response was read"
 
 
 class MessageBuffer:
-    """Segment, or part of one, for a request's body."""
+    """Buffer for the body of a request, in a segment."""
 
     __slots__ = ("_offset", "lease", "view")
 
     def __init__(self, lease: Lease, offset: int, size_bytes: int) -> None:
         self.lease = lease
         self._offset = offset
-        # View of the same size as the body.
+        # View that is as long as the body.
         self.view = lease.segment.view[offset : offset + size_bytes]
 
     def __len__(self) -> int:
@@ -59,9 +60,9 @@ class MessageBuffer:
 
 
 class TensorMemory:
-    """Segments of one gateway, and its view of executors'.
+    """Segments of one gateway, and its mappings of executors' segments.
 
-    Implements pending_requests.TensorSharing.
+    The class implements pending_requests.TensorSharing.
     """
 
     def __init__(self, limit_bytes: int, idle_s: float = IDLE_S) -> None:
@@ -71,7 +72,7 @@ class TensorMemory:
         self.segments = SegmentPool(limit_bytes)
         self._idle_s = idle_s
         self._mappings = SegmentMappings()
-        # Segments of responses that are no longer read, to be released.
+        # Names of segments whose responses nobody reads any more. They are to be released.
         self._released: deque[str] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
@@ -79,9 +80,9 @@ class TensorMemory:
         self._release_segments: ReleaseSegments | None = None
 
     def start(self, release_segments: ReleaseSegments) -> None:
-        """Begin to release segments; call it from the event loop.
+        """Begin to release segments. Call this on the event loop.
 
-        release_segments is called with segments of responses that are no longer read.
+        release_segments: called with the names of segments whose responses nobody reads any more.
         """
         self._release_segments = release_segments
         self._loop = asyncio.get_running_loop()
@@ -89,15 +90,15 @@ class TensorMemory:
         self._clean_up()
 
     def close(self) -> None:
-        """Release no more segments."""
+        """Stop releasing segments."""
         self._release_segments = None
         if self._cleanup_timer is not None:
             self._cleanup_timer.cancel()
 
     def on_scheduler_domain(self, domain: str) -> None:
-        """Note the domain of the memory that the scheduler shares.
+        """Keep the name of the domain in which the scheduler shares memory.
 
-        An empty domain means that the scheduler shares none, or is disconnected.
+        An empty name means that the scheduler shares no memory or is disconnected.
         """
         self.shared = bool(domain) and domain == self.domain
 
@@ -106,7 +107,7 @@ class TensorMemory:
     def message_buffer(self, size_bytes: int, header_bytes: int = 0) -> MessageBuffer | None:
         """Return a buffer for a body of this size, or None to receive the body as bytes.
 
-        The part behind the header is aligned in the buffer.
+        header_bytes: size of the header. What follows the header is aligned in the buffer.
         """
         if not self.shared or size_bytes < SHM_THRESHOLD_BYTES:
             return None
@@ -117,17 +118,20 @@ class TensorMemory:
         return MessageBuffer(Lease(self.segments, segment), offset, size_bytes)
 
     def stage(self, request: InferRequest) -> None:
-        """Move a request's tensors from bytes to a segment, if they are large."""
+        """Move the tensors of a request from bytes to a segment, if they are large."""
         for target, payload in self._place_payloads(request):
             target[:] = payload
 
     async def stage_in_thread(self, request: InferRequest) -> None:
-        """Move tensors to a segment that are so large that copying would hold the event loop up."""
+        """Move tensors to a segment in a thread, since the copy would block the event loop."""
         if copies := self._place_payloads(request):
             await asyncio.to_thread(_copy_all, copies)
 
     def _place_payloads(self, request: InferRequest) -> list[tuple[memoryview, bytes]]:
-        """Give large tensors places in a segment; return pairs of a place and the bytes for it."""
+        """Assign places in a segment to large tensors.
+
+        Each returned pair is a place and the bytes to copy to it.
+        """
         if request.lease is not None or not self.shared:
             return []
         payloads: list[Any] = request.payloads
@@ -145,7 +149,7 @@ class TensorMemory:
         return copies
 
     def make_inline(self, request: InferRequest) -> None:
-        """Replace a request's references by bytes, for a receiver that may not see the segment."""
+        """Replace the references in a request by bytes, for a receiver without the segment."""
         if request.lease is not None:
             request.payloads = [
                 bytes(tensor_bytes(request, payload)) for payload in request.payloads
@@ -155,36 +159,40 @@ class TensorMemory:
     # --- responses ------------------------------------------------------------------------------
 
     def open_response(self, response: InferResponse) -> None:
-        """Replace a response's references by views of the memory.
+        """Replace the references in a response by views of shared memory.
 
         Raises:
-            SegmentLostError: the executor died in the meantime.
+            SegmentLostError: the executor has died in the meantime.
         """
-        # A gateway starts without NumPy (nereid_gateway.core.deferred_imports).
+        # The import is deferred because a gateway starts without NumPy (see
+        # nereid_gateway.core.deferred_imports).
         import numpy as np  # noqa: PLC0415
 
         references: list[Any] = response.payloads
-        # All views of this response depend on this object: it is collected after the last of them.
+        # All views of this response refer to this object, so it is collected after the last view.
         watched = np.frombuffer(self._mappings.segment(response.segment_name), np.uint8)
         whole = watched.data
         response.payloads = [part(whole, reference) for reference in references]
         weakref.finalize(watched, self._on_unread, response.segment_name).atexit = False
 
     def lost_response(self, response: InferResponse) -> InferResponse:
-        """Return the error to deliver in place of a response whose segment is lost for good."""
+        """Return the error to deliver in place of a response whose segment is lost."""
         self._on_unread(response.segment_name)
         error = Unavailable(_RESPONSE_LOST, accepted=True)
         return InferResponse(response.id, error=error_status_of(error))
 
     def _on_unread(self, segment_name: str) -> None:
-        """Release a segment whose last view was collected, in any thread and at any time."""
+        """Release a segment whose last view was collected.
+
+        This may happen in any thread at any time.
+        """
         self._released.append(segment_name)
         loop = self._loop
         if loop is None:
             return
         with contextlib.suppress(RuntimeError):
             if threading.get_ident() == self._loop_thread:
-                # This is the usual case, and needs no system call to wake the loop.
+                # This is the usual case. It needs no system call to wake up the loop.
                 loop.call_soon(self._flush_released)
             else:
                 loop.call_soon_threadsafe(self._flush_released)
@@ -205,7 +213,7 @@ class TensorMemory:
 
 
 async def fill_in_thread(buffer: MessageBuffer, message: bytes) -> None:
-    """Copy a message of the buffer's size into it, in a thread."""
+    """Copy a message into a buffer of the same size, in a thread."""
     await asyncio.to_thread(_copy_all, [(buffer.view, message)])
 
 
@@ -214,12 +222,12 @@ def _copy_all(copies: Sequence[tuple[memoryview, bytes]]) -> None:
 
     for target, payload in copies:
         if payload:
-            # NumPy copies without the interpreter's lock.
+            # NumPy releases the interpreter's lock while it copies.
             np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(payload, np.uint8))
 
 
 def tensor_bytes(request: InferRequest, payload: Payload) -> bytes | memoryview:
-    """Return the bytes of one of a request's tensors, inline or in its segment."""
+    """Return the bytes of a tensor of the request. They are inline or in the request's segment."""
     if not isinstance(payload, SharedMemory):
         return payload
     assert request.lease is not None, "a reference to shared memory without its lease"

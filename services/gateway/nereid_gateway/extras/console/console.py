@@ -28,11 +28,11 @@ def make_console(  # noqa: PLR0913 (called once)
     grpc_port: int,
     timeline_seconds: float,
 ) -> tuple[ConsoleHub, ConsoleEndpoints]:
-    """Return the hub of open consoles and the handlers of the console's routes.
+    """Return the hub of open consoles, and the handlers of the console's routes.
 
-    request asks for the mesh's metrics, and read_own returns those of this gateway or its group.
-    grpc_port is the port for gRPC clients, and 0 if the gateway has none. timeline_seconds is the
-    time span that timelines record.
+    request: asks for the metrics of the mesh. read_own: returns the metrics of this gateway or of
+    its group. grpc_port: the port for gRPC clients, or 0 if the gateway has none. timeline_seconds:
+    the time span that timelines record.
     """
     observer = Observer(data_plane, request, read_own)
     hub = ConsoleHub(

@@ -1,4 +1,7 @@
-"""Values of counters, and their growth since an earlier look. Pure."""
+"""Values of counters, and their growth since an earlier look at the mesh.
+
+The module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -17,34 +20,41 @@ _SIZES: Final = f"{metrics.BATCH_SIZE.name}_bucket"
 
 
 class Counters:
-    """Samples of now and of an interval ago."""
+    """Samples of counters from now and from the beginning of an interval."""
 
     def __init__(self, now: Samples, before: Samples, elapsed_s: float) -> None:
-        """Compare now with before; both are the same if nothing is known of the interval."""
+        """Compare two sets of samples.
+
+        now, before: the samples at the end and at the beginning of the interval. If the beginning
+        is unknown, both are the same.
+        """
         self._now = now
         self._before = before
         self._elapsed_s = elapsed_s
 
     def total(self, family: Family) -> int:
-        """Return the sum of a metric's samples, and 0 if there are none."""
+        """Return the sum of a metric's samples, or 0 if it has no samples."""
         return int(self._now.total(family.name) or 0)
 
     def value(self, family: Family) -> float | None:
-        """Return the sum of a metric's samples, and `None` if there are none."""
+        """Return the sum of a metric's samples, or `None` if it has no samples."""
         return self._now.total(family.name)
 
     def by_label(self, family: Family, label: str) -> dict[str, int]:
-        """Return the sums of a metric's samples by the value of a label."""
+        """Return the sum of a metric's samples for each value of a label."""
         sums = self._now.by_label(family.name, label)
         return {name: int(value) for name, value in sums.items()}
 
     def recently(self, family: Family) -> float:
-        """Return the growth in the interval, and 0 if the counter restarted."""
+        """Return a counter's growth in the interval, or 0 if the counter restarted."""
         now = self._now.total(family.name) or 0.0
         return max(0.0, now - (self._before.total(family.name) or 0.0))
 
     def recently_by(self, family: Family, label: str) -> dict[str, int]:
-        """Return the growth in the interval by the value of a label, without zeros."""
+        """Return a counter's growth in the interval for each value of a label.
+
+        Zeros are left out.
+        """
         before = self._before.by_label(family.name, label)
         return {
             name: int(value - before.get(name, 0.0))
@@ -53,16 +63,19 @@ class Counters:
         }
 
     def rate(self, family: Family) -> float:
-        """Return the growth per second."""
+        """Return a counter's growth per second."""
         return per_second(self.recently(family), self._elapsed_s)
 
     def rates_by(self, family: Family, label: str) -> dict[str, float]:
-        """Return the growth per second by the value of a label, without zeros."""
+        """Return a counter's growth per second for each value of a label. Zeros are left out."""
         counts = self.recently_by(family, label)
         return {name: per_second(count, self._elapsed_s) for name, count in counts.items()}
 
     def sizes(self) -> dict[str, int]:
-        """Return the numbers of batches by the upper bounds of their sizes, not cumulated."""
+        """Return the number of batches for each upper bound of their size.
+
+        The numbers are not cumulative.
+        """
         sizes: dict[str, int] = {}
         below = 0
         for labels, value in self._now.samples(_SIZES):
@@ -72,15 +85,15 @@ class Counters:
 
 
 def per_second(count: float, elapsed_s: float) -> float:
-    """Return the rate of a count, rounded to two digits, and 0 for an empty interval."""
+    """Return a count per second, rounded to two digits; 0 for an empty interval."""
     return round(count / elapsed_s, 2) if elapsed_s > 0 else 0.0
 
 
 def mean_durations(recently: Callable[[Family], float]) -> document.Latency:
-    """Return the mean durations of an interval's requests by phase, in microseconds.
+    """Return the mean duration of each phase of the interval's requests, in microseconds.
 
-    The result is empty if there were no requests. recently returns the growth of a counter in the
-    interval.
+    recently: returns the growth of a counter in the interval. The result is empty if there were no
+    requests.
     """
     latencies: document.Latency = {}
     requests = recently(metrics.SUCCESS)

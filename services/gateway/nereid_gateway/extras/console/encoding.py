@@ -1,7 +1,7 @@
-"""JSON for the consoles: whole documents, and patches of them. Pure.
+"""JSON for the consoles: whole documents, and patches that update them.
 
-Consoles with different views share encoded parts: each section and each row is encoded once for
-all of them.
+Each section and each row is encoded once. Consoles with different views share the encoded parts.
+The module does no I/O.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nereid_gateway.extras.console.models_page import Page
     from nereid_gateway.extras.console.queries import View
 
-# Rights that the console uses and that may be granted for some models alone.
+# Rights that the console uses and that a client may have for some models only.
 _OF_MODELS: Final = (
     "inference",
     "metadata",
@@ -33,10 +33,11 @@ _OF_MODELS: Final = (
 
 
 class RowKey(NamedTuple):
-    """A row of the document: a version, and how its viewer sees it.
+    """Row of the document: a version of a model, as a certain viewer may see it.
 
-    `may` lists the viewer's rights for the model; `None` means those of the document's
-    permissions. With `of_all` the row has statements about all models together as well.
+    `may` lists the viewer's rights for the model. With `None`, the rights are those in the
+    document's permissions. If `of_all` is set, the row also has statements about all models
+    together.
     """
 
     key: Key
@@ -50,17 +51,18 @@ class RowKey(NamedTuple):
 
 
 class ViewDocument(NamedTuple):
-    """Parts of a document that belong to one view: its page, and sections of its own."""
+    """Parts of a document that belong to one view: its rows, and its own sections."""
 
-    # Section `models` of the document, except for its keys and rows.
+    # Section `models` of the document, without its keys and rows.
     models: dict[str, Any]
     rows: tuple[RowKey, ...]
-    # Sections in addition to the shared ones or instead of them; `None` removes a shared section.
+    # Sections that are added to the shared sections or replace them. `None` removes a shared
+    # section.
     own: dict[str, Any]
 
 
 class Sent(NamedTuple):
-    """Documents that synced consoles have been sent last."""
+    """Parts of the documents that were last sent to synced consoles."""
 
     shared: dict[str, Any]
     rows: Mapping[Key, document.Model]
@@ -71,7 +73,10 @@ NOTHING_SENT: Final = Sent({}, {}, {})
 
 
 def view_document(view: View, page: Page, total: int, own: dict[str, Any]) -> ViewDocument:
-    """Return the view's document; total is the number of models, own has sections of its own."""
+    """Return the document of a view.
+
+    total: the number of models. own: the sections of this view.
+    """
     models = {
         "query": view.query,
         "offset": view.offset,
@@ -91,24 +96,27 @@ def _may(view: View, model: str) -> tuple[str, ...] | None:
 
 
 class Encoder:
-    """Encodes the documents of one look, each part once."""
+    """Encodes the documents of one look at the mesh, each part only once."""
 
     def __init__(
         self, shared: dict[str, Any], rows: Mapping[Key, document.Model], last: Sent
     ) -> None:
-        """Encode these sections and rows; patches turn last into them."""
+        """Encode these sections and rows.
+
+        last: the documents that patches start from.
+        """
         self._shared = shared
         self._rows = rows
         self._last = last
         self._snapshot: dict[str, orjson.Fragment] | None = None
         self._patch: dict[str, orjson.Fragment] | None = None
         self._whole_rows: dict[RowKey, orjson.Fragment] = {}
-        # `None` stands for an unchanged row.
+        # Patch of each row. `None` stands for a row without changes.
         self._row_patches: dict[RowKey, orjson.Fragment | None] = {}
         self._patches: dict[View, bytes] = {}
 
     def sent(self, documents: Mapping[View, ViewDocument]) -> Sent:
-        """Return what has been sent, to be called once all consoles have been sent it."""
+        """Return the documents as sent. Call this once they are sent to all consoles."""
         return Sent(self._shared, self._rows, documents)
 
     def snapshot(self, shown: ViewDocument, permissions: document.Permissions) -> bytes:
@@ -126,7 +134,10 @@ class Encoder:
         return orjson.dumps({name: part for name, part in document.items() if part is not None})
 
     def patch(self, view: View, shown: ViewDocument) -> bytes:
-        """Return the patch for the last document of this view, which must have been sent."""
+        """Return the patch for the last document of a view.
+
+        That document must have been sent.
+        """
         known = self._patches.get(view)
         if known is None:
             known = self._patches[view] = self._patch_of(shown, self._last.documents[view])
@@ -184,7 +195,7 @@ class Encoder:
 
 
 def _row(row: RowKey, rows: Mapping[Key, document.Model]) -> dict[str, Any]:
-    """Return a row as its viewer may see it."""
+    """Return a row with the statements that its viewer may see."""
     described: dict[str, Any] = dict(rows[row.key])
     if not row.of_all:
         statements = described["statements"]

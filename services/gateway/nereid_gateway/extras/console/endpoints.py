@@ -1,4 +1,4 @@
-"""Handlers of the console's routes: the page, the facts once, and a stream of their changes."""
+"""Handlers of the console's routes: the page, a single document, and a stream of changes."""
 
 from __future__ import annotations
 
@@ -27,25 +27,28 @@ if TYPE_CHECKING:
 
 _EVENTS: Final = b"text/event-stream; charset=utf-8"
 _FRESH: Final = SAFE_HEADERS + b"Cache-Control: no-store\r\n"
-# The last header keeps proxies from buffering events.
+# The header X-Accel-Buffering keeps proxies from buffering events.
 _STREAMED: Final = _FRESH + b"X-Accel-Buffering: no\r\n"
 
 
 class ConsoleEndpoints:
-    """The handlers of the console's routes."""
+    """Handlers of the console's routes."""
 
     def __init__(
         self, hub: ConsoleHub, policy: CallPolicy, static: Mapping[str, StaticFile]
     ) -> None:
-        """Serve the hub's consoles and static files; policy is the port's."""
+        """Keep the hub and the static files to serve.
+
+        policy: the access rules of the port.
+        """
         self._hub = hub
         self._policy = policy
         self._static = static
 
     def page(self, call: HttpCall, route: Route) -> None:
-        """Respond with the page, or a file that it needs.
+        """Respond with the page, or with a file that the page needs.
 
-        This needs no rights, because these files hold no facts about the mesh.
+        This needs no rights, because the files contain no facts about the mesh.
         """
         file = self._static.get(route.file or INDEX)
         if file is None:
@@ -56,7 +59,7 @@ class ConsoleEndpoints:
             call.respond(200, (file.body,), file.content_type, file.lines)
 
     async def facts(self, call: HttpCall, _route: Route) -> None:
-        """Respond with one document."""
+        """Respond with one document of facts."""
         try:
             call.respond(200, (await self._facts(call),), JSON, _FRESH)
         except NereidError as error:
@@ -81,7 +84,7 @@ class ConsoleEndpoints:
             self._hub.close(console)
 
     def stream(self, call: HttpCall, _route: Route) -> None:
-        """Respond with server-sent events: a snapshot, then patches of it."""
+        """Respond with server-sent events: first a snapshot, then patches that update it."""
 
         def send(event: bytes, data: bytes) -> None:
             call.send_chunk(b"event: %b\ndata: %b\n\n" % (event, data))
@@ -108,8 +111,8 @@ class ConsoleEndpoints:
         grant = None if principal is None else principal.grant
 
         def allowed() -> document.Permissions | None:
-            # The view depends on the rights that the console was opened with, so that it ends when
-            # the rights change.
+            # The view depends on the rights that the client had when it opened the console. So the
+            # console ends when these rights change.
             if principal is not None and principal.grant is not grant:
                 return None
             return permissions(principal, policy, call)

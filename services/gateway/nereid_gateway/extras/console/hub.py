@@ -1,8 +1,8 @@
-"""The consoles that are open at a gateway, and the updates that they are sent.
+"""The consoles that are open at a gateway, and the updates that are sent to them.
 
-While any console is open, one look at the mesh per interval serves all of them. Changes are encoded
-once for all consoles with the same view. A console that reads slowly misses updates, and is sent a
-whole document again once it has caught up.
+While any console is open, the hub looks at the mesh once per interval, for all consoles. Changes
+are encoded once for all consoles with the same view. A console that reads slowly misses updates. It
+gets a whole document when it has caught up.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# One client may open at most half of them.
+# Maximum number of open consoles. One client may open at most half of them.
 MAX_CONSOLES: Final = 256
 INTERVAL_S: Final = 1.0
-# After a console was opened, the next look comes sooner than an interval later, but not sooner than
-# this.
+# Minimum number of seconds between looks. After a console was opened, the next look does not wait
+# for the interval to end, but it waits for this long.
 _MIN_PAUSE_S: Final = 0.25
 _MAX_PAUSE_S: Final = 30.0
-# Share of one core that looks and their updates may take: a more expensive look is followed by a
-# longer pause. Together with the time that is not measured, such as the event loop's, it is 2 %.
+# Share of one core that looks and updates may take. A more expensive look is followed by a longer
+# pause. Together with work that is not measured, such as the event loop's, they take 2 %.
 _SHARE: Final = 0.015
 _TOO_MANY: Final = (
     "too many consoles are open at this gateway: it serves {most} at once, {own} of them to one"
@@ -57,27 +57,28 @@ _RETRY_MS: Final = 5000
 
 @dataclass(eq=False)
 class Console:
-    """A console that is open."""
+    """An open console."""
 
-    # Owner of the console; consoles are limited for each client.
+    # Client that has opened the console. The number of consoles per client is limited.
     client: Hashable
     view: View
-    # Returns the viewer's present permissions; `None` means that it may not look any more.
+    # Returns the viewer's present permissions, or `None` if the viewer may no longer use the
+    # console.
     permissions: Callable[[], document.Permissions | None]
-    # Sends an event and its data.
+    # Sends an event with this name and this data.
     send: Callable[[bytes, bytes], None]
-    # Ends the response.
+    # Ends the response that streams the events.
     end: Callable[[], None]
-    # True while the console cannot be sent more.
+    # True while the console cannot take more events.
     paused: bool = False
-    # True if the console has been sent everything up to the last look.
+    # True if the console has got everything up to the last look.
     synced: bool = False
-    # Permissions that the console has been sent last.
+    # Permissions that were last sent to the console.
     shown_permissions: document.Permissions | None = None
 
 
 class ConsoleHub:
-    """The open consoles; one task looks at the mesh for all of them. Belongs to one event loop."""
+    """The open consoles. One task looks at the mesh for all. The hub belongs to one event loop."""
 
     def __init__(  # noqa: PLR0913 (most by keyword)
         self,
@@ -92,8 +93,8 @@ class ConsoleHub:
     ) -> None:
         """Make a hub without consoles.
 
-        grpc_port is the port that the page's code snippets name, and 0 if there is none.
-        timeline_seconds is the time span that timelines record.
+        grpc_port: the port for the code snippets on the page, or 0 if there is none.
+        timeline_seconds: the time span that timelines record.
         """
         self._data_plane = data_plane
         self._observer = observer
@@ -108,13 +109,13 @@ class ConsoleHub:
         self._pages = ModelPages()
         self._rows = ModelRows()
         self._earlier: Look | None = None
-        # Documents that synced consoles have been sent.
+        # Documents that were last sent to synced consoles.
         self._last = NOTHING_SENT
         self._pause_s = interval_s
         self._closed = False
 
     def open(self, console: Console) -> None:
-        """Begin to send to a console, which must be closed by close().
+        """Begin to send updates to a console. The caller must call close() in the end.
 
         Raises:
             Unavailable: too many consoles are open, or the gateway is stopping.
@@ -130,7 +131,7 @@ class ConsoleHub:
             self._task = asyncio.create_task(self._run())
 
     def close(self, console: Console) -> None:
-        """Stop sending to a console; a second call does nothing."""
+        """Stop sending updates to a console. A second call does nothing."""
         self._consoles.pop(console, None)
         if not self._consoles and self._task is not None:
             self._task.cancel()
@@ -166,8 +167,8 @@ class ConsoleHub:
     async def _pause(self, began_s: float, cost_s: float) -> None:
         """Wait until the next look is due.
 
-        It is due an interval after the last one, or as soon as the cost permits if a console has
-        been opened.
+        It is due one interval after the last look began. If a console is opened, it is due as soon
+        as the cost of the last look permits.
         """
         least_s = min(_MAX_PAUSE_S, cost_s / _SHARE)
         self._pause_s = max(self._interval_s, least_s)
@@ -194,7 +195,7 @@ class ConsoleHub:
         )
 
     async def _publish(self, look: Look, cost: Slices) -> None:
-        """Send the changes of this look to all consoles."""
+        """Send what has changed since the last look to all consoles."""
         earlier, self._earlier = self._earlier or look, look
         pages = {view: self._pages.page(look.index, view) for view in self._views()}
         owners = sections.owners(look)
@@ -217,7 +218,7 @@ class ConsoleHub:
             )
             await cost.pause()
         for console in tuple(self._consoles):
-            # A console may have been opened or closed during a pause.
+            # Consoles may have been opened or closed during a pause.
             if console.view in documents and console in self._consoles:
                 self._update(console, documents[console.view], encoder)
                 await cost.pause()

@@ -1,4 +1,4 @@
-"""One look at a mesh: facts of its schedulers and this gateway, read once for all consoles."""
+"""A look at the mesh: facts of its schedulers and of this gateway, read once for all consoles."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ if TYPE_CHECKING:
 
     Response = TypeVar("Response", bound=Message)
 
-# In a mesh with more versions, only the series of the models that are shown are read.
+# Maximum number of versions for which the series of all models are read. In a larger mesh, only the
+# series of models that consoles show are read.
 _MAX_WHOLE: Final = 200
-# The index is reread after this many seconds for each version: after 10 s with 10,000 versions.
+# Seconds per version after which the index is read again. With 10,000 versions, that is every 10 s.
 _INDEX_PACE_S: Final = 0.001
-# Number of configurations that one look reads, because each is a call of its own.
+# Maximum number of configurations that one look reads. Each configuration takes a call of its own.
 _MAX_CONFIGS: Final = 16
-# Number of series whose names and labels are remembered, enough for 400 models.
+# Maximum number of series whose names and labels are cached. This is enough for 400 models.
 _MAX_SERIES: Final = 20_000
-# Size of the parts in which a metrics page is parsed.
+# Size in bytes of the parts in which a metrics page is parsed.
 _PART_BYTES: Final = 8192
 
 
@@ -42,12 +43,12 @@ class Wanted(NamedTuple):
 
     # Versions whose series and configurations are read.
     shown: Collection[Key]
-    # Models whose readiness, batches and declared configurations are read as well.
+    # Models whose readiness, batches and declared configurations are read in addition.
     detailed: Collection[str]
 
 
 class Key(NamedTuple):
-    """A version, or a model that has none (the version is empty)."""
+    """Version of a model. `version` is empty for a model without versions."""
 
     name: str
     version: str
@@ -55,7 +56,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """A version in the repository index."""
+    """Version of a model in the repository index."""
 
     key: Key
     state: str
@@ -63,41 +64,42 @@ class IndexEntry:
 
     @property
     def in_memory(self) -> bool:
-        """True if the version is ready without being loaded first."""
+        """True if the version can serve requests without being loaded first."""
         return is_in_memory(self.state, self.reason)
 
     @property
     def failed(self) -> bool:
-        """True if the version should serve and does not."""
+        """True if the version should serve requests but does not."""
         return self.state == "UNAVAILABLE" and self.reason != "unloaded"
 
 
 class Problem(NamedTuple):
-    """A call that failed, and why."""
+    """A failed call, and why it failed."""
 
     text: str
-    # The model that the call was about, or empty.
+    # Model that the call was for; empty if it was for none.
     model: str = ""
 
 
 @dataclass(frozen=True)
 class Look:
-    """Results of one look."""
+    """Facts that one look has read."""
 
     time_s: float
-    # The same object as in the last look if the index has not changed.
+    # Entries of the repository index. It is the same object as in the last look if the index is
+    # unchanged.
     index: tuple[IndexEntry, ...] = ()
-    # Samples of the mesh as a whole, and by version.
+    # `mesh` has the samples that concern no version, and `models` has those of each version.
     mesh: Samples = field(default_factory=lambda: Samples(b""))
     models: dict[tuple[str, ...], Samples] = field(default_factory=dict)
-    # Samples of this gateway, or its group.
+    # Samples of this gateway, or of all gateways of its group.
     own: Samples = field(default_factory=lambda: Samples(b""))
     hosting: pb.FactsResponse = field(default_factory=pb.FactsResponse)
     configs: dict[Key, ConfigFacts] = field(default_factory=dict)
-    # Results of ModelReady, for the models with details.
+    # Results of ModelReady for the models that are shown in detail.
     ready: dict[Key, bool] = field(default_factory=dict)
     server_ready: bool = False
-    # True if only the series of the shown models were read.
+    # True if only the series of the shown models were read, not those of all models.
     partial: bool = False
     problems: tuple[Problem, ...] = ()
 
@@ -106,7 +108,7 @@ _NO_SAMPLES: Final = Samples(b"")
 
 
 class Observer:
-    """Looks at the mesh, and remembers facts that need not be read again."""
+    """Looks at the mesh, and caches facts that need not be read again."""
 
     def __init__(
         self,
@@ -114,10 +116,10 @@ class Observer:
         request: pb.MetricsRequest,
         read_own: Callable[[], Awaitable[bytes]],
     ) -> None:
-        """Look through data_plane.
+        """Prepare looks at the mesh through the data plane.
 
-        request asks for the mesh's metrics, and read_own returns those of this gateway or its
-        group.
+        request: asks for the metrics of the mesh. read_own: returns the metrics of this gateway or
+        of its group.
         """
         self._data_plane = data_plane
         self._control: Control = data_plane.control
@@ -126,17 +128,17 @@ class Observer:
         self._index: tuple[IndexEntry, ...] = ()
         self._index_bytes: bytes | None = None
         self._index_due_s = 0.0
-        # Names and labels of the mesh's series, by the text of their lines.
+        # Cache of the names and labels of series, by the text of their lines.
         self._series: dict[bytes, Series] = {}
-        # Configurations, each with the duration of the version's load. A different duration means
-        # that the version was loaded again.
+        # Cache of configurations. Each has the duration of the version's load; if the duration has
+        # changed, the version was loaded again.
         self._configs: dict[Key, tuple[float | None, ConfigFacts]] = {}
 
     async def look(self, choose: Callable[[tuple[IndexEntry, ...]], Wanted], cost: Slices) -> Look:
         """Read the facts of the mesh.
 
-        choose returns what is wanted in addition to the index, given the index. cost adds up the
-        processor time. Failed calls become problems of the look.
+        choose: returns the versions and models to read facts of, given the index. cost: adds up the
+        processor time. A call that fails becomes a problem of the look.
         """
         problems: list[Problem] = []
         await self._read_index(problems, cost)
@@ -146,7 +148,7 @@ class Observer:
             request = pb.MetricsRequest()
             request.MergeFrom(self._request)
             if partial:
-                # No model has an empty name, which so selects no model's series.
+                # No model has an empty name, so an empty name selects no series of models.
                 request.models.extend({key.name for key in shown} or {""})
         page, hosting, own, server_ready = await asyncio.gather(
             self._call("Metrics", request, pb.MetricsResponse, problems),
@@ -229,7 +231,7 @@ class Observer:
     ) -> None:
         """Read the configurations of versions that were loaded since the last look.
 
-        Versions that are not in memory are left out, because asking for their configurations may
+        Versions that are not in memory are left out, because a call for their configuration may
         load them.
         """
         for unloaded in self._configs.keys() - in_memory:
@@ -258,7 +260,10 @@ class Observer:
     async def _samples_by_version(
         self, page: bytes, cost: Slices
     ) -> dict[tuple[str, ...], Samples]:
-        """Return the samples of each version; key () has those that concern no version."""
+        """Return the samples of each version.
+
+        The key () has the samples that concern no version.
+        """
         by_version: dict[tuple[str, ...], Samples] = {}
         if len(self._series) > _MAX_SERIES:
             self._series.clear()

@@ -1,4 +1,7 @@
-"""The console's rows: a version with its figures, from this look and the one before. Pure."""
+"""Rows of the console's table: a version with figures from this look and the look before it.
+
+The module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +42,12 @@ class _Known(NamedTuple):
     mesh: tuple[float | None, ...]
     owner: str
     config: ConfigFacts | None
-    # True if the counters did not change before the row was made, so that its rates are 0.
+    # True if the counters were already unchanged when the row was made, so that its rates are 0.
     still: bool
 
 
 class ModelRows:
-    """The rows of one mesh. A row is made again only when something in it may have changed."""
+    """Rows of one mesh. A row is made again only if something in it may have changed."""
 
     def __init__(self) -> None:
         self._known: dict[Key, _Known] = {}
@@ -52,8 +55,8 @@ class ModelRows:
     def row(self, entry: IndexEntry, look: Look, earlier: Look, owner: str) -> document.Model:
         """Return the row of one version.
 
-        earlier is the look before, or look itself if there was none. owner is the version's
-        scheduler, and empty if the mesh has only one.
+        earlier: the look before this one, or this look if it is the first. owner: the scheduler
+        that has the version; empty if the mesh has only one scheduler.
         """
         mesh = look.mesh.total(metrics.EXECUTORS.name), look.mesh.total(metrics.HELD.name)
         samples = look.models.get(entry.key, _NOTHING)
@@ -76,7 +79,7 @@ class ModelRows:
         return row
 
     def forget_others(self, shown: Container[Key]) -> None:
-        """Forget all rows except those of the shown versions."""
+        """Forget all rows except those of the versions that are shown."""
         for key in [known for known in self._known if known not in shown]:
             del self._known[key]
 
@@ -84,7 +87,7 @@ class ModelRows:
 def _mesh_facts(
     look: Look, model: str, entries: Iterable[IndexEntry], names: Iterable[str] = ()
 ) -> MeshFacts:
-    """Return the facts that explain() needs about versions of a model; names has all models."""
+    """Return the facts about versions of a model that explain() needs. names: all models."""
     versions = tuple(entries)
     metrics_of = [look.models[entry.key] for entry in versions if entry.key in look.models]
     return MeshFacts(
@@ -97,7 +100,7 @@ def _mesh_facts(
 
 
 def explained(look: Look, view: View) -> dict[str, Any]:
-    """Return the document of `nereid explain --json` about the model of a view."""
+    """Return what `nereid explain --json` prints about the model of a view."""
     entries = [entry for entry in look.index if entry.key.name == view.model]
     names = sorted({entry.key.name for entry in look.index if view.shows(entry.key.name)})
     facts = _mesh_facts(look, view.model, entries, names)
@@ -197,7 +200,7 @@ def _add_figures(row: document.Model, counted: Counters) -> None:
 
 
 def waits_for(instances: dict[str, int], sequences: dict[str, int]) -> str:
-    """Return a text that says what a version's pending requests wait for."""
+    """Return a text that says what the pending requests of a version wait for."""
     free, busy = instances.get("free", 0), instances.get("busy", 0)
     backlog = sequences.get("backlog", 0)
     if not free + busy:

@@ -1,4 +1,7 @@
-"""The models that a view shows: failed ones first, then by name. Pure."""
+"""The models that a view shows: first failed models, then the others by name.
+
+The module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ _MAX_VIEWS: Final = 256
 
 
 class Page(NamedTuple):
-    """Entries of an index that a view shows, and the number of entries that match it."""
+    """Entries of the index that a view shows, and the number of all entries that match the view."""
 
     entries: tuple[IndexEntry, ...]
     matched: int
 
 
 class ModelPages:
-    """The pages of the index that was read last; an unchanged index is not searched again."""
+    """Pages of the last index. The index is searched again only if it has changed."""
 
     def __init__(self) -> None:
         self._index: tuple[IndexEntry, ...] = ()

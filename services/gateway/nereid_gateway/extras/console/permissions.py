@@ -1,6 +1,7 @@
-"""Permissions of a console's viewer, so that the page can leave out what the viewer may not do.
+"""Permissions of a console's viewer, by which the page hides what the viewer may not do.
 
-They are only shown: the page's requests are checked like any others.
+The permissions are for display only. The requests that the page sends are checked like all
+requests.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def permissions(
     principal: Principal | None, policy: CallPolicy, call: HttpCall
 ) -> document.Permissions:
-    """Return the permissions of a call's sender; principal is `None` without authentication."""
+    """Return the permissions of the sender of a call. principal: `None` without authentication."""
     apis = list(APIS)
     rights = for_all = [api for api in apis if _is_open(api, policy, call)]
     if principal is not None:
@@ -41,13 +42,13 @@ def permissions(
 
 
 def _is_open(api: str, policy: CallPolicy, call: HttpCall, *, changes: bool = False) -> bool:
-    """Return whether calls with these headers pass the rule of an API."""
+    """Return whether calls with these headers satisfy the rule of an API."""
     rule = policy.rule_of(api, changes=changes)
     return rule is None or rule.is_met(call.headers.get)
 
 
 def limiting(principal: Principal | None) -> Grant | None:
-    """Return the principal's grant if it permits an API for some models alone, else `None`."""
+    """Return the principal's grant if it permits an API for some models only, or `None`."""
     if principal is None:
         return None
     grant = principal.grant

@@ -1,4 +1,7 @@
-"""Views that consoles ask for by the query of their URL. Pure."""
+"""Views that consoles ask for by the query of their URL.
+
+The module holds no state and does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,17 @@ if TYPE_CHECKING:
 _FIELDS: Final = ("query", "offset", "limit", "model", "version")
 _MAX_OFFSET: Final = 10_000_000
 _MAX_DIGITS: Final = 20
-# A model's name is part of a path, which bounds it.
+# The name of a model is part of a path, whose length limits it.
 _MAX_NAME_CHARACTERS: Final = 1024
 
 
 class View(NamedTuple):
-    """The part of the models that a console shows; equal views are encoded once.
+    """Choice of the models that a console shows. Documents are encoded once for equal views.
 
-    A view with `model` shows that one alone, with details, and only `version` of it unless that is
-    empty. Otherwise it shows all models with `query` in their names, without regard to case.
-    `grant` limits the view; with `None` the viewer may see everything.
+    A view with `model` shows only this model, with details. If `version` is not empty, it shows
+    only this version of the model. A view without `model` shows all models with `query` in their
+    names, without regard to case. `grant` restricts the view to models; with `None` the viewer may
+    see all models.
     """
 
     query: str = ""
@@ -39,12 +43,12 @@ class View(NamedTuple):
         return self.grant is None or not self.grant.depends_on_model("console")
 
     def shows(self, name: str) -> bool:
-        """Return whether the viewer may see a model of this name."""
+        """Return whether the viewer may see the model with this name."""
         return self.grant is None or self.grant.permits_model("console", name)
 
 
 def view_of(target: bytes, grant: Grant | None = None) -> View:
-    """Return the view that a request's target asks for.
+    """Return the view that the target of a request asks for.
 
     Raises:
         InvalidArgument: the query is malformed, or a field's value is out of range.

@@ -1,4 +1,7 @@
-"""Sections of the console's document other than `models`, and those of `details`. Pure."""
+"""Sections of the console's document, except `models`.
+
+The sections of `details` are made here as well. The module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _MAX_EXECUTORS: Final = 500
 _MAX_TENANTS: Final = 200
 
 
-# Figures of a device for all models together; they cannot be divided among the models.
+# Figures of a device for all models together. They cannot be divided by model.
 _OF_ALL_TENANTS: Final = frozenset({"memory_used_bytes", "utilization", "power_watts"})
 
 
@@ -31,7 +34,10 @@ def _all(_name: str) -> bool:
 
 
 def summary(look: Look, earlier: Look) -> document.Summary:
-    """Return the summary of the mesh; earlier is the look before, or look if there was none."""
+    """Return the summary of the mesh.
+
+    earlier: the look before this one, or this look if it is the first.
+    """
     waiting = look.mesh.by_label(metrics.WAITING.name, "device")
     own = Counters(look.own, earlier.own, look.time_s - earlier.time_s)
     return {
@@ -47,21 +53,24 @@ def summary(look: Look, earlier: Look) -> document.Summary:
 
 
 def _summary_of(look: Look, earlier: Look, shows: Callable[[str], bool]) -> document.Summary:
-    """Return the figures that are known by model, for the models that shows() accepts."""
+    """Return the figures that are known for each model, for the models that shows() accepts."""
     index = [entry for entry in look.index if shows(entry.key.name)]
     states: dict[str, int] = {}
     for entry in index:
         states[entry.state] = states.get(entry.state, 0) + 1
     elapsed_s = look.time_s - earlier.time_s
     models = [
-        # The growth in the interval is unknown for a model that the look before did not read.
+        # If the look before did not read a model, the model's growth in the interval is not known.
         Counters(samples, earlier.models.get(key, samples), elapsed_s)
         for key, samples in look.models.items()
         if shows(key[0])
     ]
 
     def recently(family: Family) -> float:
-        """Sum the models' growth, each at least 0, because a load restarts a model's counters."""
+        """Return the sum of the models' growth.
+
+        The growth of each model is at least 0, because a load restarts the counters of a model.
+        """
         return sum(counters.recently(family) for counters in models)
 
     return {
@@ -79,7 +88,7 @@ def _summary_of(look: Look, earlier: Look, shows: Callable[[str], bool]) -> docu
 
 
 def cache(look: Look, earlier: Look) -> document.Cache | None:
-    """Return the response cache's figures, or `None` if the mesh has no cache."""
+    """Return the figures of the response cache, or `None` if the mesh has no cache."""
     counters = Counters(look.mesh, earlier.mesh, look.time_s - earlier.time_s)
     if counters.value(metrics.CACHE_CAPACITY) is None:
         return None
@@ -97,7 +106,7 @@ def cache(look: Look, earlier: Look) -> document.Cache | None:
 
 
 def schedulers(look: Look) -> dict[str, document.Scheduler]:
-    """Return the schedulers by name."""
+    """Return the facts of each scheduler by the scheduler's name."""
     return {
         scheduler.name: {
             "name": scheduler.name,
@@ -112,7 +121,10 @@ def schedulers(look: Look) -> dict[str, document.Scheduler]:
 
 
 def owners(look: Look) -> dict[str, str]:
-    """Return the scheduler of each model by the model's name; empty with one scheduler."""
+    """Return the scheduler of each model by the model's name.
+
+    With one scheduler, the result is empty.
+    """
     if len(look.hosting.schedulers) < 2:
         return {}
     return {
@@ -121,9 +133,9 @@ def owners(look: Look) -> dict[str, str]:
 
 
 def executors(look: Look, shows: Callable[[str], bool] = _all) -> dict[str, document.Executor]:
-    """Return the executors by name, with the instances and memory of models that shows() accepts.
+    """Return the facts of at most 500 executors, by the executor's name.
 
-    At most 500 executors are returned.
+    Instances and memory are those of the models that shows() accepts.
     """
     return {
         facts.name: _executor(facts, shows) for facts in look.hosting.executors[:_MAX_EXECUTORS]
@@ -146,7 +158,7 @@ def _device(
     device: pb.Device, facts: pb.ExecutorFacts, hosted: Sequence[pb.HostedModel]
 ) -> document.Device:
     is_gpu = device.kind == pb.Device.GPU
-    # Executors use the same names for the devices whose memory a load has taken.
+    # Executors use the same device names for the memory that a load has taken.
     name = f"gpu{device.id}" if is_gpu else "cpu"
     shown: document.Device = {
         "name": name,
@@ -182,9 +194,9 @@ def _device(
 def limited(
     shared: Mapping[str, Any], look: Look, earlier: Look, shows: Callable[[str], bool]
 ) -> dict[str, Any]:
-    """Return the sections that concern models, for a viewer who may see some models alone.
+    """Return the sections that concern models, for a viewer who may see only some models.
 
-    shows returns whether the viewer may see a model.
+    shows: returns whether the viewer may see a model.
     """
 
     def executor(whole: document.Executor) -> dict[str, Any]:
@@ -211,13 +223,13 @@ def limited(
 
 
 def problems(look: Look, shows: Callable[[str], bool] = _all) -> list[str]:
-    """Return the failed calls of a look, without those about models that shows() rejects."""
+    """Return the failed calls of a look, except those for models that shows() rejects."""
     texts = (problem.text for problem in look.problems if not problem.model or shows(problem.model))
     return [*dict.fromkeys(texts)]
 
 
 def batches(look: Look, view: View) -> dict[str, list[document.Batch]]:
-    """Return the batches that instances execute now of a view's model, by version."""
+    """Return the batches of a view's model that instances execute now, by version."""
     by_version: dict[str, list[document.Batch]] = {}
     for facts in look.hosting.batches:
         version = str(facts.version)
@@ -242,7 +254,7 @@ def batches(look: Look, view: View) -> dict[str, list[document.Batch]]:
 
 
 def configuration(declared: ModelConfig | None, effective: ModelConfig) -> document.Configuration:
-    """Return the declared and the effective configuration of a version, and their differences."""
+    """Return the declared and the effective configuration of a version, and how they differ."""
     after: dict[str, Any] = message_json(effective)
     before: dict[str, Any] = {} if declared is None else message_json(declared)
     return {

@@ -1,4 +1,4 @@
-"""Long work in slices, so that requests are served in between; measures its processor time."""
+"""Long work in slices, so that requests are served in between. The processor time is measured."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from types import TracebackType
 
-# Processor time of a slice, which is about that of ten requests.
+# Processor time of a slice in seconds. It is about the time that ten requests take.
 _SLICE_S: Final = 0.002
 
 
 class Slices:
     """Adds up the processor time of `with` blocks.
 
-    Long work in the blocks should await pause() often, such as between the items of a loop.
+    Long work in a block should await pause() often, for example between the items of a loop.
     """
 
     def __init__(self) -> None:
-        # Processor time in seconds, without that of other tasks during pauses.
+        # Processor time in seconds, without the time of other tasks during pauses.
         self.total_s = 0.0
         self._began_s = 0.0
 
@@ -36,7 +36,7 @@ class Slices:
         self.total_s += time.thread_time() - self._began_s
 
     async def pause(self) -> None:
-        """Let other tasks run, if this slice has been long enough."""
+        """Let other tasks run, if the present slice has taken long enough."""
         took_s = time.thread_time() - self._began_s
         if took_s >= _SLICE_S:
             self.total_s += took_s

@@ -1,4 +1,4 @@
-"""The files of the console's page, which are read once from the package."""
+"""Files of the console's page, which are read from the package once."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _TYPES: Final = {
     "txt": b"text/plain; charset=utf-8",
     "woff2": b"font/woff2",
 }
-# The page loads nothing from other origins and nothing inline, is shown in no frame, and connects
-# to its own origin alone.
+# With this policy, the page loads nothing from other origins and nothing inline, is not shown in a
+# frame, and connects only to its own origin.
 _POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
     b" connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none';"
     b" form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
-# Headers of all of the console's responses.
+# Headers that all responses of the console have.
 SAFE_HEADERS: Final = (
     b"X-Content-Type-Options: nosniff\r\n"
     b"Referrer-Policy: no-referrer\r\n"
@@ -43,22 +43,22 @@ _PAGE_HEADERS: Final = (
 
 
 class StaticFile(NamedTuple):
-    """A file of the page."""
+    """File that the page consists of."""
 
     content_type: bytes
     body: bytes
     etag: bytes
-    # Header lines of its response.
+    # Header lines of the response that has this file.
     lines: bytes
 
 
 def package_files() -> Traversable:
-    """Return the package's directory of these files."""
+    """Return the directory in the package that has the files of the page."""
     return files(__package__) / "static"
 
 
 def read_files(directory: Traversable) -> dict[str, StaticFile]:
-    """Return the files of a directory by name; files of unknown types are left out."""
+    """Return the files of a directory by name. Files of unknown types are left out."""
     if not directory.is_dir():
         return {}
     static_files = {}
@@ -67,8 +67,8 @@ def read_files(directory: Traversable) -> dict[str, StaticFile]:
         if content_type is not None and file.is_file():
             body = file.read_bytes()
             etag = b'"%b"' % sha256(body).hexdigest()[:32].encode()
-            # Browsers revalidate the file at each use, so that a page never runs with scripts of
-            # another release.
+            # Browsers revalidate the file at each use, so a page never runs with scripts of another
+            # release.
             lines = _PAGE_HEADERS + b"Cache-Control: no-cache\r\nETag: %b\r\n" % etag
             static_files[file.name] = StaticFile(content_type, body, etag, lines)
     return static_files

@@ -1,6 +1,6 @@
-"""Ports of managed hosting: Amazon SageMaker's and Vertex AI's routes, as Triton serves them.
+"""Ports for managed hosting: the routes of Amazon SageMaker and Vertex AI, as Triton serves them.
 
-Each port is a further HTTP listener that turns a call into one of the KServe routes and hands it to
-the guards and the front of the HTTP port. A gateway without these ports imports nothing of the
-package but its settings.
+Each managed port is an additional HTTP listener. It turns a call into a call of a KServe route and
+passes it to the guards and the front of the HTTP port. A gateway without managed ports imports only
+the settings of this package.
 """

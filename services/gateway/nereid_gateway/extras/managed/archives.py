@@ -1,10 +1,10 @@
 """Models of multi-model mode on disk.
 
-The platform's unpacked archives become models of a model repository, and are found again there. A
-model's folder in the repository is made of links to the archive, with a configuration of its own:
-the model has the name that the platform uses, and an ensemble's steps have names that no other
-archive uses. A record of each archive is in a hidden folder beside them, which all gateways read.
-Blocking; the module knows no HTTP and no scheduler.
+The platform unpacks archives of models. Their models become models of a model repository, where
+they are found again later. The folder of a model in the repository has links to the archive, and a
+configuration of its own: the model has the name that the platform uses, and the steps of an
+ensemble have names that no other archive uses. A hidden folder beside the models has a record of
+each archive, which all gateways read. Calls block; the module knows no HTTP and no scheduler.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _CONFIG: Final = "config.pbtxt"
 _RECORDS: Final = ".sagemaker"
 _MAX_NAME_LENGTH: Final = 200
-# Number of models of one archive, which are an ensemble and its steps.
+# Maximum number of models in one archive: an ensemble and its steps.
 _MAX_MODELS: Final = 256
 
 
@@ -39,8 +39,8 @@ _MAX_MODELS: Final = 256
 class Archive:
     """Archive whose models are in the repository.
 
-    key: its name for the platform. model: the model that serves it. models: that model and its
-    steps'. url: its directory, as shown to the platform.
+    key: the platform's name of the archive. model: the model that serves the archive. models: that
+    model and the models of its steps. url: the directory of the archive, as the platform sees it.
     """
 
     key: str
@@ -50,10 +50,10 @@ class Archive:
 
 
 def check_key(key: str) -> str:
-    """Return key if it can be part of a target.
+    """Return key unchanged if it can be part of a target.
 
     Raises:
-        InvalidArgument: it cannot.
+        InvalidArgument: key cannot be part of a target.
     """
     if not is_plain(key):
         raise InvalidArgument(
@@ -64,16 +64,16 @@ def check_key(key: str) -> str:
 
 
 def model_name(key: str, target_model: str) -> str:
-    """Return the name to serve an archive by.
+    """Return the name of the model that serves an archive.
 
-    It is the name that the platform's clients know, if a model can have that name, and else the
+    It is the name that the platform's clients use if a model can have this name, and otherwise the
     key.
     """
     return target_model if is_plain(target_model) else key
 
 
 def is_plain(name: str) -> bool:
-    """Return whether a name can be a model's name, a folder's name and part of a target."""
+    """Return whether a name can name a model and a folder, and can be part of a target."""
     return (
         0 < len(name) <= _MAX_NAME_LENGTH
         and name[0] != "."
@@ -83,15 +83,15 @@ def is_plain(name: str) -> bool:
 
 
 class Archives:
-    """Archives of one repository."""
+    """Archives whose models are in one repository."""
 
     def __init__(self, repository: Path, root: Path) -> None:
-        """Use a repository; archives must be below the root directory."""
+        """Keep the repository. Archives must lie below the directory root."""
         self._repository = repository
         self._root = root
 
     def find(self, key: str) -> Archive:
-        """Return a recorded archive.
+        """Return the archive that is recorded under a key.
 
         Raises:
             NotFound: no archive with this key is recorded.
@@ -103,7 +103,7 @@ class Archives:
         raise NotFound(f"model '{key}' is not loaded")
 
     def all(self) -> list[Archive]:
-        """Return all recorded archives, ordered by their keys."""
+        """Return all recorded archives in the order of their keys."""
         try:
             names = sorted(record.name for record in (self._repository / _RECORDS).iterdir())
         except FileNotFoundError:
@@ -117,19 +117,18 @@ class Archives:
         return archives
 
     def add(self, key: str, url: str, target_model: str) -> Archive:
-        """Add the models of the archive at url to the repository, and record it.
+        """Add the models of the archive at url to the repository, and record the archive.
 
         Raises:
-            AlreadyExists: the repository has a model of such a name.
-            InvalidArgument: there is no archive, or none that can be served.
+            AlreadyExists: the repository already has a model with one of the names.
+            InvalidArgument: there is no archive at url, or it cannot be served.
             OSError: a file cannot be read or written.
         """
         directory = self._directory(url)
         name = model_name(key, target_model)
         configs = _read_models(directory)
         top = _top_model(configs)
-        # If the archive is a model itself, the platform is shown its parent directory, as by
-        # Triton.
+        # If the archive itself is a model, the platform sees the parent directory, as on Triton.
         shown = str(directory if top else directory.parent)
         names = {folder: name if folder == top else f"{name}.{folder}" for folder in configs}
         archive = Archive(key, name, (name, *sorted(set(names.values()) - {name})), shown)
@@ -156,7 +155,7 @@ class Archives:
         return archive
 
     def remove(self, archive: Archive) -> None:
-        """Remove an archive's models from the repository, and its record."""
+        """Remove the models and the record of an archive from the repository."""
         self._record(archive.key).unlink(missing_ok=True)
         _remove([self._repository / name for name in archive.models])
 
@@ -165,7 +164,7 @@ class Archives:
 
     def _directory(self, url: str) -> Path:
         root = self._root.resolve()
-        # Links count as their targets.
+        # Links are resolved, so that the directory they point to is checked.
         directory = Path(url).resolve()
         if not directory.is_relative_to(root) or directory == root:
             raise InvalidArgument(f"url '{url}' is not below {root}")
@@ -175,7 +174,9 @@ class Archives:
 
 
 def _read_models(directory: Path) -> dict[str, model_config_pb2.ModelConfig]:
-    """Return the configurations of an archive's models by folder; "" is the archive's own.
+    """Return the configurations of an archive's models by folder.
+
+    The key "" stands for the folder of the archive itself.
 
     Raises:
         InvalidArgument: the archive has no models, or too many.
@@ -211,10 +212,10 @@ def _steps(config: model_config_pb2.ModelConfig) -> set[str]:
 def _top_model(configs: Mapping[str, model_config_pb2.ModelConfig]) -> str:
     """Return the folder of the model that serves an archive.
 
-    It is the only model, or the ensemble of the others.
+    It is the only model, or the ensemble that has the other models as its steps.
 
     Raises:
-        InvalidArgument: there are several candidates.
+        InvalidArgument: several models could serve the archive.
     """
     if len(configs) == 1:
         return next(iter(configs))
@@ -250,5 +251,5 @@ def _fill(place: Path, source: Path, config: model_config_pb2.ModelConfig) -> No
 
 def _remove(folders: list[Path]) -> None:
     for folder in folders:
-        # The links are removed, not their targets.
+        # Only the links are removed, not the files that they point to.
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Model that requests are for if their target names none."""
+"""Model that serves requests whose target names no model."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 
 class DefaultModel:
-    """Model given by a flag, or else the only model that is ready at the first request."""
+    """The model that a flag names, or else the only model that is ready at the first request."""
 
     def __init__(self, control: Control, name: str, flag: str) -> None:
-        """Keep the flag and its value, name, which may be empty."""
+        """Keep the name and the value of the flag. The value may be empty."""
         self._control = control
         self._flag = flag
-        # The name is empty until it is known.
+        # The name is empty until the model has been found.
         self.name = name
         self._search: asyncio.Task[str] | None = None
 
     async def find(self) -> str:
-        """Return the model's name; all callers wait for one search.
+        """Return the name of the model. Callers that come during a search wait for its result.
 
         Raises:
-            InvalidArgument: the number of ready models is not one.
+            InvalidArgument: no model is ready, or several are.
             NereidError: the scheduler did not respond with an index.
         """
         if self._search is None:

@@ -1,4 +1,4 @@
-"""Multi-model mode: SageMaker loads, lists and unloads models by the mesh's model control."""
+"""Multi-model mode: SageMaker loads, lists and unloads models through the mesh's model control."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# The platform waits for six minutes.
+# Time limit of an unload in seconds. The platform waits for six minutes.
 _UNLOAD_TIMEOUT_S: Final = 350.0
 _POLL_S: Final = 0.1
 _MAX_BODY_BYTES: Final = 65536
-# States of a model that serves requests, or will serve them.
+# States of a model that serves requests, or is about to serve them.
 _SERVED: Final = frozenset({"READY", "LOADING"})
 _UNLOADING: Final = frozenset({"READY", "LOADING", "UNLOADING"})
 
 
 def parse_load(body: bytes) -> tuple[str, str]:
-    """Return the key and the directory of an archive to load.
+    """Return the key and the directory of the archive that a load request names.
 
     Raises:
-        InvalidArgument: the body is no load request.
+        InvalidArgument: the body is not a load request.
     """
     if len(body) > _MAX_BODY_BYTES:
         raise InvalidArgument(f"a load request has at most {_MAX_BODY_BYTES} bytes")
@@ -51,23 +51,24 @@ def parse_load(body: bytes) -> tuple[str, str]:
 
 
 class MultiModel:
-    """Archives of one repository, as the mesh serves them."""
+    """Archives of one repository, whose models the mesh serves."""
 
     def __init__(self, control: Control, archives: Archives) -> None:
         self._control = control
         self._archives = archives
-        # Models that invocations have found by their keys; further invocations read no file.
+        # Maps a key to the model that an earlier invocation has found, so that further invocations
+        # read no file.
         self._models: dict[str, str] = {}
-        # Locks by archive, which are held while it is loaded or unloaded.
+        # One lock for each archive. It is held while the archive is loaded or unloaded.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def known_model(self, key: str) -> str | None:
-        """Return the model that serves an archive, or None if no call has looked for it yet."""
+        """Return the model that serves an archive, or None if it has not been looked up yet."""
         return self._models.get(key)
 
     def find_model(self, key: str) -> str:
-        """Return the model that serves an archive, from the archive's record.
+        """Read an archive's record, and return the model that serves the archive.
 
         Raises:
             NotFound: the archive is not recorded.
@@ -82,7 +83,7 @@ class MultiModel:
         return [archive for archive in archives if archive.model in ready]
 
     async def describe(self, key: str) -> Archive:
-        """Return one archive.
+        """Return the archive with this key.
 
         Raises:
             NotFound: the archive is not recorded.
@@ -94,18 +95,18 @@ class MultiModel:
     ) -> None:
         """Add an archive and load its model, even if the client disconnects.
 
-        limit adds the models that the client may load to the load request.
+        limit: adds the models that the client may load to the load request.
 
         Raises:
-            AlreadyExists: the archive is loaded.
+            AlreadyExists: the archive is already loaded.
             NereidError: the archive cannot be loaded.
         """
         await self._run(self._load(key, url, target_model, limit))
 
     async def unload(self, key: str) -> None:
-        """Unload an archive's models, even if the client disconnects.
+        """Unload the models of an archive, even if the client disconnects.
 
-        It returns when their last requests are complete.
+        The call returns when the last requests of the models are complete.
 
         Raises:
             NotFound: the archive is not loaded.
@@ -129,7 +130,7 @@ class MultiModel:
             else:
                 if known.model in await self._names_in(_SERVED):
                     raise AlreadyExists(f"model '{key}' is loaded already")
-                # A mesh that has ended left this archive.
+                # The archive is left over from a mesh that has ended.
                 await self._forget(known)
             try:
                 archive = await asyncio.to_thread(self._archives.add, key, url, target_model)
@@ -145,7 +146,7 @@ class MultiModel:
                 raise
 
     async def _give_up(self, archive: Archive) -> None:
-        """Unload and forget an archive after a failed load, which may have loaded some models."""
+        """Unload and forget an archive whose load has failed. Some of its models may be loaded."""
         try:
             await self._unload_models(archive)
         except NereidError as error:
@@ -167,7 +168,8 @@ class MultiModel:
             await self._forget(archive)
 
     async def _unload_models(self, archive: Archive) -> None:
-        # The models of an ensemble's steps were loaded for it.
+        # The models of an ensemble's steps were loaded for this ensemble, so they are unloaded as
+        # well.
         for name in archive.models:
             await self._control.call(
                 "RepositoryModelUnload",
@@ -180,7 +182,7 @@ class MultiModel:
         await asyncio.to_thread(self._archives.remove, archive)
 
     async def _names_in(self, states: Collection[str]) -> set[str]:
-        """Return the models of which a version is in one of these states."""
+        """Return the names of models that have a version in one of these states."""
         index = await self._control.call(
             "RepositoryIndex",
             kserve_pb2.RepositoryIndexRequest(),

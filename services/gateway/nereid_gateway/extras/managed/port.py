@@ -1,4 +1,4 @@
-"""Managed port: its calls become calls of KServe routes, behind the guards of the HTTP port."""
+"""Managed port, which turns calls into calls of KServe routes, behind the HTTP port's guards."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from nereid_gateway.server.call import BodyBuffer, HttpCall
     from nereid_gateway.server.ordered_responses import Dispatch
 
-    # Puts the guards, which check that calls are permitted, in front of a dispatch.
+    # Puts the guards in front of a Dispatch. Guards check that calls are permitted.
     Guard = Callable[[Dispatch], tuple[Dispatch, AllocateBody]]
 
 
 class SpawnControl(Protocol):
-    """Signature of HttpFront.spawn_control."""
+    """Type of HttpFront.spawn_control."""
 
     def __call__(
         self,
@@ -33,27 +33,33 @@ class SpawnControl(Protocol):
         *,
         goes_on: bool,
     ) -> None:
-        """Serve a control call when it is its client's turn."""
+        """Serve a control call when it is the client's turn."""
 
 
 class Platform(Protocol):
-    """Meaning of a platform's routes. Both methods may raise NereidError."""
+    """Translation of a platform's routes to KServe routes.
+
+    Both methods may raise NereidError.
+    """
 
     def translate_head(self, call: ManagedCall) -> bool:
-        """Translate an inference request by its head; return whether the call is one.
+        """Translate a call by its head if it is an inference request. Return whether it is one.
 
-        The call's body has not arrived yet, so there can be no response.
+        The body of the call has not arrived yet, so the method cannot respond.
         """
 
     def translate(self, call: ManagedCall) -> Coroutine[Any, Any, None] | None:
         """Translate any other call, or respond to it.
 
-        If that takes a call to the scheduler, a coroutine is returned that does it.
+        If this needs a call to the scheduler, return a coroutine that does the work.
         """
 
 
 class ManagedPort:
-    """Dispatch the calls of one port, which are ManagedCalls; an instance is a Dispatch."""
+    """Dispatches the calls of one managed port, which are ManagedCalls.
+
+    An instance is a Dispatch.
+    """
 
     def __init__(
         self,
@@ -63,10 +69,11 @@ class ManagedPort:
         guard: Guard,
         spawn_control: SpawnControl,
     ) -> None:
-        """Put the guard in front of what serves the port.
+        """Put the guard in front of the handlers of this port.
 
-        name is the port's in the table of routes. front serves the KServe routes, behind guard.
-        spawn_control is HttpFront's, for calls that the platform serves by itself.
+        name: the port's name in the table of routes. front: serves the KServe routes, behind the
+        guard. spawn_control: runs the calls that the platform serves by itself; it is HttpFront's
+        method.
         """
         self.name = name
         self._spawn_control = spawn_control
@@ -76,8 +83,8 @@ class ManagedPort:
         self._tasks = CallTasks()
 
     def allocate_body(self, call: HttpCall, size_bytes: int) -> BodyBuffer | None:
-        """Return a buffer as the HTTP port does, if the head is that of an inference request."""
-        # An error is found again, and reported, once the body has arrived.
+        """Return a buffer as the HTTP port does, if the head is one of an inference request."""
+        # An error occurs again, and is reported, when the body has arrived.
         with contextlib.suppress(NereidError):
             if self._platform.translate_head(cast("ManagedCall", call)):
                 return self._allocate_body(call, size_bytes)
@@ -121,5 +128,5 @@ class ManagedPort:
 
 
 def refuse_route(call: ManagedCall) -> None:
-    """Respond as Triton does to a target that is none of the platform's."""
+    """Respond as Triton does to a target that is not one of the platform's routes."""
     call.fail(400, "there is no such route on this port", JSON)

@@ -1,4 +1,4 @@
-"""Managed ports that a gateway's settings ask for, as HTTP servers that do not listen yet."""
+"""Managed ports that the settings ask for. Each is an HTTP server that does not listen yet."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def make_ports(  # noqa: PLR0913, PLR0917 (what the HTTP port consists of)
     limits: HttpLimits,
     budget: ByteBudget,
 ) -> dict[str, HttpServer]:
-    """Return the requested ports, by the names "sagemaker" and "vertex-ai".
+    """Return the managed ports that the settings ask for, by the names "sagemaker" and "vertex-ai".
 
-    front serves the HTTP port, and metrics the metrics port.
+    front: serves the HTTP port. metrics: serves the metrics port.
 
     Raises:
-        StartError: multi-model mode has no repository on this machine.
+        StartError: the machine has no repository for multi-model mode.
     """
     platforms: dict[str, Platform] = {}
     if settings.allow_sagemaker:

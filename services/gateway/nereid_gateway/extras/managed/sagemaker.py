@@ -1,4 +1,4 @@
-"""Routes of Amazon SageMaker: /ping and /invocations, and in multi-model mode /models."""
+"""Routes of Amazon SageMaker: /ping and /invocations, and /models in multi-model mode."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
     from nereid_gateway.extras.managed.multi_model import MultiModel
     from nereid_gateway.extras.managed.server.calls import ManagedCall
 
-# Header with the archive that the platform's client named; the route has a digest of that name.
+# Header with the name of the archive that the platform's client used. The route has a digest of
+# this name.
 _TARGET_MODEL: Final = b"x-amzn-sagemaker-target-model"
 _INDEX: Final = b"/v2/repository/index"
-# No archive has this name.
+# No archive can have this name.
 _UNKNOWN: Final = "(unknown)"
 _MODE_IS_OFF: Final = "multi-model mode is off (--sagemaker-multi-model, SAGEMAKER_MULTI_MODEL)"
 
 
 class SageMaker:
-    """Translate the calls of SageMaker's port."""
+    """Translates the calls of the SageMaker port."""
 
     def __init__(
         self,
@@ -44,10 +45,10 @@ class SageMaker:
         inference_type: str = "infer",
         ping_mode: str = "ready",
     ) -> None:
-        """Choose the KServe routes of invocations and pings.
+        """Choose the KServe routes for invocations and pings.
 
-        Without a MultiModel, multi-model mode is off. inference_type is the last segment of the
-        route of invocations, ping_mode that of pings.
+        multi_model: `None` if multi-model mode is off. inference_type: the last segment of the
+        route for invocations. ping_mode: the last segment of the route for pings.
         """
         self._default = default_model
         self._multi_model = multi_model
@@ -55,7 +56,7 @@ class SageMaker:
         self._health = b"/v2/health/%b" % ping_mode.encode()
 
     def translate_head(self, call: ManagedCall) -> bool:
-        """Translate an inference request by its head, as a Platform."""
+        """Translate an inference request by its head, as `Platform` specifies."""
         call.binary_type = call.response_type = content_types.SAGEMAKER
         call.map_status = map_status
         action, key = resolve(call.target)
@@ -70,7 +71,7 @@ class SageMaker:
         return False
 
     def translate(self, call: ManagedCall) -> Coroutine[Any, Any, None] | None:
-        """Translate any other call, or respond to it, as a Platform."""
+        """Translate any other call, or respond to it, as `Platform` specifies."""
         action, key = resolve(call.target)
         if action is Action.PING:
             call.translate(self._health)
@@ -88,7 +89,7 @@ class SageMaker:
         self, call: ManagedCall, action: Action, key: str, models: MultiModel
     ) -> None:
         if key and not is_plain(key):
-            # A key with other characters would make the guards read another target.
+            # With other characters in the key, the guards would read another target.
             key = _UNKNOWN
         if action is Action.INVOKE:
             self._invoke_archive(call, key, models)
@@ -105,12 +106,12 @@ class SageMaker:
         try:
             call.translate(model_target(models.find_model(key), "infer"))
         except NotFound as error:
-            # The error is sent once the guards have permitted the request.
+            # The error is sent only if the guards permit the request.
             message = error.message
             call.translate(model_target(key, "infer"), lambda call: call.fail(404, message))
 
     def _control(self, call: ManagedCall, key: str, models: MultiModel) -> None:
-        """Show the guards a call of the model repository's API."""
+        """Present the call to the guards as a call of the model repository API."""
         if call.method == b"GET":
             listing = partial(_describe, models, key) if key else partial(_list, models)
             call.translate(_INDEX, listing)
@@ -129,7 +130,7 @@ class SageMaker:
 
 
 def _model_of(models: MultiModel, key: str) -> str:
-    """Return the model whose unload needs rights, or the key of an archive that is not loaded."""
+    """Return the model that an unload needs rights for, or the key if the archive is not loaded."""
     try:
         return models.find_model(key)
     except NotFound:

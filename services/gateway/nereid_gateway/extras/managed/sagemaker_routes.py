@@ -1,4 +1,7 @@
-"""Routes of SageMaker, and the statuses that its platform acts on. Pure: text in, values out."""
+"""Routes of SageMaker, and the statuses on which its platform acts.
+
+The module holds no state and does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from nereid_gateway.server.call import TEXT
 
 
 class Action(Enum):
-    """Actions that targets ask for."""
+    """Actions that the target of a request may ask for."""
 
     PING = "ping"
     INVOCATIONS = "invocations"
-    # Routes that only multi-model mode has.
+    # Routes that exist only in multi-model mode.
     MODELS = "models"
     MODEL = "model"
     INVOKE = "invoke"
@@ -23,7 +26,7 @@ class Action(Enum):
 
 
 class SageMakerRoute(NamedTuple):
-    """Action of a target, and the platform's name of the model, if the target has one."""
+    """Action that a target asks for, and the platform's name of the model if the target has one."""
 
     action: Action
     model: str = ""
@@ -38,7 +41,7 @@ _PLAIN: Final = {
 _MODEL: Final = re.compile(rb"/models/([^/]+)(/invoke)?")
 _NOWHERE: Final = SageMakerRoute(Action.NONE)
 
-# Texts with which frameworks report a lack of memory; the platform then unloads other models.
+# Texts by which frameworks report a lack of memory. The platform then unloads other models.
 _OUT_OF_MEMORY: Final = re.compile(
     rb"out of memory|OUT_OF_MEMORY|OutOfMemory|MemoryError|\bOOM\b"
     rb"|(?:Dst|Src) tensor is not initialized"
@@ -52,7 +55,7 @@ _BAD_REQUEST: Final = 400
 
 
 def resolve(target: bytes) -> SageMakerRoute:
-    """Return the route of a request target; a query is ignored."""
+    """Return the route of a request's target. The query is ignored."""
     path = target.partition(b"?")[0]
     plain = _PLAIN.get(path)
     if plain is not None:
@@ -68,10 +71,9 @@ def resolve(target: bytes) -> SageMakerRoute:
 
 
 def map_status(status: int, content_type: bytes, text: bytes) -> int:
-    """Return the status of an error: 507 for a lack of memory, and 400 for a failed model.
+    """Return the status of an error: 507 for a lack of memory, 400 for a failed model.
 
-    A failed model is 500 on the HTTP port. Errors of requests that were accepted come as plain
-    text.
+    The HTTP port has status 500 for a failed model. Errors of accepted requests are plain text.
     """
     if _OUT_OF_MEMORY.search(text):
         return INSUFFICIENT_STORAGE

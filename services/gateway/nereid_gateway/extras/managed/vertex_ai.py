@@ -1,4 +1,4 @@
-"""Routes of Vertex AI: health, and predictions of the default model or a header's route."""
+"""Routes of Vertex AI: health, and predictions by the default model or by a route in a header."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class VertexAi:
-    """Translate the calls of Vertex AI's port."""
+    """Translates the calls of the Vertex AI port."""
 
     def __init__(
         self,
@@ -30,14 +30,14 @@ class VertexAi:
         predict_route: str,
         health_route: str,
     ) -> None:
-        """Keep the routes; metrics serves the metrics page, if it is served."""
+        """Keep the routes. metrics: serves the metrics page, or `None`."""
         self._default = default_model
         self._metrics = metrics
         self._predict_route, self._health_route = predict_route.encode(), health_route.encode()
 
     def translate_head(self, call: ManagedCall) -> bool:
-        """Translate an inference request by its head, as a Platform."""
-        # Responses have the HTTP port's form, as on Triton.
+        """Translate an inference request by its head, as `Platform` specifies."""
+        # Responses have the form of the HTTP port, as on Triton.
         call.binary_type = content_types.VERTEX_AI
         model = self._default.name
         if not model or _path(call) != self._predict_route or REDIRECT_HEADER in call.headers:
@@ -46,7 +46,7 @@ class VertexAi:
         return True
 
     def translate(self, call: ManagedCall) -> Coroutine[Any, Any, None] | None:
-        """Translate any other call, or respond to it, as a Platform."""
+        """Translate any other call, or respond to it, as `Platform` specifies."""
         path = _path(call)
         if path == self._health_route:
             call.translate(b"/v2/health/ready")

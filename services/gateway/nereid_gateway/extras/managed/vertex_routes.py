@@ -1,4 +1,7 @@
-"""Redirects of Vertex AI's prediction route. Pure: text in, values out."""
+"""Redirects of Vertex AI's prediction route.
+
+The module holds no state and does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,16 @@ from typing import Final, NamedTuple
 
 from nereid_gateway.core.routes import VERTEX_AI, resolve
 
-# The platform forwards headers that begin with X-Vertex-Ai.
+# The platform forwards headers whose names begin with X-Vertex-Ai.
 REDIRECT_HEADER: Final = b"x-vertex-ai-triton-redirect"
 _METRICS: Final = b"metrics"
 
 
 class Redirect(NamedTuple):
-    """Method and target that a call is served as.
+    """Method and target to which a call is redirected.
 
-    metrics: the metrics page serves the call; the target then decides who may read it.
+    metrics: True if the metrics page serves the call. The target then decides who may read the
+    page.
     """
 
     method: bytes
@@ -23,12 +27,12 @@ class Redirect(NamedTuple):
 
 
 def redirect(value: bytes) -> Redirect | None:
-    """Return the method and target that a redirect header leads to, or None if there is none."""
+    """Return the method and target for a redirect header, or None if it names no route."""
     if value == _METRICS:
         return Redirect(b"GET", b"/v2/models/stats", metrics=True)
     target = b"/" + value
     endpoint = resolve(target).endpoint
     if VERTEX_AI not in endpoint.ports:
         return None
-    # Predictions are POSTs, whatever the route takes.
+    # The platform sends every prediction as a POST. The call gets the method of its route instead.
     return Redirect(endpoint.methods[0], target)

@@ -1,6 +1,7 @@
-"""Decoder of messages within the time that a turn of the event loop may spend on one of them.
+"""Decoder of messages that bounds the time which one message takes in a turn of the event loop.
 
-Small messages are decoded at once, others when there is time, large ones in a decoder process.
+Small messages are decoded at once, medium ones in a turn that has time left, and large ones in a
+decoder process.
 """
 
 # layout: compiled
@@ -29,19 +30,19 @@ if TYPE_CHECKING:
 
 
 class BoundedDecoder:
-    """Decode the gRPC requests of one gateway."""
+    """Decodes the gRPC requests of one gateway."""
 
     def __init__(self, data_plane: DataPlane) -> None:
         self._data_plane = data_plane
         self._decoder = infer_codec.GrpcDecoder(data_plane.regions, data_plane.turns)
 
     def decode_now(self, message: bytes | MessageBuffer) -> InferRequest | None:
-        """Return the request in a message, or None if decode_later has to be called.
+        """Return the request in a message, or None if decode_later has to be called for it.
 
-        The request is as GrpcDecoder.decode returns it.
+        An invalid request is returned with its error, as by GrpcDecoder.decode.
 
         Raises:
-            Internal: this is no ModelInferRequest at all.
+            Internal: the message is not a ModelInferRequest.
         """
         try:
             if len(message) <= LARGE_BYTES and isinstance(message, bytes):
@@ -57,14 +58,16 @@ class BoundedDecoder:
     async def decode_later(
         self, message: bytes | MessageBuffer, call: Call, *, accepts_many: bool = False
     ) -> InferRequest:
-        """Return the request in a message, decoded in other turns or in another process.
+        """Return the request in a message.
 
-        call is the call of the message, to which kept memory is charged. accepts_many: the client
-        accepts any number of responses.
+        It is decoded in other turns of the loop or in another process.
+
+        call: the call that the message belongs to; memory that is kept is charged to it.
+        accepts_many: True if the client accepts any number of responses.
 
         Raises:
-            Internal: this is no ModelInferRequest at all.
-            RpcError: the call's client has too many bytes here.
+            Internal: the message is not a ModelInferRequest.
+            RpcError: the client holds too many bytes in the gateway.
         """
         outline = _outline(message)
         if len(message) <= LARGE_BYTES:
@@ -156,7 +159,8 @@ def _outline(message: bytes | MessageBuffer) -> Outline:
             memoryview(message) if isinstance(message, bytes) else message.view
         )
     except DecodeError:
-        # The message is damaged or unusual; protobuf decides, in a decoder process.
+        # The message is damaged or unusual. A decoder process parses it with protobuf and reports
+        # errors.
         return wire_format.Outline("", "", "", len(message), unread=True)
 
 

@@ -1,7 +1,7 @@
-"""Front of the gRPC port: the handlers of the table in methods.py, which either engine serves.
+"""Front of the gRPC port: the handlers of the methods in core/grpc_methods.py.
 
-ModelInfer is one plain function and one callback; streams are infer_stream's; control methods pass
-bytes through to the scheduler.
+Either gRPC engine serves these handlers. ModelInfer takes one plain function and one callback.
+Streams are in infer_stream. Other methods pass serialised messages through to the scheduler.
 """
 
 # layout: compiled
@@ -64,38 +64,39 @@ if TYPE_CHECKING:
     Respond = Callable[[bytes], Coroutine[Any, Any, bytes]]
 
 _SHUTTING_DOWN: Final = "GRPC server is shutting down and has stopped accepting new requests."
-# Clients round the deadline up for the wire, and cancel at their own deadline, which is up to this
-# much earlier.
+# Clients round the deadline up when they send it, and cancel at their own deadline. That may be up
+# to this many seconds earlier.
 _DEADLINE_ERROR_S: Final = 0.05
 
 
 class ControlHandler(Protocol):
-    """Serve a control call; principal is the caller, if clients have credentials."""
+    """Handler of a control call. principal: the caller, or None if clients have no credentials."""
 
     async def __call__(self, call: Call, message: bytes, principal: Hashable = None) -> bytes:
         """Return the serialised response."""
 
 
 class GrpcFront:
-    """Handlers of KServe's inference service, health and reflection."""
+    """Handlers of KServe's inference service and of the health and reflection services."""
 
     def __init__(self, data_plane: DataPlane, forwarding: HeaderForwarding | None = None) -> None:
         self._data_plane = data_plane
         self._decoder = BoundedDecoder(data_plane)
-        # Tasks of requests that take longer to decode.
+        # Tasks that decode requests which take longer to decode.
         self._tasks: set[asyncio.Task[None]] = set()
-        # Handlers of control calls by path, for the guard, which knows the principals.
+        # Maps the path of a control method to its handler. The guard calls these handlers, because
+        # it knows the principal of a call.
         self.controls: dict[str, ControlHandler] = {}
-        # Number of calls by status.
+        # Number of calls by status code.
         self.statuses: dict[int, int] = defaultdict(int)
-        # Makes metadata parameters of requests, if any is wanted.
+        # Forwards metadata as parameters of requests, or `None` if no metadata is forwarded.
         self._forwarding = forwarding
         self._streams = InferStreams(
             data_plane, self._decoder, self.statuses, _early_end_status, forwarding
         )
 
     def handlers(self) -> Handlers:
-        """Return the handlers of all methods, by their paths."""
+        """Return the handlers of all methods, keyed by their paths."""
         data_plane = self._data_plane
         groups = (
             self,
@@ -128,12 +129,15 @@ class GrpcFront:
     # --- infer ----------------------------------------------------------------------------------
 
     def _message_buffer(self, size_bytes: int, beginning: memoryview) -> MessageBuffer | None:
-        """Return a buffer for a message that arrives in pieces, or None to gather it in bytes."""
+        """Return a buffer for a message that arrives in pieces, or None to gather it as bytes."""
         header_bytes = wire_format.first_tensor_offset(beginning)
         return self._data_plane.tensors.message_buffer(size_bytes, header_bytes)
 
     def infer(self, call: Call, message: bytes | MessageBuffer, infer: Infer | None = None) -> None:
-        """Serve one ModelInfer; infer replaces the data plane's."""
+        """Serve a call of ModelInfer.
+
+        infer: called instead of the data plane's infer(), if given.
+        """
         data_plane, statuses = self._data_plane, self.statuses
         is_timed = bool(call.metadata) and call.get(HEADER) is not None
         received_ns = monotonic_ns() if is_timed or data_plane.records_arrivals else 0
@@ -151,7 +155,7 @@ class GrpcFront:
             self._submit(call, request, received_ns, infer)
 
     def _start_decoding(self, call: Call, work: Coroutine[None, None, None]) -> None:
-        """Decode a message in a task, which a cancelled call ends."""
+        """Decode a message in a task. If the call is cancelled, the task is cancelled."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -194,7 +198,7 @@ class GrpcFront:
         ):
             timer = start_timer(request, received_ns)
             respond = partial(self._respond_timed, call, request, timer)
-        # The data plane counts the bytes from here on.
+        # The data plane charges the bytes from here on.
         call.release()
         handle = infer(request, respond)
         call.on_cancel = partial(self._end_early, call, handle.cancel)
@@ -210,7 +214,7 @@ class GrpcFront:
     def _respond_timed(
         self, call: Call, request: InferRequest, timer: ResponseTimer, response: InferResponse
     ) -> None:
-        """Respond to a request whose response says where its time went."""
+        """Send a response that has timings."""
         timer.record(response)
         error_status = response.error
         if error_status is None:
@@ -227,12 +231,15 @@ class GrpcFront:
         call.fail(Status(error_status.code), message, trailers)
 
     def _end_early(self, call: Call, cancel: Callable[[], object]) -> None:
-        """Count and cancel a call that ends without a response."""
+        """Count a call that ends without a response, and cancel its work."""
         self.statuses[_early_end_status(call)] += 1
         cancel()
 
     def stream_infer(self, call: Call, infer: Infer | None = None) -> None:
-        """Serve one ModelStreamInfer; infer replaces the data plane's."""
+        """Serve a call of ModelStreamInfer.
+
+        infer: called instead of the data plane's infer(), if given.
+        """
         if self._data_plane.stopping:
             self.statuses[Status.UNAVAILABLE] += 1
             call.fail(Status.UNAVAILABLE, _SHUTTING_DOWN, drain_trailers())
@@ -240,7 +247,10 @@ class GrpcFront:
             self._streams.open_stream(call, infer or self._data_plane.infer)
 
     def end_streams(self) -> None:
-        """Refuse new requests on streams, and end each when its pending requests are finished."""
+        """Refuse new requests on streams.
+
+        End each stream when its pending requests are finished.
+        """
         self._streams.end_streams(Status.UNAVAILABLE, _SHUTTING_DOWN)
 
     # --- control --------------------------------------------------------------------------------
@@ -248,9 +258,9 @@ class GrpcFront:
     def _control(
         self, method: Method, respond: Respond, max_bytes: int = MAX_CONTROL_BYTES
     ) -> ControlHandler:
-        """Return the handler that calls respond in the client's turn.
+        """Return a handler of control calls, which calls respond when it is the client's turn.
 
-        During shutdown the call is refused. Errors become RpcErrors.
+        The handler refuses calls during shutdown. Errors become RpcErrors.
         """
 
         async def response(call: Call, message: bytes, principal: Hashable) -> bytes:
@@ -290,7 +300,7 @@ class GrpcFront:
         return handle
 
     async def load(self, call: Call, message: bytes, principal: Hashable = None) -> bytes:
-        """Load a model; a decoder process inspects the files in a large message."""
+        """Load a model. A decoder process inspects a large message, which has the model's files."""
 
         async def respond(message: bytes) -> bytes:
             if len(message) > LARGE_BYTES:
@@ -305,7 +315,7 @@ class GrpcFront:
         return await handle(call, message, principal)
 
     async def _pass_through(self, name: str, message: bytes) -> bytes:
-        """Return the scheduler's response to a message, both as bytes."""
+        """Return the scheduler's response to a message. Both are serialised."""
         return await self._data_plane.control.call_bytes(name, message)
 
     async def server_live(self, message: bytes) -> bytes:
@@ -326,9 +336,9 @@ class GrpcFront:
 
 
 def _early_end_status(call: Call) -> Status:
-    """Return the status of a call that ends without a response.
+    """Return the status of a call that ended without a response.
 
-    Either its deadline passed, or its client cancelled it.
+    The call's deadline has passed, or the client has cancelled the call.
     """
     deadline = call.deadline
     if deadline is not None and deadline - monotonic() < _DEADLINE_ERROR_S:
@@ -337,7 +347,7 @@ def _early_end_status(call: Call) -> Status:
 
 
 def _check(kind: type[Message], message: bytes) -> None:
-    """Refuse a message that cannot be parsed, though none of its fields is used."""
+    """Refuse a message that cannot be parsed. The method itself uses none of its fields."""
     try:
         kind.FromString(message)
     except DecodeError as error:

@@ -1,6 +1,6 @@
-"""Health service grpc.health.v1, as on Triton: Check is ServerReady, for any service name.
+"""Health service grpc.health.v1. As on Triton, Check means ServerReady for any service name.
 
-There is no Watch, for which the engine replies UNIMPLEMENTED.
+Watch is not served; the engine replies UNIMPLEMENTED.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Codec of ModelInferRequest bytes to an InferRequest, and of an InferResponse to bytes.
+"""Codec for ModelInferRequest bytes to an InferRequest, and for an InferResponse to bytes.
 
-The hot path parses a request once, moves the tensors and whatever differs from request to request
-out of it, and serialises the rest: that is the head, which is checked once. The module knows the
-protocol, not how requests are sent on.
+On the hot path, a request is parsed once. The tensors, and everything else that differs from
+request to request, are moved out of the message. The rest is serialised: it is the head, and equal
+heads are checked only once. The module knows the protocol, but not how requests are sent on.
 """
 
 # layout: compiled
@@ -47,8 +47,8 @@ _RESERVED: Final = (
     "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys"
     f" starting with 'triton_' are allowed: {_EMPTY_FINAL}"
 )
-# Parameters with a meaning of their own: the fields that they may be in, and Triton's name for
-# those.
+# Maps a parameter that has a meaning of its own to the fields that may hold it, and to Triton's
+# text for these fields.
 _KINDS: Final[dict[str, tuple[frozenset[str], str]]] = {
     "sequence_id": (frozenset({"int64_param", "string_param"}), "int64_param or string_param"),
     "sequence_start": (frozenset({"bool_param"}), "bool_param"),
@@ -64,10 +64,13 @@ _CUSTOM: Final = (
 
 
 class GrpcDecoder:
-    """Decode requests, and remember the heads that were checked."""
+    """Decodes requests, and caches the heads that were checked."""
 
     def __init__(self, regions: Regions = NO_REGIONS, turns: LoopTurns | None = None) -> None:
-        """Keep the turns that are charged with typed contents that are not small, if any are."""
+        """Prepare an empty cache.
+
+        turns: the allowance to which large heads are charged, or None to charge nothing.
+        """
         self._regions = regions
         self._turns = turns
         self._layouts = MessageLayouts()
@@ -80,12 +83,12 @@ class GrpcDecoder:
     ) -> InferRequest:
         """Return the request in data.
 
-        An invalid request has its error in error_status; the scheduler reports an unknown model
-        first. Large inputs whose elements are still to be counted are added to unchecked. charged:
-        the message was already charged to this turn of the loop.
+        An invalid request has its error in error_status, because the scheduler reports an unknown
+        model first. Large inputs whose elements must still be counted are added to unchecked.
+        charged: True if the message has already been charged to this turn of the loop.
 
         Raises:
-            Internal: data is no ModelInferRequest at all.
+            Internal: data is not a ModelInferRequest.
             TurnSpentError: the message has to wait for another turn.
         """
         known = self._layouts.read(data)
@@ -109,17 +112,17 @@ class GrpcDecoder:
         *,
         charged: bool = False,
     ) -> InferRequest:
-        """Return the request in a large message, whose tensors stay in the buffer.
+        """Return the request in a large message. Its tensors stay in the buffer.
 
         Raises:
-            Internal: this is no ModelInferRequest at all.
+            Internal: the message is not a ModelInferRequest.
             TurnSpentError: the message has to wait for another turn.
         """
         try:
             rest, places = wire_format.split_tensors(buffer.view)
             message = _parse(rest)
         except DecodeError:
-            # The message is damaged or unusual; protobuf decides.
+            # The message is damaged or unusual. protobuf parses it and reports errors.
             return self.decode(bytes(buffer.view), unchecked, charged=charged)
         payloads: list[Any] = [buffer[start:end] for start, end in places]
         request = InferRequest(0, b"", payloads, lease=buffer.lease)
@@ -135,9 +138,10 @@ class GrpcDecoder:
         charged: bool = False,
         data: bytes = b"",
     ) -> None:
-        """Check the head of a request and fill in what the message says.
+        """Check the head of a request, and move what the message says to the request.
 
-        data is the message if its layout may be remembered, for messages with other tensors.
+        data: the serialised message, if its layout may be kept for further messages; otherwise
+        empty.
         """
         payloads = request.payloads
         if message.id:
@@ -187,7 +191,7 @@ class GrpcDecoder:
                 string_elements.check(raw, about, request.request_id)
 
     def _check_head(self, message: Message, head: bytes, request: InferRequest) -> CheckedHead:
-        """Check a head for the first time; typed contents become payloads."""
+        """Check a head that is not in the cache. Typed contents become payloads."""
         model = message.model_name
         request_head.check_count("inputs", len(message.inputs), model)
         request_head.check_count("outputs", len(message.outputs), model)
@@ -201,8 +205,7 @@ class GrpcDecoder:
                 f" for model '{model}'"
             )
         if not request.payloads:
-            # The scheduler refuses a head without inputs; missing tensor data is refused right
-            # here.
+            # The scheduler refuses a head without inputs. Missing tensor data is refused here.
             elsewhere = {position for position, _ in regions.inputs} if regions else ()
             request.payloads = [
                 typed_contents.to_raw(tensor, model)
@@ -225,7 +228,7 @@ class GrpcDecoder:
 
 
 def fail_request(request: InferRequest, model: str, version: str, error: NereidError) -> None:
-    """Make a request one that names the model and the error."""
+    """Turn a request into one that has only the name of the model and the error."""
     request.head = request_head.naming(model, version)
     request.payloads = []
     request.error_status = error_status_of(error)
@@ -234,10 +237,10 @@ def fail_request(request: InferRequest, model: str, version: str, error: NereidE
 def decode_job(
     messages: Sequence[bytes], shm_allowed: bool
 ) -> tuple[tuple[InferRequest, RegionRanges | None, list[StringInput]], Sequence[Any]]:
-    """Return the request in a message; a job for a decoder process.
+    """Return the request in a message. This is a job for a decoder process.
 
-    The regions that are still to be resolved are returned as well, the inputs whose elements are to
-    be counted after that, and the payloads.
+    The regions that must still be resolved are returned as well, with the inputs whose elements
+    must be counted after that, and with the payloads.
     """
     regions = UnresolvedRegions(allowed=shm_allowed)
     request = GrpcDecoder(regions).decode(messages[0])
@@ -247,7 +250,7 @@ def decode_job(
 
 
 def _match_payloads(request: InferRequest, checked: CheckedHead, model: str) -> None:
-    """Drop surplus tensors, as on Triton, and refuse a request with too few."""
+    """Drop surplus tensors, as Triton does. Refuse a request with too few tensors."""
     payloads, names = request.payloads, checked.input_names
     if len(payloads) < len(names):
         raise InvalidArgument(
@@ -274,7 +277,7 @@ def _move_parameters(message: Message, request: InferRequest) -> None:
                 raise InvalidArgument("invalid value for 'priority', expected value >= 0.")
             request.priority = value
         elif key == "timeout":
-            # A negative timeout is a very long time, as on Triton.
+            # Triton reads a negative timeout as a very long one.
             request.timeout_us = value & _UINT64
         elif key == _EMPTY_FINAL:
             request.wants_empty_final = value
@@ -288,7 +291,7 @@ def _move_parameters(message: Message, request: InferRequest) -> None:
 
 
 def _classes(message: Message) -> dict[str, int]:
-    """Return the number of classes that is wanted of each output with a classification."""
+    """Return the number of classes wanted for each output with a classification."""
     classes: dict[str, int] = {}
     for output in message.outputs:
         if "classification" in output.parameters:
@@ -310,12 +313,12 @@ _SHORT: Final = [_RAW_TAG + encode_varint(size) for size in range(16384)]
 
 
 def encode(response: InferResponse, request_id: str) -> bytes:
-    """Return the serialised ModelInferResponse of a response."""
+    """Return a response as a serialised ModelInferResponse."""
     return b"".join(parts_of(response, request_id))
 
 
 def parts_of(response: InferResponse, request_id: str) -> list[Any]:
-    """Return encode()'s bytes in pieces: concatenated protobuf messages are merged."""
+    """Return the bytes of encode() in pieces. Protobuf merges messages that are concatenated."""
     parts: list[Any] = [response.head]
     if request_id:
         text = request_id.encode()

@@ -1,8 +1,8 @@
-"""ModelStreamInfer: many requests on one call, without a task for any of them.
+"""ModelStreamInfer: many requests on one call, without a task for each request.
 
-Reading pauses while too many requests are pending or the client leaves replies unread, and resumes
-when that is over; models that have more responses for such a client are paused for as long. The
-module knows no scheduler; stream_responses has the order and form of replies.
+Reading pauses while too many requests are pending or the client leaves too many replies unread.
+Meanwhile, models that have more responses for this client are paused as well. The module knows no
+scheduler. The order and the form of replies are in stream_responses.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from nereid_gateway.plane.data_plane import DataPlane
     from nereid_gateway.server.header_forwarding import HeaderForwarding
 
-# Metadata by which a client asks for a model's failure as the status of the call.
+# Metadata key by which a client asks to get the failure of a model as the status of the call.
 _STATUS_WANTED: Final = "triton_grpc_error"
-# Reading pauses at either limit, and resumes below half of the first.
+# Reading pauses at either limit. It resumes when fewer than half of MAX_PENDING requests are
+# pending.
 MAX_PENDING: Final = 1024
 _MAX_UNREAD_BYTES: Final = 1 << 20
 
@@ -49,7 +50,7 @@ _OK: Final[_EndStatus] = (Status.OK, "")
 
 
 class InferStreams:
-    """Open streams of one gateway."""
+    """The open streams of one gateway."""
 
     def __init__(
         self,
@@ -63,15 +64,15 @@ class InferStreams:
         self.decoder = decoder
         self.statuses = statuses
         self.early_end_status = early_end_status
-        # Makes metadata parameters of requests, if any is wanted.
+        # Forwards metadata as parameters of requests, or `None` if no metadata is forwarded.
         self.forwarding = forwarding
         self.turns = StreamTurns()
         self._open: set[_InferStream] = set()
-        # Tasks that decode messages which are not decoded on arrival.
+        # Tasks that decode the messages which are not decoded when they arrive.
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open_stream(self, call: Call, infer: Infer) -> None:
-        """Serve a new call, whose requests are submitted by infer."""
+        """Serve a new call. infer: submits the requests of the call."""
         stream = _InferStream(self, call, infer)
         self._open.add(stream)
         call.on_message = stream.on_message
@@ -80,7 +81,7 @@ class InferStreams:
         call.on_cancel = stream.on_cancel
 
     def end_streams(self, status: Status, message: str) -> None:
-        """Stop reading, and end each stream with this status once no request of it is pending."""
+        """Stop reading, and end each stream with this status when it has no pending requests."""
         for stream in list(self._open):
             stream.end((status, message))
 
@@ -97,7 +98,7 @@ class InferStreams:
 
 
 class _StreamRequest(PendingReply):
-    """Request of a stream, with its replies."""
+    """Request of a stream. It sends its own replies."""
 
     __slots__ = ("_decoupled", "_stream", "ended", "handle", "request", "timer")
 
@@ -107,19 +108,19 @@ class _StreamRequest(PendingReply):
         super().__init__()
         self._stream = stream
         self.request = request
-        # Timer of a request whose last response says where its time went.
+        # Timer of the request, or `None` if its last response has no timings.
         self.timer = timer
-        # True once a response with `more` has shown that the model is decoupled.
+        # True once a response with `more` has come, which shows that the model is decoupled.
         self._decoupled = False
-        # The handle is `None` until infer() has returned, and after the request has ended: it
-        # refers to on_response, a cycle that would keep the request's tensors until a garbage
-        # collection.
+        # The handle is `None` until infer() has returned, and again after the request has ended. It
+        # refers to on_response, so it would close a cycle that keeps the request's tensors until a
+        # garbage collection.
         self.handle: RequestHandle | None = None
-        # True once the request has had its last response or was cancelled.
+        # True after the last response or a cancellation.
         self.ended = False
 
     def on_response(self, response: InferResponse) -> None:
-        """Send the reply for a response, and end the request with its last one."""
+        """Send a reply for the response. The last response ends the request."""
         stream, request = self._stream, self.request
         if stream.ended:
             return
@@ -160,7 +161,7 @@ class _StreamRequest(PendingReply):
             handle.cancel()
 
     def set_flow(self, *, paused: bool) -> None:
-        """Pause the model, or let it continue."""
+        """Pause the model of the request, or let it continue."""
         if self.handle is not None:
             self.handle.set_flow(paused=paused)
 
@@ -168,7 +169,7 @@ class _StreamRequest(PendingReply):
 class _InferStream:
     """State of one call.
 
-    Messages gather in `_unread` only as far as the client's flow-control window reaches.
+    The client's flow-control window bounds the messages that gather in `_unread`.
     """
 
     __slots__ = (
@@ -197,22 +198,22 @@ class _InferStream:
         self.order = ReplyOrder(call.send)
         self.statuses = owner.statuses
         self.wants_status = call.get(_STATUS_WANTED) == "true"
-        # True if responses say where their requests' time went.
+        # True if the last responses of requests have timings.
         self._timed = owner.data_plane.timed.include(call.get(HEADER))
         traceparent = call.get("traceparent")
         self._trace_context = b""
         if traceparent is not None:
             self._trace_context = trace_context.binary(traceparent, call.get("tracestate"))
-        # Messages that came while reading was paused.
+        # Messages that arrived while reading was paused.
         self._unread: deque[bytes] = deque()
         self._unread_bytes = 0
         self.reading_paused = False
-        # Task that decodes the message that was read last.
+        # Task that decodes the last message that was read, or `None`.
         self._decoding: asyncio.Task[None] | None = None
-        # Requests whose models wait for the client to read its replies.
+        # Requests whose models are paused until the client has read its replies.
         self._paused_requests: dict[_StreamRequest, None] = {}
-        # Once it is set, nothing more is read, and the call ends with this status when no request
-        # is pending.
+        # If set, nothing more is read, and the call ends with this status when no request is
+        # pending.
         self.end_status: _EndStatus | None = None
         self._half_closed = False
         self.ended = False
@@ -220,7 +221,7 @@ class _InferStream:
     # --- events of the call ---------------------------------------------------------------------
 
     def on_message(self, message: bytes) -> None:
-        """Submit a message, or keep it while reading is paused."""
+        """Submit the request in a message, or keep the message while reading is paused."""
         if self.reading_paused:
             self._keep_unread(message)
         elif self.end_status is None:
@@ -234,18 +235,18 @@ class _InferStream:
                     turns.wait(self)
 
     def on_half_close(self) -> None:
-        """End the call when its messages have been read and its requests have ended."""
+        """End the call after all its messages are read and all its requests have ended."""
         self._half_closed = True
         if not self.reading_paused:
             self.end(_OK)
 
     def on_cancel(self) -> None:
-        """Cancel all requests of a call that ended early."""
+        """Cancel all requests, because the call has ended early."""
         self.statuses[self._owner.early_end_status(self._call)] += 1
         self._cancel_requests()
 
     def on_writable(self) -> None:
-        """Continue reading, and the paused models: the client has read most of its replies."""
+        """Continue reading and resume paused models, since the client has read most replies."""
         if self._paused_requests:
             paused, self._paused_requests = self._paused_requests, {}
             for request in paused:
@@ -255,18 +256,18 @@ class _InferStream:
     # --- for the requests -----------------------------------------------------------------------
 
     def send_reply(self, request: _StreamRequest, reply: bytes) -> None:
-        """Send a reply that is not the last one of its request."""
+        """Send a reply of a request that will have further replies."""
         self.order.send_at_once(reply)
         if self._call.buffered_bytes > _MAX_UNREAD_BYTES and request not in self._paused_requests:
             self._paused_requests[request] = None
             request.set_flow(paused=True)
 
     def continue_reading(self) -> None:
-        """Continue reading in a new turn of the event loop, which is all that was missing."""
+        """Continue reading in a new turn of the event loop. The stream waited for nothing else."""
         self.resume_reading(MAX_PENDING)
 
     def resume_reading(self, max_pending: int = MAX_PENDING // 2) -> None:
-        """Continue reading, unless too many requests are pending or too many replies unread."""
+        """Continue reading, unless too many requests are pending or too many bytes are unread."""
         if not self.reading_paused or self.ended or self._is_full(max_pending):
             return
         unread, turns = self._unread, self._owner.turns
@@ -295,7 +296,7 @@ class _InferStream:
             self.end_if_finished()
 
     def end(self, end_status: _EndStatus) -> None:
-        """Stop reading, and end with this status when no request is pending."""
+        """Stop reading, and end the call with this status when no request is pending."""
         if self.end_status is None and not self.ended:
             self.end_status = end_status
             self._drop_unread()
@@ -305,7 +306,7 @@ class _InferStream:
             self.end_if_finished()
 
     def end_if_finished(self) -> None:
-        """End if that is due and no request is pending."""
+        """End the call if it has an end status and no request is pending."""
         if self._decoding is not None:
             return
         if self.end_status is not None and not self.order.replies and not self.ended:
@@ -317,7 +318,7 @@ class _InferStream:
             self._call.finish(status, message)
 
     def fail(self, status: Status, message: str) -> None:
-        """End at once, and cancel pending requests."""
+        """End the call at once with an error, and cancel pending requests."""
         self._cancel_requests()
         self._call.fail(status, message)
 
@@ -349,11 +350,11 @@ class _InferStream:
         try:
             request = owner.decoder.decode_now(message)
         except NereidError as error:
-            # A message that cannot be parsed has no id to reply with.
+            # A message that cannot be parsed has no request id, so it gets no reply. The call ends.
             self.end((Status(error.code), error.message))
             return
         if request is None:
-            # Nothing is read meanwhile, which keeps the order of requests.
+            # Nothing is read until the message is decoded, so requests keep their order.
             self._decoding = owner.spawn(self._decode_and_submit(message, received_ns))
         else:
             self._submit_request(request, received_ns)
@@ -407,7 +408,7 @@ class _InferStream:
             self._decoding.cancel()
             self._decoding = None
         for request in self.order.replies:
-            # The call has no effect on requests with a reply that waits to be sent.
+            # cancel() has no effect on a request that has ended, whose reply waits for its turn.
             request.cancel()
         self.order.replies.clear()
         self._paused_requests.clear()

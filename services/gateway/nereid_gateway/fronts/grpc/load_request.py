@@ -1,4 +1,4 @@
-"""RepositoryModelLoad requests with files, which may be as large as models."""
+"""RepositoryModelLoad requests with files. Such a request may be as large as a model."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 def rewrite_job(messages: Sequence[bytes]) -> tuple[None, tuple[bytes]]:
-    """Return a request with only the fields that the scheduler reads; for a decoder process.
+    """Return a load request with only the fields that the scheduler reads.
 
-    Reading it in the scheduler then takes no longer than copying its files.
+    This is a job for a decoder process. The scheduler then reads the request in the time that it
+    takes to copy the files.
     """
     try:
         request = kserve_pb2.RepositoryModelLoadRequest.FromString(messages[0])

@@ -1,7 +1,7 @@
-"""Requests that differ from an earlier one in their tensors' bytes alone. Pure.
+"""Recognition of requests that differ from an earlier request only in the bytes of their tensors.
 
-Most clients send such requests. They are recognised by the bytes before the tensors, and read
-without a parser. Requests with an id or parameters are never among them.
+Most clients send such requests. They are recognised by the bytes before the tensors and read
+without a parser. A request with an id or parameters is never recognised.
 """
 
 # layout: compiled
@@ -18,34 +18,34 @@ from nereid_gateway.core.request_head import CACHED_HEADS, MAX_CACHED_HEAD_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Tag of the field raw_input_contents.
+# Tag of the field raw_input_contents in a message.
 _RAW_TAG: Final = b"\x3a"
 
 
 class _Layout(NamedTuple):
-    """Places of the tensors in messages that begin with the same bytes."""
+    """Positions of the tensors in messages that begin with the same bytes."""
 
-    # Head of the InferRequest.
+    # Head of the InferRequest that is made from such a message.
     head: bytes
-    # Size of the whole message.
+    # Size of the whole message, in bytes.
     size_bytes: int
-    # End of the first tensor, and for each other one: the bytes before it, where these and the
-    # tensor begin, and where the tensor ends.
+    # `first_end` is the end of the first tensor. For each further tensor, `others` has the bytes
+    # that precede it, the position of those bytes, the position of the tensor, and its end.
     first_end: int
     others: tuple[tuple[bytes, int, int, int], ...]
 
 
 class MessageLayouts:
-    """Remembered layouts of one gateway's messages."""
+    """Layouts of messages that one gateway has decoded."""
 
     def __init__(self) -> None:
-        # Layouts by the bytes before the first tensor.
+        # Maps the bytes before the first tensor to the layout.
         self._layouts = BoundedCache[bytes, _Layout](CACHED_HEADS, MAX_CACHED_HEAD_BYTES)
-        # Likely number of bytes before the first tensor, by the size of the message.
+        # Maps the size of a message to the likely number of bytes before its first tensor.
         self._prefix_bytes = BoundedCache[int, int](CACHED_HEADS)
 
     def read(self, message: bytes) -> InferRequest | None:
-        """Return the request in a message, or None if it has to be parsed."""
+        """Return the request in a message, or None if the message has to be parsed."""
         size_bytes = len(message)
         start = self._prefix_bytes.get(size_bytes)
         if start is None:
@@ -64,10 +64,10 @@ class MessageLayouts:
         return InferRequest(0, head, payloads)  # type: ignore[arg-type]  # bytes are payloads
 
     def remember(self, message: bytes, rest: bytes, head: bytes, payloads: Sequence[Any]) -> None:
-        """Remember the layout of a message that was parsed.
+        """Keep the layout of a message that was parsed.
 
-        rest is the message without its tensors, serialised; nothing is remembered of a message that
-        does not begin with it. head is the request's.
+        rest: the message without its tensors, serialised. If the message does not begin with it,
+        nothing is kept. head: the head of the request.
         """
         if not payloads or not message.startswith(rest):
             return

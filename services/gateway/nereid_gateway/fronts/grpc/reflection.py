@@ -1,7 +1,8 @@
-"""Server reflection of gRPC, versions v1alpha and v1, for either engine.
+"""gRPC server reflection, versions v1alpha and v1, for either engine.
 
-The messages of both versions are alike. The replies are grpcio-reflection's. It is imported when
-the first client asks: it imports all of grpcio, which takes a tenth of the process's start.
+The messages of both versions are the same, and grpcio-reflection makes the replies. It is imported
+when the first client uses reflection: it imports all of grpcio, which would take a tenth of the
+start time of the process.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SERVICES: Final = (
 
 
 def handlers(services: Sequence[str]) -> dict[str, StreamHandler]:
-    """Return stream handlers by path, which list these services and reflection itself."""
+    """Return stream handlers by path. They list these services and the reflection services."""
 
     @functools.cache
     def servicer() -> Reflect:

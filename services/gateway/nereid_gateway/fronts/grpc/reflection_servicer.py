@@ -1,8 +1,8 @@
-"""Replies to reflection requests, made by grpcio-reflection.
+"""Replies to reflection requests, which grpcio-reflection makes.
 
-Descriptors come from Nereid's private pool and, for the health and reflection services, from
-protobuf's default one. grpcio-reflection has no descriptor of version v1, which is v1alpha's with
-another package.
+Descriptors come from Nereid's private pool. Those of the health and reflection services come from
+protobuf's default pool. grpcio-reflection has no descriptor of version v1, which is v1alpha's with
+another package name.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def _v1_pool() -> descriptor_pool.DescriptorPool:
 
 
 class _Pools:
-    """Look in Nereid's pool first, then in the others."""
+    """Descriptor pools in the order of look-ups: Nereid's pool first."""
 
     def __init__(self) -> None:
         self._pools = (POOL, descriptor_pool.Default(), _v1_pool())
 
     def FindFileContainingSymbol(self, symbol: str) -> Any:  # noqa: N802 - protobuf's name
-        """Return the file of a symbol, which may be a method.
+        """Return the file that defines a symbol. The symbol may be a method.
 
         Python's pools do not find methods by name.
         """
@@ -78,9 +78,9 @@ class _Pools:
 
 
 def servicer(services: Sequence[str]) -> Reflect:
-    """Return a function from a serialised request to serialised responses.
+    """Return a function that takes a serialised request and returns serialised responses.
 
-    The responses list these services. The function raises DecodeError.
+    The responses list these services. The function may raise DecodeError.
     """
     servicer = reflection.ReflectionServicer(services, pool=_Pools())
 

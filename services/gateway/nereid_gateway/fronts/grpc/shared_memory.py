@@ -1,4 +1,4 @@
-"""Clients' shared memory over gRPC: the methods that register regions, and tensors' parameters."""
+"""Clients' shared memory over gRPC: methods that register regions, and parameters of tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _REGION: Final = "shared_memory_region"
 _OFFSET: Final = "shared_memory_offset"
 _SIZE: Final = "shared_memory_byte_size"
-# Triton reads a negative number as a very large one.
+# Triton reads a negative number as a very large positive one.
 _UINT64_END: Final = 1 << 64
 
 
@@ -27,12 +27,12 @@ _UINT64_END: Final = 1 << 64
 
 
 def region_use(message: pb.ModelInferRequest, regions: Regions) -> RegionRanges | None:
-    """Return the regions that a request names, or None if it names none.
+    """Return the ranges of regions that a request names, or None if it names none.
 
-    They are checked as on Triton, inputs first.
+    The ranges are checked in the same order as on Triton, inputs first.
 
     Raises:
-        NereidError: a parameter is wrong, or its range lies in no region.
+        NereidError: a parameter is wrong, or a range does not lie in a region.
     """
     inputs: list[tuple[int, RegionRange]] = []
     outputs: dict[str, RegionRange | None] = {}
@@ -97,7 +97,9 @@ def _value(tensor: Any, key: str, kind: str) -> Any:
 def place_payloads(
     request: InferRequest, checked: CheckedHead, used: RegionRanges, model: str
 ) -> None:
-    """Assign the message's payloads to the inputs; inputs in shared memory get an empty one.
+    """Assign the payloads of the message to the inputs.
+
+    An input in shared memory gets an empty payload.
 
     Raises:
         InvalidArgument: there are fewer payloads than inputs that need one.
@@ -119,7 +121,7 @@ def place_payloads(
 
 
 class SharedMemoryMethods:
-    """Handlers of the methods of both kinds of memory; messages are bytes."""
+    """Handlers of the methods for system and CUDA memory. Messages are serialised."""
 
     def __init__(self, regions: Regions) -> None:
         self._regions = regions
@@ -133,7 +135,7 @@ class SharedMemoryMethods:
         return b""
 
     async def cuda_register(self, message: bytes) -> bytes:
-        """Register the memory of an IPC handle of CUDA."""
+        """Register the memory that a CUDA IPC handle refers to."""
         self._regions.check_allowed()
         request = pb.CudaSharedMemoryRegisterRequest.FromString(message)
         about = Registration(
@@ -147,7 +149,7 @@ class SharedMemoryMethods:
         return b""
 
     async def system_status(self, message: bytes) -> bytes:
-        """Return the registered system regions, or the one that the message names."""
+        """Return all system regions, or the one that the message names."""
         request = pb.SystemSharedMemoryStatusRequest.FromString(message)
         system = pb.SystemSharedMemoryStatusResponse()
         for region in self._regions.status(SYSTEM, request.name):
@@ -157,7 +159,7 @@ class SharedMemoryMethods:
         return system.SerializeToString()
 
     async def cuda_status(self, message: bytes) -> bytes:
-        """Return the registered CUDA regions, or the one that the message names."""
+        """Return all CUDA regions, or the one that the message names."""
         request = pb.CudaSharedMemoryStatusRequest.FromString(message)
         cuda = pb.CudaSharedMemoryStatusResponse()
         for region in self._regions.status(CUDA, request.name):
@@ -167,14 +169,14 @@ class SharedMemoryMethods:
         return cuda.SerializeToString()
 
     async def system_unregister(self, message: bytes) -> bytes:
-        """Unregister the system region that the message names, or all of them."""
+        """Unregister the system region that the message names, or all if it names none."""
         self._regions.unregister(
             SYSTEM, pb.SystemSharedMemoryUnregisterRequest.FromString(message).name
         )
         return b""
 
     async def cuda_unregister(self, message: bytes) -> bytes:
-        """Unregister the CUDA region that the message names, or all of them."""
+        """Unregister the CUDA region that the message names, or all if it names none."""
         self._regions.unregister(
             CUDA, pb.CudaSharedMemoryUnregisterRequest.FromString(message).name
         )

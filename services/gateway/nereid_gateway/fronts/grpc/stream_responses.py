@@ -1,7 +1,8 @@
-"""Replies on an inference stream: ModelStreamInferResponse bytes, and their order. Pure.
+"""Replies on an inference stream: their ModelStreamInferResponse bytes and their order.
 
-Replies of models that give exactly one response are sent in the order of requests. Decoupled models
-are recognised by a response that is not the last; their replies are sent at once.
+A model that is not decoupled gives one response per request. Its replies are sent in the order of
+requests. A decoupled model is recognised by a response that is not its last; its replies are sent
+at once. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _Inner = kserve_pb2.ModelInferResponse
 _FINAL: Final = "triton_final_response"
-# Tag of the field infer_response of ModelStreamInferResponse.
+# Tag of the field infer_response in a ModelStreamInferResponse.
 _TAG: Final = b"\x12"
 
 
@@ -37,10 +38,10 @@ _FINAL_PARAMETER: Final = {final: _final_parameter(final) for final in (False, T
 def reply_to(
     response: InferResponse, request_id: str, final: bool = True, timings: str = ""
 ) -> bytes:
-    """Return the reply for a response; an error is in error_message, and the stream continues.
+    """Return the reply for a response. An error is in error_message, and the stream continues.
 
-    timings become a parameter, if there are any. The reply of a request that was not accepted names
-    nothing but its id, as on Triton.
+    timings: value of a parameter of the reply; empty for no parameter. The reply to a request that
+    was not accepted has only the request's id, as on Triton.
     """
     if response.error is not None:
         inner = _Inner.FromString(response.head)
@@ -63,9 +64,9 @@ def reply_to(
 
 
 def empty_final_reply(head: bytes, request_id: str, timings: str = "") -> bytes:
-    """Return the reply that ends a decoupled request, for clients that asked for it.
+    """Return the reply that ends a decoupled request, for clients that asked for such replies.
 
-    head is the request's.
+    head: the head of the request.
     """
     model = kserve_pb2.ModelInferRequest.FromString(head).model_name
     inner = _Inner(model_name=model, id=request_id)
@@ -78,7 +79,8 @@ def empty_final_reply(head: bytes, request_id: str, timings: str = "") -> bytes:
 class PendingReply:
     """Place of a request in the order of replies.
 
-    `reply` is None until the last reply exists, which is then kept until those before it are sent.
+    `reply` is None until the last reply of the request exists. It is kept until all replies before
+    it are sent.
     """
 
     __slots__ = ("reply",)
@@ -91,23 +93,29 @@ class PendingReply:
 
 
 class ReplyOrder:
-    """Send replies in the order of their requests, or at once."""
+    """Sends replies in the order of their requests.
+
+    Replies of decoupled models are sent at once.
+    """
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
         self.replies: deque[PendingReply] = deque()
 
     def add_request(self, pending: PendingReply) -> None:
-        """Add a new request, behind all others."""
+        """Add a new request behind all other requests."""
         self.replies.append(pending)
 
     def send_at_once(self, reply: bytes) -> None:
-        """Send a decoupled model's reply out of order, unless it is empty."""
+        """Send a reply of a decoupled model out of order. An empty reply is not sent."""
         if reply:
             self._send(reply)
 
     def send_last(self, pending: PendingReply, reply: bytes) -> None:
-        """Send a request's last reply in order; an empty one only ends the request."""
+        """Send the last reply of a request in order.
+
+        An empty reply is not sent and only ends the request.
+        """
         replies = self.replies
         if replies[0] is not pending:
             pending.reply = reply

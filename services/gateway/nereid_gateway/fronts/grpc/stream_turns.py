@@ -1,7 +1,7 @@
-"""Limit on the messages of streams that one turn of the event loop handles.
+"""Limit on the number of stream messages that one turn of the event loop handles.
 
-One read from a connection may hold thousands of small messages, each of which costs as much as any
-request. Streams beyond the limit wait for the next turn.
+One read from a connection may yield thousands of small messages, and each of them costs as much as
+a request. Streams beyond the limit wait for the next turn.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Final, Protocol
 _log = logging.getLogger(__name__)
 
 _TURN_MESSAGES: Final = 128
-# Messages that a stream which has waited may handle before the next stream.
+# Number of messages that a stream which has waited may handle before the next stream has its turn.
 STREAM_MESSAGES: Final = 16
 
 
 class WaitingStream(Protocol):
-    """Stream with messages that no turn has handled yet."""
+    """Stream that has messages which it has not handled."""
 
     def continue_reading(self) -> None:
-        """Handle some of the messages, and wait again if some are left."""
+        """Handle some of the messages. If messages are left, wait again."""
 
 
 class StreamTurns:
-    """Count the messages of all streams of one event loop."""
+    """Counts the messages of all streams of one event loop."""
 
     def __init__(self) -> None:
         self._handled = 0
@@ -33,18 +33,18 @@ class StreamTurns:
 
     @property
     def spent(self) -> bool:
-        """True if this turn handles no further message."""
+        """True if this turn must not handle a further message."""
         return self._handled >= _TURN_MESSAGES
 
     def spend(self) -> bool:
-        """Count a message that is handled; return whether the turn is spent now."""
+        """Count a message that is handled. Return whether the turn is spent now."""
         if not self._handled:
             asyncio.get_running_loop().call_soon(self._begin_turn)
         self._handled += 1
         return self._handled >= _TURN_MESSAGES
 
     def wait(self, stream: WaitingStream) -> None:
-        """Resume a stream in a later turn, behind those that wait already."""
+        """Resume a stream in a later turn, after the streams that already wait."""
         self._waiting[stream] = None
 
     def _begin_turn(self) -> None:
@@ -56,5 +56,5 @@ class StreamTurns:
             try:
                 stream.continue_reading()
             except Exception:
-                # Streams that wait behind this one must still be resumed.
+                # The streams that wait behind this one must still be resumed.
                 _log.exception("a gRPC stream failed when its next turn began")

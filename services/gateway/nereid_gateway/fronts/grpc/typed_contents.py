@@ -1,4 +1,4 @@
-"""Conversion of a gRPC request's typed contents to raw bytes, by Triton's rules and texts."""
+"""Conversion of a gRPC request's typed contents to raw bytes, with Triton's rules and texts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     Input = kserve_pb2.ModelInferRequest.InferInputTensor
 
-# Field of InferTensorContents, Triton's name of it, and the datatypes that it may carry, in the
-# order in which Triton looks.
+# Each entry has a field of InferTensorContents, Triton's name of the field, and the datatypes that
+# the field may carry. Triton looks at the fields in this order.
 _FIELDS: Final = (
     ("bool_contents", "BOOL", frozenset({"BOOL"})),
     ("int_contents", "INT32", frozenset({"INT8", "INT16", "INT32"})),
@@ -31,10 +31,10 @@ _WIDE: Final = {"int_contents": "INT32", "uint_contents": "UINT32"}
 
 
 def to_raw(tensor: Input, model: str) -> bytes:
-    """Return the raw form of a typed input; empty contents are a tensor without elements.
+    """Return the raw form of a typed input. Empty contents are a tensor without elements.
 
     Raises:
-        InvalidArgument: the contents have another type than the datatype, or are missing.
+        InvalidArgument: the contents do not have the type of the datatype, or are missing.
     """
     if not tensor.HasField("contents"):
         raise InvalidArgument(
@@ -65,8 +65,12 @@ def to_raw(tensor: Input, model: str) -> bytes:
 
 
 def _numbers(values: Sequence[float], wide: str, datatype: str) -> bytes:
-    """Return numbers as raw bytes; narrow integers come in wide fields and wrap, as on Triton."""
-    # A gateway starts without NumPy (nereid_gateway.core.deferred_imports).
+    """Return numbers as raw bytes.
+
+    Narrow integers come in wider fields. Values out of range wrap, as on Triton.
+    """
+    # The import is deferred because a gateway starts without NumPy (see
+    # nereid_gateway.core.deferred_imports).
     import numpy as np  # noqa: PLC0415
 
     from nereid.core.tensors.tensors import NUMPY_TYPE  # noqa: PLC0415

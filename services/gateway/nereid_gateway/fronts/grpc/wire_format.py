@@ -1,6 +1,6 @@
-"""Outermost fields of a ModelInferRequest, read by hand.
+"""Reader of the outermost fields of a ModelInferRequest, without protobuf.
 
-A large message is split in place into its tensors and the rest, which protobuf parses.
+A large message is split in place into its tensors and the rest. protobuf parses only the rest.
 """
 
 # layout: compiled
@@ -23,16 +23,16 @@ _REQUEST_ID: Final = 3
 _RAW_INPUT_CONTENTS: Final = 7
 # Maximum number of fields that are read one by one.
 MAX_FIELDS: Final = 4096
-# No file system has longer names, so a longer name names no model.
+# No file system has longer names, so a longer name cannot be the name of a model.
 MAX_NAME_BYTES: Final = 1024
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
 def split_tensors(message: memoryview) -> tuple[bytes, list[tuple[int, int]]]:
-    """Return all fields but the raw tensors, and where each of these begins and ends.
+    """Return all fields except the raw tensors, and the begin and end of each raw tensor.
 
     Raises:
-        DecodeError: this is no protobuf message.
+        DecodeError: the bytes are not a protobuf message.
     """
     rest: list[memoryview] = []
     places: list[tuple[int, int]] = []
@@ -47,22 +47,24 @@ def split_tensors(message: memoryview) -> tuple[bytes, list[tuple[int, int]]]:
 
 
 class Outline(NamedTuple):
-    """Names in a message, and the size of all but its tensors."""
+    """Names in a message, and the size of the message without its tensors."""
 
     model: str
     version: str
     request_id: str
-    # Size of everything but the raw tensors.
+    # Size of all fields except the raw tensors, in bytes.
     rest_bytes: int
-    # True for a message with more fields than MAX_FIELDS, of which the rest was not read.
+    # True if the message has more than MAX_FIELDS fields, so that not all of them were read.
     unread: bool
 
 
 def outline(message: memoryview) -> Outline:
-    """Return the outline of a message, in a time that does not depend on its size.
+    """Return the outline of a message.
+
+    The time that this takes does not depend on the message's size.
 
     Raises:
-        DecodeError: this is no protobuf message.
+        DecodeError: the bytes are not a protobuf message.
     """
     names: dict[int, str] = {}
     raw_bytes = count = 0
@@ -86,7 +88,10 @@ def outline(message: memoryview) -> Outline:
 
 
 def first_tensor_offset(beginning: memoryview) -> int:
-    """Return where the first raw tensor begins in a message with this beginning; 0 if unknown."""
+    """Return the offset of the first raw tensor of a message, or 0 if it is not known.
+
+    beginning: the first bytes of the message.
+    """
     try:
         for number, kind, _, start, _ in islice(_fields(beginning), MAX_FIELDS):
             if number == _RAW_INPUT_CONTENTS and kind == _LENGTH_DELIMITED:
@@ -97,9 +102,9 @@ def first_tensor_offset(beginning: memoryview) -> int:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield each field's number and kind, and where it begins, its content begins and it ends.
+    """Yield for each field: its number, its kind, its begin, the begin of its content, and its end.
 
-    The end may be past the end of an incomplete message.
+    The last end lies after the end of the data if the message is incomplete.
     """
     position, size = 0, len(message)
     while position < size:

@@ -1,6 +1,6 @@
 """Front of the HTTP port, which finds and calls the handler of each call's endpoint.
 
-The table of endpoints is in routes.py.
+The table of endpoints is in core/routes.py.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BODY_TOO_LARGE: Final = (
 
 
 class HttpFront:
-    """Dispatch HttpCalls to the handlers of their endpoints; an instance is a Dispatch."""
+    """Dispatches HttpCalls to the handlers of their endpoints. An instance is a Dispatch."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class HttpFront:
     ) -> None:
         """Make the handlers.
 
-        Without a console, which is an object with handlers, its routes do not exist.
-        restricted_apis: APIs that require a header.
+        console: an object with the handlers of the console's routes. Without it, these routes do
+        not exist. restricted_apis: APIs that require a header.
         """
         control = data_plane.control
         loads = LoadReports(control)
@@ -91,10 +91,11 @@ class HttpFront:
         self._handlers: dict[Endpoint, Handler] = {
             endpoint: bound[endpoint.handler] for endpoint in ENDPOINTS if endpoint.handler in bound
         }
-        # Hot path: an infer target that was seen before is found by its bytes.
+        # The hot path: if an infer target was seen before, its decoder is found by the bytes of the
+        # target.
         self._decoders_by_target = infer.decoders_by_target
         self._infer, self._infer_again = infer.infer, infer.infer_again
-        # The HTTP server calls it for a buffer for the body of a large request.
+        # The HTTP server calls this function to get a buffer for the body of a large request.
         self.allocate_body = infer.allocate_body
 
     def __call__(self, call: HttpCall) -> None:
@@ -130,9 +131,9 @@ class HttpFront:
             self._spawn(call, queue, handle, goes_on=endpoint.goes_on)
 
     def spawn_control(self, call: HttpCall, handle: Handle, *, goes_on: bool) -> None:
-        """Serve a control call when it is its client's turn.
+        """Serve a control call when it is the client's turn.
 
-        goes_on: a call that has begun is completed even if the client disconnects.
+        goes_on: if True, a call that has begun is completed even if the client disconnects.
         """
         if resolve(call.target).endpoint.is_control and is_forged(call.method, call.headers):
             call.fail(403, FORGED)
@@ -145,7 +146,7 @@ class HttpFront:
             if work is not None:
                 await work
 
-        # An authenticated principal counts as the client, whatever address it calls from.
+        # If the client is an authenticated principal, its address does not matter.
         principal = principal_of(call.sender)
         begun = queue.run(call.peer, serve, principal, account=call.account, goes_on=goes_on)
         self._tasks.spawn(call, begun)

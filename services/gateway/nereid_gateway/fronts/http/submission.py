@@ -1,6 +1,6 @@
-"""Submission of HTTP calls to the data plane, with what their headers add to the request.
+"""Submission of HTTP calls to the data plane, with the information from their headers.
 
-A client that disconnects cancels its request.
+If a client disconnects, its request is cancelled.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 
 
 class InferSubmission:
-    """Submit requests for inference to the data plane."""
+    """Submits inference requests to the data plane."""
 
     def __init__(self, data_plane: DataPlane, forwarding: HeaderForwarding | None) -> None:
-        """Keep the data plane, and what makes headers parameters of requests, if any is wanted."""
+        """Keep the data plane.
+
+        forwarding: forwards headers as parameters of requests, or None to forward none.
+        """
         self.data_plane = data_plane
         self._forwarding = forwarding
         self._times_all = data_plane.times_all
@@ -35,7 +38,7 @@ class InferSubmission:
     def submit_request(
         self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
     ) -> RequestHandle:
-        """Submit a request, which is cancelled if the client disconnects."""
+        """Submit a request. It is cancelled if the client disconnects."""
         request.sender = call.sender
         traceparent = call.headers.get(b"traceparent")
         if traceparent is not None:
@@ -56,13 +59,13 @@ class InferSubmission:
 
     @property
     def reads_headers(self) -> bool:
-        """True if requests depend on more than the protocol's own headers."""
+        """True if requests depend on headers other than the protocol's own ones."""
         return self._forwarding is not None or self.data_plane.reads_headers
 
     def submit_plain(
         self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
     ) -> None:
-        """Submit a request to which the headers add nothing."""
+        """Submit a request to which the headers add no information."""
         request.sender = call.sender
         if self.data_plane.records_arrivals:
             request.arrival = Arrival("http", call.received_ns)
@@ -71,8 +74,8 @@ class InferSubmission:
     def _submit(
         self, call: HttpCall, request: InferRequest, on_response: Callable[[InferResponse], None]
     ) -> RequestHandle:
-        # The connection keeps the call until the response is complete; the data plane counts the
-        # bytes from here on.
+        # The connection keeps the call until the response is complete, but the data plane charges
+        # the bytes from here on.
         call.free_body()
         submitted = self.data_plane.infer(request, on_response)
         if not call.done:

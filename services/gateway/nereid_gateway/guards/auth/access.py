@@ -23,21 +23,24 @@ if TYPE_CHECKING:
 
 
 class Caller(NamedTuple):
-    """The principal that sends a call which is permitted so far, and its address."""
+    """Principal and address of a call that is permitted so far."""
 
     principal: Principal
     peer: str
     access: AccessControl
 
     def check_rights(self, api: str, model: str) -> None:
-        """Check that the principal may call this group of APIs for this model (empty: no model).
+        """Check that the principal may call this group of APIs.
+
+        model: the model named, or an empty text.
 
         Raises:
             CallRefused: the call is not permitted.
         """
         refusal = self.principal.check_rights(api, model)
         if refusal is not None:
-            # A client without credentials is asked for them, because they might help.
+            # A client without credentials gets the error that asks for credentials, because they
+            # might help.
             is_anonymous = self.principal is self.access.anonymous
             raise self._refused(NO_CREDENTIALS if is_anonymous else refusal)
 
@@ -55,7 +58,7 @@ class Caller(NamedTuple):
         """Check that the principal may have one more request in flight.
 
         Raises:
-            CallRefused: its concurrency limit is reached.
+            CallRefused: the principal has reached its concurrency limit.
         """
         principal = self.principal
         if principal.usage.is_full(principal.grant.limits):
@@ -67,9 +70,9 @@ class Caller(NamedTuple):
 
 
 class AccessControl:
-    """Applies the configuration to calls; `now` is a monotonic clock, in seconds."""
+    """Applies the auth configuration to calls. `now` returns a monotonic time in seconds."""
 
-    # Headers with credentials; they are never forwarded to models.
+    # Headers that may carry credentials. They are never forwarded to models.
     headers = CREDENTIAL_HEADERS
 
     def __init__(
@@ -88,7 +91,9 @@ class AccessControl:
         api: str,
         model: str = "",
     ) -> Caller:
-        """Return the caller of this group of APIs; model is the one that the call names, or empty.
+        """Return the caller of an API of this group.
+
+        model: the model that the call names, or an empty text.
 
         Raises:
             CallRefused: the credentials are missing or invalid, or do not permit the call.
@@ -104,7 +109,7 @@ class AccessControl:
 
 
 def open_access(path: str) -> tuple[AccessControl, ConfigWatch]:
-    """Return access control by a file, and the watch that rereads the file when it changes."""
+    """Return the access control for a configuration file, and the watch that rereads the file."""
     loaded = load_config(path)
     authenticator = Authenticator(*loaded)
     access = AccessControl(authenticator, AccessRefusals(monotonic), monotonic)

@@ -1,6 +1,6 @@
-"""API keys: random texts. A gateway knows only their digests.
+"""API keys, which are random texts. A gateway stores only their digests.
 
-A key has 256 random bits, so that it cannot be guessed and one round of SHA-256 is enough.
+A key has 256 random bits. So it cannot be guessed, and one round of SHA-256 is enough.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from hashlib import sha256
 
-# The prefix lets people and scanners for leaked secrets recognise a key.
+# With the prefix, people and scanners for leaked secrets recognise a key.
 _PREFIX = "nereid_"
 
 
@@ -18,5 +18,5 @@ def make_key() -> str:
 
 
 def digest_of(key: str) -> str:
-    """Return the digest that stands for a key in the configuration, in hexadecimal digits."""
+    """Return the digest by which the configuration names a key, in hexadecimal digits."""
     return sha256(key.encode("utf-8", "replace")).hexdigest()

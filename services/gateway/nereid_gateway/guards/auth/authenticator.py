@@ -1,7 +1,7 @@
-"""Finds the principal of a call by its credentials.
+"""Finds the principal of a call by the call's credentials.
 
-Credentials that were accepted once are found by one look-up in a bounded table of the credentials
-themselves; they are verified only on a miss. This module knows neither HTTP nor gRPC.
+Accepted credentials are kept in a bounded table and found there by one look-up. Other credentials
+are verified. The module depends neither on HTTP nor on gRPC.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ Text = str | bytes
 CREDENTIAL_HEADERS: Final = frozenset({"authorization", "x-api-key"})
 _REMEMBERED: Final = 4096
 _MAX_CREDENTIAL_BYTES: Final = 8192
-# Principals of tokens; those that are idle are dropped first.
+# Maximum number of principals of tokens. Idle principals are dropped first.
 _MAX_TOKEN_PRINCIPALS: Final = 8192
-# Limit for one address. Verifying that many tokens takes a few percent of a core.
+# Limit on invalid tokens from one address. Verifying that many tokens takes a few percent of a
+# core.
 _INVALID_TOKENS: Final = Limits(requests_per_second=50.0, burst=100.0)
 _ADDRESSES: Final = 1024
 _BEARER: Final = "bearer "
 
 
 class Credentials(NamedTuple):
-    """Credentials of a call: the values of two headers, and the address of its sender."""
+    """Credentials of a call: the values of two headers, and the address of the sender."""
 
     api_key: Text | None
     authorization: Text | None
@@ -58,7 +59,7 @@ class Credentials(NamedTuple):
 class Authenticator:
     """The principals of one gateway.
 
-    monotonic_s is a clock for rates, epoch_s one for the expiry of tokens.
+    monotonic_s: clock for rates. epoch_s: clock for the expiry of tokens.
     """
 
     def __init__(
@@ -73,11 +74,12 @@ class Authenticator:
         self._epoch_s = epoch_s
         self._named: dict[str, Principal] = {}
         self._of_tokens: dict[tuple[str, str, frozenset[str]], Principal] = {}
-        # Principal of calls without credentials, if such calls are permitted.
+        # Principal of calls without credentials. Its grant is empty if such calls are not
+        # permitted.
         self.anonymous = Principal("anonymous", identity=())
-        # Principals by the credentials as they came. There is one table for each header, because
-        # a value that is valid in one header is not valid in the other. The number is the time at
-        # which the credentials expire, in seconds of the epoch.
+        # Maps credentials, as they came, to their principal and their expiry in seconds of the
+        # epoch. Each header has its own table, because a value that is valid in one header is not
+        # valid in the other.
         self._by_api_key, self._by_authorization = (
             BoundedCache[Text, tuple[Principal, float | None]](_REMEMBERED, _MAX_CREDENTIAL_BYTES)
             for _ in range(2)
@@ -86,7 +88,10 @@ class Authenticator:
         self.apply(config, verifier)
 
     def apply(self, config: AuthConfig, verifier: TokenVerifier | None) -> None:
-        """Replace the configuration; principals that remain in it keep their usage."""
+        """Replace the configuration.
+
+        Principals that are still in the configuration keep their usage.
+        """
         self._config = config
         self._verifier = verifier
         self.anonymous.grant = config.anonymous or NOTHING
@@ -139,7 +144,7 @@ class Authenticator:
                 principal, expires_at = self._verify_token(self._verifier, text, peer)
                 known.remember(credential, (principal, expires_at))
                 return principal
-        # The key is looked up by its digest, so that the duration reveals nothing about valid keys.
+        # The look-up is by digest, so its duration reveals nothing about valid keys.
         key_principal = self._by_digest.get(digest_of(text))
         if key_principal is None:
             raise CallRefused(INVALID_CREDENTIALS, "unknown API key")
@@ -163,15 +168,16 @@ class Authenticator:
         return self._principal_of(verified), verified.expires_at
 
     def _principal_of(self, token: VerifiedToken) -> Principal:
-        # Roles are part of the identity: a subject's token with few roles does not get the rights
-        # of another of its tokens.
+        # Roles are part of the identity: a token with few roles does not get the rights of another
+        # token of the same subject.
         roles = token.roles.intersection(self._config.roles)
         identity = token.issuer, token.subject, roles
         principal = self._of_tokens.get(identity)
         if principal is None:
             self._drop_idle_principals()
             name = token.subject or token.issuer
-            # Roles are left out here, because all tokens of a subject share its sequences.
+            # This identity has no roles, because all tokens of a subject share the subject's
+            # sequences.
             principal = Principal(name, identity=("token", token.issuer, token.subject))
             self._of_tokens[identity] = principal
             self._set_token_grant(principal, roles)
@@ -183,14 +189,17 @@ class Authenticator:
         self._add_anonymous_rights(principal)
 
     def _add_anonymous_rights(self, principal: Principal) -> None:
-        """Add the rights of anonymous clients: credentials never take rights away."""
+        """Add the rights of anonymous clients, because credentials must not reduce rights."""
         anonymous = self._config.anonymous
         if anonymous is not None:
             grant = principal.grant
             principal.grant = replace(grant, permissions=grant.permissions + anonymous.permissions)
 
     def _drop_idle_principals(self) -> None:
-        """Make space for a principal. Principals with requests in flight are bounded elsewhere."""
+        """Make space for a principal by dropping idle ones.
+
+        Principals with requests in flight are not dropped; another limit bounds them.
+        """
         if len(self._of_tokens) < _MAX_TOKEN_PRINCIPALS:
             return
         now = self._now()

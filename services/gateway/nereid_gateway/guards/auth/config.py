@@ -1,4 +1,4 @@
-"""The file that --auth-config names: TOML, read as a whole, all errors at once.
+"""Reader of the TOML file that --auth-config names. It reports all errors at once.
 
 [anonymous]                 calls without credentials
 [[keys]]                    an API key: name, sha256, and a grant
@@ -31,7 +31,7 @@ _MAX_FILE_BYTES: Final = 16 << 20
 
 
 class AuthConfigError(ValueError):
-    """Raised if the file cannot be used; `errors` has a line for each reason."""
+    """Raised if the configuration file cannot be used. `errors` has one line for each reason."""
 
     def __init__(self, errors: list[str]) -> None:
         super().__init__("; ".join(errors))
@@ -40,7 +40,7 @@ class AuthConfigError(ValueError):
 
 @dataclass(frozen=True)
 class ApiKey:
-    """A named client; several digests while a key is being replaced."""
+    """Named client with an API key. It has several digests while its key is being replaced."""
 
     name: str
     digests: tuple[str, ...]
@@ -49,7 +49,7 @@ class ApiKey:
 
 @dataclass(frozen=True)
 class Issuer:
-    """A signer of tokens, and how they are verified; exactly one of the three files is set."""
+    """Signer of tokens, and how its tokens are verified. Exactly one of the three files is set."""
 
     issuer: str
     audience: str
@@ -57,13 +57,13 @@ class Issuer:
     jwks_file: Path | None = None
     public_key_file: Path | None = None
     secret_file: Path | None = None
-    # Name of the claim that lists the roles; a dot reaches into a nested object.
+    # Name of the claim that lists the roles. A dot in the name leads into a nested object.
     roles_claim: str = "roles"
     leeway_s: float = 30.0
 
     @property
     def key_file(self) -> Path:
-        """File with the keys."""
+        """File with the keys that verify tokens."""
         path = self.jwks_file or self.public_key_file or self.secret_file
         assert path is not None, "checked when the file was read"
         return path
@@ -71,10 +71,10 @@ class Issuer:
 
 @dataclass(frozen=True)
 class AuthConfig:
-    """Contents of the file."""
+    """Contents of the configuration file."""
 
     keys: tuple[ApiKey, ...] = ()
-    # Grant of clients without credentials; `None` refuses their calls.
+    # Grant of clients without credentials. With `None`, calls without credentials are refused.
     anonymous: Grant | None = None
     roles: Mapping[str, Grant] = field(default_factory=dict)
     issuers: tuple[Issuer, ...] = ()
@@ -86,7 +86,7 @@ class AuthConfig:
 
 
 def read_config(path: Path) -> AuthConfig:
-    """Return the configuration in this file; paths in it are relative to its folder.
+    """Return the configuration in this file. Relative paths in it begin at the file's folder.
 
     Raises:
         AuthConfigError: the file cannot be read, or something in it is wrong.
@@ -105,10 +105,10 @@ def read_config(path: Path) -> AuthConfig:
 
 
 def parse_config(document: Mapping[str, Any], folder: Path) -> AuthConfig:
-    """Return the configuration that a parsed file describes.
+    """Return the configuration in the parsed contents of a file.
 
     Raises:
-        AuthConfigError: something in it is wrong.
+        AuthConfigError: something in the document is wrong.
     """
     parser = _Parser(folder)
     top = parser.table(document, "the file", {"keys", "anonymous", "roles", "issuers"})
@@ -139,7 +139,7 @@ def parse_config(document: Mapping[str, Any], folder: Path) -> AuthConfig:
 
 
 class _Parser:
-    """Reads values of each kind; mistakes gather in `errors`, one line for each."""
+    """Reads values of each kind. It collects mistakes in `errors`, one line for each."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -155,7 +155,7 @@ class _Parser:
     def table(
         self, value: Any, where: str, known: set[str] | frozenset[str] | None = None
     ) -> Mapping[str, Any]:
-        """Return a table; known has all names that it may contain, `None` permits any."""
+        """Return a table. known: all names that the table may contain; `None` permits any name."""
         if not isinstance(value, dict):
             self.errors.append(f"{where}: expected a table")
             return {}
@@ -208,7 +208,8 @@ class _Parser:
         if burst is not None and rate is None:
             self.errors.append(f"{where}: burst needs requests_per_second")
         if burst is None:
-            # The default is one second's worth of requests, and at least one request.
+            # By default, the burst is the number of requests in one second, but at least one
+            # request.
             burst = max(1.0, rate or 1.0)
         concurrency = self._number(entry, "concurrency", where, 1)
         limits = Limits(rate, burst, None if concurrency is None else int(concurrency))

@@ -1,4 +1,4 @@
-"""Inference on behalf of one principal: its requests are counted until their last response."""
+"""Inference for one principal. Its requests count as in flight until their last response."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _INFERENCE: Final = "inference"
 
 
 class LimitedInfer:
-    """Checks each request against the principal's present grant; a refusal is its response.
+    """Checks each request against the present grant of its principal, and refuses it if needed.
 
     With of_stream, rights and rate are checked here for each message of the stream. Otherwise the
     guard has checked them when the call arrived, before the message was decoded.
@@ -50,7 +50,7 @@ class LimitedInfer:
         self._of_stream = of_stream
 
     def infer(self, request: InferRequest, on_response: OnResponse, /) -> RequestHandle:
-        """Forward a permitted request; respond with the refusal to any other one."""
+        """Forward a request if it is permitted; otherwise respond with its refusal."""
         caller = self._caller
         principal = caller.principal
         try:
@@ -60,7 +60,7 @@ class LimitedInfer:
             if self._of_stream:
                 caller.count_request()
             else:
-                # Other requests of the principal may have come while this one was decoded.
+                # Other requests of the principal may have arrived while this one was decoded.
                 caller.check_concurrency()
         except CallRefused as refused:
             return _refuse(request, on_response, refused)
@@ -71,7 +71,7 @@ class LimitedInfer:
 
 
 class _CountedRequest:
-    """A request in flight, released once: by its last response or its cancellation."""
+    """Request that counts as in flight until its last response or its cancellation."""
 
     __slots__ = ("_on_response", "_released", "_usage", "handle")
 

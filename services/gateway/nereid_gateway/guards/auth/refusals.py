@@ -1,4 +1,4 @@
-"""Counts refusals by reason, and logs one refusal per address, reason and interval."""
+"""Counts refusals by reason. Logs at most one refusal per address and reason in an interval."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _log = logging.getLogger(__name__)
 
 
 class AccessRefusals:
-    """The refusals of one gateway."""
+    """Counts of the refusals of one gateway."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._log = RefusalLog(_log, clock=now)
-        # Read by the metrics; every counted reason is present from the start.
+        # The metrics read these counts. Every reason that is counted is present from the start.
         reasons = [reason for reason in Reason if reason not in (Reason.RESTRICTED, Reason.CLOSED)]
         self.counts: Counter[Reason] = Counter(dict.fromkeys(reasons, 0))
 
     def add(self, refusal: Refusal, peer: str, detail: str = "") -> None:
-        """Count a refusal of a call from peer (host:port).
+        """Count a refusal of a call. peer: the sender's address, host:port.
 
-        detail is logged instead of the message; the client does not see it.
+        detail: text that is logged instead of the message; the client does not see it.
         """
         self.counts[refusal.reason] += 1
         reason, text = refusal.reason.value, detail or refusal.message

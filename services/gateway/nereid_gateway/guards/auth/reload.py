@@ -1,4 +1,4 @@
-"""Reads the files of --auth-config, and rereads them when one of them has changed."""
+"""Reads the files of --auth-config, and reads them again when one of them changes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _log = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 2.0
 
-# Modification time (ns), size and inode of each file; `None` means that it cannot be read.
+# Modification time in ns, size and inode of each file. `None` means that the file cannot be read.
 _State = dict[Path, tuple[int, int, int] | None]
 
 
 class LoadedConfig(NamedTuple):
-    """A configuration that can be used, and the keys of its issuers."""
+    """Valid configuration, and the verifier that has its issuers' keys."""
 
     config: AuthConfig
     verifier: TokenVerifier | None
 
 
 def load_config(path: str) -> LoadedConfig:
-    """Read the configuration in this file, and the key files that it names.
+    """Read a configuration file and the key files that it names.
 
     Raises:
         AuthConfigError: one of the files cannot be used.
@@ -40,9 +40,11 @@ def load_config(path: str) -> LoadedConfig:
 
 
 class ConfigWatch:
-    """Calls on_change with each new configuration; an unusable one is logged and ignored.
+    """Calls on_change with each new configuration.
 
-    A thread looks at the files, so that a hanging file system delays nothing else.
+    A configuration with errors is logged and ignored.
+
+    A thread looks at the files, so that a file system that hangs delays nothing else.
     """
 
     def __init__(
@@ -57,12 +59,13 @@ class ConfigWatch:
         self._interval_s = interval_s
         self._files = _files_of(path, loaded.config)
         self._state = _state_of(self._files)
-        # Errors of the last attempt to read the configuration; they are logged once.
+        # Errors of the last attempt to read the configuration. The same errors are logged only
+        # once.
         self._errors: list[str] = []
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to watch the files, in the running event loop."""
+        """Begin to watch the files on the running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
     async def close(self) -> None:
@@ -83,7 +86,7 @@ class ConfigWatch:
         try:
             loaded = await asyncio.to_thread(load_config, self._path)
         except AuthConfigError as error:
-            # `_state` is not updated, so that each interval tries again: the cause may be a file
+            # `_state` is not updated, so the next interval tries again. The cause may be a file
             # that is not watched yet.
             if error.errors != self._errors:
                 self._errors = error.errors
@@ -95,8 +98,8 @@ class ConfigWatch:
             return
         self._errors = []
         self._files = _files_of(self._path, loaded.config)
-        # Files that were watched before keep their state from before the reading, so that a change
-        # during the reading is not missed.
+        # Files that were watched before keep the state that they had before they were read. So a
+        # change during the reading is noticed.
         fresh = await asyncio.to_thread(_state_of, self._files)
         self._state = {path: state.get(path, fresh[path]) for path in self._files}
         self._on_change(loaded)

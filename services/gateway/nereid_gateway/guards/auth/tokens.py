@@ -1,7 +1,7 @@
-"""Verifies JSON Web Tokens (RFC 7519) with PyJWT, which only a gateway with issuers loads.
+"""Verifies JSON Web Tokens (RFC 7519) with PyJWT, which is imported only if there are issuers.
 
-A token is verified with the configured keys and algorithms of the issuer that it names. The
-algorithm and the key addresses that the token itself states are ignored.
+A token names its issuer. It is verified with the keys and algorithms that the configuration gives
+for this issuer. The algorithm and the key addresses in the token itself are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MAX_TOKEN_BYTES: Final = 16384
 _MAX_SUBJECT: Final = 200
-# The first of these claims that a token has is its subject.
+# The subject of a token is the first of these claims that the token has.
 _SUBJECT_CLAIMS: Final = ("sub", "client_id", "azp")
 
 
@@ -29,12 +29,15 @@ class VerifiedToken(NamedTuple):
     issuer: str
     subject: str
     roles: frozenset[str]
-    # Time in seconds of the epoch, leeway included.
+    # Time in seconds of the epoch after which the token is not accepted. The leeway is included.
     expires_at: float
 
 
 class InvalidTokenError(Exception):
-    """Raised for a token that is not accepted: the client's refusal, and the text for the log."""
+    """Raised for a token that is not accepted.
+
+    It has the refusal for the client and a text for the log.
+    """
 
     def __init__(self, refusal: Refusal, detail: str) -> None:
         super().__init__(detail)
@@ -51,7 +54,7 @@ class TokenVerifier:
             AuthConfigError: keys cannot be read, or PyJWT is not installed.
         """
         try:
-            # Only a configuration with issuers needs the package.
+            # The import is deferred because the package is needed only if there are issuers.
             import jwt  # noqa: PLC0415
         except ImportError as error:
             text = "issuers need the package pyjwt: pip install 'nereid-mesh[jwt]'"
@@ -69,7 +72,9 @@ class TokenVerifier:
             raise AuthConfigError(errors)
 
     def verify(self, token: str) -> VerifiedToken:
-        """Return the contents of the token. Verifying its signature takes about 50 us.
+        """Verify a token and return its contents.
+
+        The verification of a signature takes about 50 us.
 
         Raises:
             InvalidTokenError: the token is not accepted.
@@ -100,7 +105,8 @@ class TokenVerifier:
         except jwt.ExpiredSignatureError as error:
             raise InvalidTokenError(EXPIRED, "expired") from error
         except Exception as error:
-            # A hostile token may make the library raise anything; it is never accepted.
+            # A malicious token may make the library raise any exception. The token is refused in
+            # any case.
             detail = f"{type(error).__name__}: {error}"
             raise InvalidTokenError(INVALID_CREDENTIALS, detail[:200]) from error
 
@@ -133,15 +139,15 @@ class _Keys:
             if len(secret) < 32:
                 raise ValueError("a secret has at least 32 bytes")
             self._by_id[None] = secret
-        # A token need not name the key of an issuer that has only one.
+        # If an issuer has only one key, tokens need not name it.
         self._only = next(iter(self._by_id.values())) if len(self._by_id) == 1 else None
         self._named = issuer.jwks_file is not None
 
     def find_key(self, key_id: Any) -> Any:
-        """Return the key of this id.
+        """Return the key with this id.
 
         Raises:
-            InvalidTokenError: there is no such key.
+            InvalidTokenError: the issuer has no such key.
         """
         if not self._named or key_id is None:
             key = self._only
@@ -166,7 +172,7 @@ def _subject(claims: dict[str, Any]) -> str:
 
 
 def _roles(claims: Any, path: str) -> frozenset[str]:
-    """Return the roles of a claim: a list of texts, or one text with spaces, as in `scope`."""
+    """Return the roles in a claim: a list of texts, or one text with spaces like `scope`."""
     value = claims.get(path)
     if value is None:
         value = claims

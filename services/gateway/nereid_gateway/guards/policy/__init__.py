@@ -1,1 +1,1 @@
-"""Permissions of calls, and headers that become request parameters."""
+"""Access policies of the ports, and the guards that apply them."""

@@ -1,8 +1,8 @@
-"""Access rules of one port: a call's API and headers decide its caller or its refusal.
+"""Access rules of one port. They decide whether a call is permitted, and who its caller is.
 
-An API may require a header (restricted_apis), be closed because it changes the server and nothing
-else guards it (--open-control-apis=false), and require credentials (--auth-config). The guards of
-the two protocols apply the rules; a gateway without any rule has no guards.
+An API may require a header (restricted_apis), may be closed because it changes the server and
+nothing else guards it (--open-control-apis=false), and may require credentials (--auth-config). The
+guards of both protocols apply the rules. A gateway without any rule has no guards.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _CLOSED: Final = Refusal(
 
 
 class HeaderRule(NamedTuple):
-    """A header that a call must have in addition to credentials, and the refusal without it."""
+    """Header that a call needs in addition to credentials, and the refusal if it is missing."""
 
-    # The name is in lower case; `None` means that every call is refused.
+    # Name of the header in lower case. With `None`, every call is refused.
     header: Text | None
     value: Text
     refusal: Refusal
 
     def is_met(self, header_of: Callable[..., Text | None]) -> bool:
-        """Return whether a call has the header with the required value."""
+        """Return whether a call has the header, with the required value."""
         return self.header is not None and header_of(self.header) == self.value
 
 
 class CallPolicy:
-    """Rules of one port; access is `None` if clients need no credentials."""
+    """Rules of one port. `access` is `None` if clients need no credentials."""
 
     def __init__(
         self,
@@ -47,7 +47,10 @@ class CallPolicy:
         access: AccessControl | None,
         encode: Callable[[str], Text] = str,
     ) -> None:
-        """Make the rules; encode converts header names and values to the type of the look-ups."""
+        """Make the rules.
+
+        encode: converts names and values of headers to the type in which calls have them.
+        """
         self._restrictions = restrictions
         self._closed = closed
         self.access = access
@@ -60,9 +63,10 @@ class CallPolicy:
     def rule_of(
         self, api: str | None, *, changes: bool, is_grpc: bool = False
     ) -> HeaderRule | None:
-        """Return the rule for an API's calls that change the server, or for those that do not.
+        """Return the rule for calls of an API.
 
-        `None` means that the calls need no header.
+        changes: True for calls that change the server. `None` means that these calls need no
+        header.
         """
         restriction = None if api is None else self._restrictions.get(api)
         if restriction is None:
@@ -85,10 +89,10 @@ class CallPolicy:
         peer: str,
         model: str = "",
     ) -> Caller | None:
-        """Return the caller, or `None` where no credentials are checked.
+        """Return the caller of a call, or `None` if credentials are not checked.
 
-        api is the group of the call's API, and `None` for a call of no known API. model is the one
-        that the call names, or empty.
+        api: the group of the call's API, or `None` if the API is unknown. model: the model that the
+        call names, or an empty text.
 
         Raises:
             CallRefused: the call is not permitted.

@@ -1,4 +1,4 @@
-"""Refuses calls of the gRPC port that its policy does not permit, before the front sees them."""
+"""Guard in front of the gRPC front, which refuses calls that the port's policy does not permit."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from nereid_gateway.guards.policy.call_policy import CallPolicy
     from nereid_gateway.plane.data_plane import DataPlane
 
-# Reflection describes the API, so that it belongs to the group of metadata.
+# Reflection describes the API, so it belongs to the group of metadata.
 _REFLECTION: Final = "/grpc.reflection."
 
-# Control messages that name a model, and the name of that field.
+# Maps the path of a control method to its message type and to the field that names a model.
 _MODEL_FIELDS: Final[dict[str, tuple[Any, str]]] = {
     method.path: (getattr(kserve_pb2, f"{method.name}Request"), method.model_field)
     for method in METHODS
@@ -39,9 +39,10 @@ _MODEL_FIELDS: Final[dict[str, tuple[Any, str]]] = {
 
 
 def api_of(path: str) -> str:
-    """Return the group of a method.
+    """Return the group of APIs that a method belongs to.
 
-    A method that is not listed is UNGROUPED, which only clients with all rights may call.
+    A method that is not listed is in the group UNGROUPED, which only clients with all rights may
+    call.
     """
     if path.startswith(_REFLECTION):
         return "metadata"
@@ -50,7 +51,7 @@ def api_of(path: str) -> str:
 
 
 class GrpcGuard:
-    """Wraps the handlers of the gRPC front, for either gRPC engine."""
+    """Wraps the handlers of the gRPC front. It works with either gRPC engine."""
 
     def __init__(self, front: GrpcFront, data_plane: DataPlane, policy: CallPolicy) -> None:
         self._front = front
@@ -60,7 +61,7 @@ class GrpcGuard:
         self._models = HeadReader()
 
     def handlers(self, handlers: Handlers) -> Handlers:
-        """Return the same methods, which are reached only by permitted calls."""
+        """Return handlers of the same methods, which pass only permitted calls on."""
         return replace(
             handlers,
             unary={path: self._unary(path, handler) for path, handler in handlers.unary.items()},
@@ -129,7 +130,7 @@ class GrpcGuard:
         admit = self._admission(path)
         if admit is None:
             return handler
-        # Reflection's streams are not in the table.
+        # Reflection has streams as well, but they are not in the table.
         infers = path in METHODS_BY_PATH
 
         def handle(call: Call) -> None:
@@ -146,12 +147,12 @@ class GrpcGuard:
         return handle
 
     def _admission(self, path: str) -> Callable[[Call], Caller | None] | None:
-        """Return a function that finds a call's caller or raises CallRefused.
+        """Return a function that returns the caller of a call, or raises CallRefused.
 
-        `None` means that everybody may call this method.
+        The result is `None` if everybody may call this method.
         """
         policy = self._policy
-        # No header is required for reflection, which is not in the table.
+        # Reflection is not in the table, so it requires no header.
         method = METHODS_BY_PATH.get(path)
         rule = None
         if method is not None:
@@ -176,7 +177,7 @@ def _model_of(path: str, message: bytes) -> str:
     try:
         return str(getattr(kind.FromString(message), field))
     except DecodeError:
-        # The handler rejects the message with its own error.
+        # The message is not valid. The handler rejects it with its own error.
         return ""
 
 

@@ -1,4 +1,4 @@
-"""Refuses calls of the HTTP port that its policy does not permit, before the front sees them."""
+"""Guard in front of the HTTP front, which refuses calls that the port's policy does not permit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _MAX_TARGETS: Final = 1024
 _MAX_TARGET_BYTES: Final = 1024
-# A refused call's body that is larger is not awaited; the connection is closed instead.
+# If a refused call has a larger body, the body is not read and the connection is closed.
 _LARGE_BODY_BYTES: Final = 65536
 
 _STATUSES: Final = {
@@ -35,7 +35,7 @@ _STATUSES: Final = {
     Reason.RESTRICTED: 403,
     Reason.CLOSED: 403,
 }
-# Refusals that Triton has too; it sends them as plain text.
+# Reasons for which Triton refuses calls too. It sends these refusals as plain text.
 _PLAIN_TEXT: Final = frozenset({Reason.RESTRICTED, Reason.CLOSED})
 _CHALLENGES: Final = {
     Reason.NO_CREDENTIALS: b'WWW-Authenticate: Bearer realm="nereid"\r\n',
@@ -46,9 +46,9 @@ _CHALLENGES: Final = {
 
 
 class _Target(NamedTuple):
-    """API and model that a request's target names."""
+    """API and model that the target of a request names, and the header rule for them."""
 
-    # `None` means that there is no such API, or that it is open to everybody.
+    # `None` means that the target names no API, or one that is open to everybody.
     api: str | None
     model: str
     rule: HeaderRule | None
@@ -64,7 +64,7 @@ class HttpGuard:
         self._targets: BoundedCache[bytes, _Target] = BoundedCache(_MAX_TARGETS, _MAX_TARGET_BYTES)
 
     def __call__(self, call: HttpCall) -> None:
-        """Dispatch a permitted call; respond with the refusal to any other one."""
+        """Dispatch a call if it is permitted; otherwise respond with its refusal."""
         try:
             caller = self._admit(call)
             if caller is not None:
@@ -81,10 +81,10 @@ class HttpGuard:
             self._dispatch(call)
 
     def allocate_body(self, call: HttpCall, size_bytes: int) -> BodyBuffer | None:
-        """Return a buffer for the body, or `None` to have the body gathered in bytes.
+        """Return a buffer for the body, or `None` to gather the body as bytes.
 
         Raises:
-            RequestRejected: the body is large and its call is not permitted.
+            RequestRejected: the body is large and the call is not permitted.
         """
         if size_bytes > _LARGE_BODY_BYTES:
             try:
@@ -108,7 +108,7 @@ class HttpGuard:
 
 
 def _response(refusal: Refusal) -> tuple[int, str, bytes]:
-    """Return status, message and further header lines."""
+    """Return status, message and further header lines of the response to a refused call."""
     lines = _CHALLENGES.get(refusal.reason, b"")
     if refusal.retry_after_s:
         lines += exact_line(refusal.retry_after_s)

@@ -1,6 +1,6 @@
-"""Parts of the API that require a header, by --http-restricted-api and --grpc-restricted-protocol.
+"""Groups of APIs that require a header (--http-restricted-api and --grpc-restricted-protocol).
 
-The flags' syntax is Triton's: <category>,<category>:<header>=<value>.
+The syntax of the flags is Triton's: <category>,<category>:<header>=<value>.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Restriction(NamedTuple):
-    """A header and the value that a category requires of it."""
+    """Header that a category of APIs requires, and the required value."""
 
     header: str
     value: str
 
 
 def parse(text: str) -> dict[str, Restriction]:
-    """Return the categories that one flag names, with the header that they require.
+    """Return the categories that one flag names, each with the header that it requires.
 
     Raises:
         ValueError: the text does not have the flag's form.
@@ -41,17 +41,17 @@ def parse(text: str) -> dict[str, Restriction]:
 
 
 def checked(text: str) -> str:
-    """Return text if it has the flag's form.
+    """Return text unchanged if it has the form of the flag.
 
     Raises:
-        ValueError: it does not.
+        ValueError: text does not have the form of the flag.
     """
     parse(text)
     return text
 
 
 def gather(texts: Iterable[str]) -> dict[str, Restriction]:
-    """Return the restrictions of a repeated flag.
+    """Return the restrictions that all texts of a repeated flag specify.
 
     Raises:
         ValueError: two of the texts name the same category.

@@ -1,1 +1,1 @@
-"""Shared memory of clients: system and CUDA regions, and outputs that are written to them."""
+"""Clients' shared memory: system and CUDA regions, and the outputs that are written to them."""

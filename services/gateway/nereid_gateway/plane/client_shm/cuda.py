@@ -1,7 +1,7 @@
 """CUDA shared memory: device memory that a client's process shares by an IPC handle.
 
-The driver is loaded when the first region is registered: a gateway without CUDA regions needs no
-GPU.
+The CUDA driver is loaded when the first region is registered, so a gateway without CUDA regions
+needs no GPU.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Handle(ctypes.Structure):
     _fields_ = (("reserved", ctypes.c_byte * HANDLE_BYTES),)
 
 
-# Argument types of each function.
+# Maps a function of the driver to the types of its arguments.
 _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "cuIpcOpenMemHandle_v2": (ctypes.POINTER(Address), _Handle, ctypes.c_uint),
     "cuIpcCloseMemHandle": (Address,),
@@ -41,7 +41,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
 
 
 class Driver:
-    """Calls the few functions of libcuda that are needed, on the devices' primary contexts."""
+    """Calls the few functions of libcuda that are needed, in the primary context of a device."""
 
     def __init__(self, library: Any) -> None:
         self._cuda = CudaDriver(library, _FUNCTIONS)
@@ -84,7 +84,7 @@ class Driver:
 
 
 class CudaMemory:
-    """A `regions.Memory`: device memory of another process, from address on."""
+    """A `regions.Memory` for another process's device memory, which begins at `address`."""
 
     def __init__(self, driver: Driver, address: int, device_id: int) -> None:
         self._driver = driver
@@ -127,7 +127,7 @@ def system_driver() -> Driver:
     """Return the driver of this machine.
 
     Raises:
-        DriverError: the machine has no working driver; calling again is cheap.
+        DriverError: the machine has no working driver. Further calls are cheap.
     """
     try:
         return Driver(load_library())

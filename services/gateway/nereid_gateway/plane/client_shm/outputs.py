@@ -1,8 +1,8 @@
-"""Writes outputs to clients' shared memory before the front responds.
+"""Step that writes outputs to clients' shared memory before the front responds.
 
-The regions that a request names stay registered until its last response. This is a step in front of
-the upstream if clients' shared memory is allowed, and absent otherwise. It knows regions, but no
-protocol: to the fronts, an output in a region is an empty payload.
+The regions that a request names stay registered until its last response. This step is in front of
+the upstream if clients' shared memory is allowed, and absent otherwise. It knows regions but no
+protocol: fronts see an output in a region as an empty payload.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Outputs of at most this size are written on the event loop. A thread writes larger outputs of a
-# last response.
+# Outputs of at most this size are written on the event loop. A thread writes larger outputs, but
+# only those of a request's last response.
 _WRITTEN_AT_ONCE_BYTES: Final = 1 << 20
 _MAX_HEADS: Final = 2048
 _MAX_HEAD_BYTES: Final = 8192
 
 
 class RegionOutputs:
-    """Submits requests, some of which name regions of shared memory."""
+    """Submits requests, and writes the outputs of those that name regions of shared memory."""
 
     def __init__(
         self,
@@ -81,11 +81,11 @@ class RegionOutputs:
 
 
 class _UsingRequest:
-    """A request that names regions.
+    """Request that names regions.
 
-    It uses them until its last response or its cancellation. After a cancellation nothing more is
-    read or written, except by a write that a thread has already begun. Each response overwrites the
-    previous one.
+    The request uses its regions until its last response or its cancellation. After a cancellation
+    nothing more is read or written, except by a write that a thread has already begun. Each
+    response overwrites the outputs of the previous one.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class _UsingRequest:
         self._placements = use.placements
         self._regions: list[Region] = use.regions
         self.submitted: RequestHandle | None = None
-        # `_writing` means that a thread is writing the last response.
+        # `_writing` is True while a thread writes the outputs of the last response.
         self._writing = self._cancelled = False
         for region in self._regions:
             region.begin_use()
@@ -159,7 +159,7 @@ class _UsingRequest:
 def _write_or_fail(
     response: InferResponse, names: Sequence[str], placements: Sequence[Placement]
 ) -> InferResponse:
-    """Write outputs to their regions; return the response without them, or one with an error."""
+    """Write outputs to their regions; return the response without those outputs, or an error."""
     try:
         return _write(response, names, placements)
     except NereidError as error:

@@ -1,9 +1,10 @@
-"""The table of regions that several gateways of one host share, as files of a directory.
+"""Table of regions that several gateways of one host share, as files in a directory.
 
-A file describes a region; its name is a number that is used once. A gateway that changes the table
-holds its lock. A counter in shared memory changes with the table, so that checking an unchanged
-table takes almost no time. A gateway locks a region's file while requests name the region; the
-kernel releases such a lock when the process ends. This module does not know the files' contents.
+Each file describes one region. The file's name is a number that is never used again. A gateway that
+changes the table holds the table's lock. A counter in shared memory changes with the table, so
+checking an unchanged table takes almost no time. A gateway locks a region's file while requests
+name the region; the kernel releases the lock when the process ends. This module does not interpret
+the contents of the files.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LOCK_INTERVAL_S: Final = 0.001
 
 
 class RegionFile:
-    """One file of the table, which this process has open."""
+    """One file of the table, opened by this process."""
 
     __slots__ = ("_descriptor", "number")
 
@@ -34,13 +35,13 @@ class RegionFile:
         self._descriptor = descriptor
 
     def read(self) -> bytes:
-        """Return the whole contents."""
+        """Return the whole contents of the file."""
         return os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
 
     def hold(self) -> bool:
         """Keep other processes from removing the file until release().
 
-        Returns `False` if the file is removed already, or about to be.
+        Returns `False` if the file is already removed, or about to be removed.
         """
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -52,11 +53,11 @@ class RegionFile:
         return False
 
     def hold_alone(self) -> bool:
-        """Keep other processes from holding the file; return `False` if one of them holds it."""
+        """Keep other processes from holding the file. Return `False` if one of them holds it."""
         return _try_lock(self._descriptor)
 
     def release(self) -> None:
-        """End a hold of this process."""
+        """End this process's hold of the file."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
@@ -67,13 +68,16 @@ class RegionFile:
 
 
 class RegionFiles:
-    """The directory as one process sees it. Methods raise OSError if the system refuses."""
+    """Directory of region files, as one process sees it.
+
+    Methods raise OSError if the system refuses an operation.
+    """
 
     def __init__(self, directory: Path, lock_timeout_s: float = _LOCK_TIMEOUT_S) -> None:
         """Open the directory, and create it if it does not exist.
 
-        lock_timeout_s bounds the wait for the lock. The lock is held for microseconds, unless its
-        process is stopped meanwhile.
+        lock_timeout_s: maximum seconds to wait for the table's lock. The lock is held for
+        microseconds, unless the process that holds it is stopped meanwhile.
         """
         self._lock_timeout_s = lock_timeout_s
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -82,20 +86,22 @@ class RegionFiles:
         os.ftruncate(self._lock, _COUNTER_BYTES)
         self._counter = memoryview(mmap.mmap(self._lock, _COUNTER_BYTES)).cast("Q")
         with self.locked():
-            # A process that was killed may have changed the table, but not the counter.
+            # A process that was killed may have changed the table without changing the counter.
             self._counter[0] += 1
 
     @property
     def revision(self) -> int:
-        """Number that differs after each change of the table."""
+        """Number that changes whenever the table changes."""
         return self._counter[0]
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from changing the table within the context. Must not be nested.
+        """Keep other processes from changing the table within the context.
+
+        Contexts must not be nested.
 
         Raises:
-            TimeoutError: another process has it locked for longer than any change takes.
+            TimeoutError: another process has held the lock for longer than any change takes.
         """
         deadline = time.monotonic() + self._lock_timeout_s
         while not _try_lock(self._lock):
@@ -108,7 +114,7 @@ class RegionFiles:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def numbers(self) -> list[int]:
-        """Return the numbers of all files, oldest first."""
+        """Return the numbers of all files, the oldest file first."""
         return sorted(int(name) for name in os.listdir(self._directory) if name.isdecimal())  # noqa: PTH208 - names suffice
 
     def open(self, number: int) -> RegionFile | None:
@@ -124,7 +130,7 @@ class RegionFiles:
         number = self._counter[0] + 1
         part = self._directory / "part"
         part.write_bytes(text)
-        # The file gets its name when it is complete.
+        # The file gets its final name only when its contents are complete.
         part.replace(self._directory / str(number))
         self._counter[0] = number
         added = self.open(number)

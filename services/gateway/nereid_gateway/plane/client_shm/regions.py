@@ -1,7 +1,8 @@
 """The registered regions of clients' shared memory.
 
-Clients register a region once and name ranges of it in requests, instead of sending and receiving
-tensors. Modules `system` and `cuda` read and write the memory. The table belongs to one event loop.
+A client registers a region once and names ranges of it in requests. It then need not send and
+receive the tensors themselves. The modules `system` and `cuda` read and write the memory. The table
+belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -48,12 +49,15 @@ _TOO_MUCH: Final = (
 )
 
 
-# Inputs that were read from regions, as the payloads of a request that has nothing else.
+# Inputs that were read from regions, in the form of a request with payloads and no other contents.
 ReadInputs = InferRequest
 
 
 class ReadLaterError(Exception):
-    """Raised for inputs that must first be read by `Regions.read`; `named` has their ranges."""
+    """Raised if large inputs must first be read by `Regions.read`.
+
+    `named` has the ranges of the inputs.
+    """
 
     def __init__(self, named: RegionRanges) -> None:
         super().__init__("inputs are to be read first")
@@ -61,7 +65,7 @@ class ReadLaterError(Exception):
 
 
 class Memory(Protocol):
-    """Memory of a region; its client may shrink it at any time."""
+    """Memory of a region. The client that owns the memory may shrink it at any time."""
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         """Return a copy of a range, which is shorter if the memory has shrunk."""
@@ -75,7 +79,10 @@ class Memory(Protocol):
 
 @dataclass(frozen=True)
 class Registration:
-    """A client's registration: key and offset for system memory, device_id and handle for CUDA."""
+    """A client's registration of a region.
+
+    key and offset are for system memory, device_id and handle for CUDA memory.
+    """
 
     kind: str
     name: str
@@ -94,7 +101,7 @@ class Region:
     def __init__(self, registration: Registration, memory: Memory) -> None:
         self.registration = registration
         self.memory = memory
-        # Number of times that requests in flight name the region.
+        # Number of times that requests in flight name this region.
         self.users = 0
         self.registered = True
 
@@ -110,7 +117,7 @@ class Region:
         return data
 
     def write(self, tensor_range: RegionRange, data: Any) -> None:
-        """Copy data to the beginning of the range.
+        """Write data to the beginning of the range.
 
         Raises:
             InvalidArgument: the client has shrunk the memory.
@@ -127,35 +134,35 @@ class Region:
         return self.users > 0
 
     def begin_use(self) -> None:
-        """Count a request that names the region."""
+        """Count a request in flight that names the region."""
         self.users += 1
 
     def end_use(self) -> None:
-        """Uncount a request that has had its last response, or was cancelled."""
+        """Stop counting a request after its last response or its cancellation."""
         self.users -= 1
 
     def unregister(self) -> None:
-        """Close the memory; call when no request names the region."""
+        """Close the memory. Call this only while no request names the region."""
         self.registered = False
         self.memory.close()
 
 
-# Destination of an output: its name, the region, and the range in the region.
+# Destination of an output: the output's name, its region, and the range within the region.
 Placement = tuple[str, Region, RegionRange]
 
 
 class RegionUse(NamedTuple):
-    """Regions of one request: the placements of its outputs, and all regions that it names."""
+    """Regions of one request: `placements` of its outputs, and all `regions` that it names."""
 
     placements: list[Placement]
     regions: list[Region]
 
 
 class Regions:
-    """The table of regions, by name."""
+    """The table of regions by name."""
 
-    # Positions of inputs whose data has not been read, in the request that is being decoded. Only
-    # `UnresolvedRegions` has any, and `unchecked` as well.
+    # Positions of the inputs whose data has not been read, in the request that is being decoded.
+    # Only an `UnresolvedRegions` fills `unresolved` and `unchecked`.
     unresolved: Collection[int] = ()
     unchecked: list[StringInput]
 
@@ -166,14 +173,18 @@ class Regions:
         max_regions: int = MAX_REGIONS,
         max_request_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
-        """Make an empty table; max_request_bytes bounds the inputs of one request."""
+        """Make an empty table.
+
+        max_request_bytes: maximum size of the inputs that one request may have in regions.
+        """
         self.allowed = allowed
         self._max_regions = max_regions
         self._max_request_bytes = max_request_bytes
         self._regions: dict[str, Region] = {}
-        # Keys of the regions in system memory.
+        # Keys of the registered regions that are in system memory.
         self._system_keys: set[str] = set()
-        # Inputs of the request that is being decoded, if they were read before; else `None`.
+        # Inputs of the request that is being decoded, if `read` has read them already; otherwise
+        # `None`.
         self._inputs: ReadInputs | None = None
         # The thread starts with the first large input.
         self._threads = ThreadPoolExecutor(1, "regions")
@@ -182,13 +193,13 @@ class Regions:
         """Check that clients' shared memory is allowed.
 
         Raises:
-            Unimplemented: it is not allowed.
+            Unimplemented: clients' shared memory is not allowed.
         """
         if not self.allowed:
             raise Unimplemented(DISABLED_MESSAGE)
 
     def register(self, registration: Registration, open_memory: Callable[[], Memory]) -> None:
-        """Add a region; open_memory is called if it can be added.
+        """Add a region. open_memory is called only if the region can be added.
 
         Raises:
             AlreadyExists: there is a region of that name.
@@ -215,7 +226,7 @@ class Regions:
             self._system_keys.add(registration.key)
 
     def status(self, kind: str, name: str) -> list[Registration]:
-        """Return the regions of a kind, sorted by name, or only the one of that name.
+        """Return all regions of a kind, sorted by name, or only the region of the given name.
 
         Raises:
             NotFound: there is no region of that name, or it is of the other kind.
@@ -235,11 +246,13 @@ class Regions:
         return [region.registration]
 
     def unregister(self, kind: str, name: str) -> None:
-        """Remove the region of that name, or all regions of a kind; unknown ones are ignored.
+        """Remove one region, or all regions of a kind if name is empty.
+
+        Unknown regions are ignored.
 
         Raises:
-            Internal: requests in flight name the region, or some of the regions; the others are
-                removed.
+            Internal: the region, or some of the regions, are named by requests in flight. All other
+                regions are removed.
         """
         if name:
             region = self._regions.get(name)
@@ -302,12 +315,12 @@ class Regions:
         return region
 
     def resolve_ranges(self, request: InferRequest, named: RegionRanges) -> None:
-        """Copy inputs from regions into request, and set its region_use.
+        """Copy the inputs that are in regions into request, and set request.region_use.
 
         Raises:
             NereidError: find_region refuses a range, a region has shrunk, or the inputs are too
                 large.
-            ReadLaterError: the inputs are large, and were not read before.
+            ReadLaterError: the inputs are large and have not been read yet.
         """
         read = self._inputs
         size_bytes = sum(tensor_range.size_bytes for _, tensor_range in named.inputs)
@@ -339,9 +352,9 @@ class Regions:
     async def read(
         self, named: RegionRanges, tensors: TensorMemory, hold: Callable[[int], None]
     ) -> ReadInputs:
-        """Return copies of all inputs, in a segment if possible, without blocking the loop.
+        """Return copies of all inputs without blocking the loop, in a segment if possible.
 
-        hold is called with the number of bytes that will be kept, and may raise.
+        hold: called with the number of bytes that will be kept; may raise.
 
         Raises:
             NereidError: as for resolve_ranges.
@@ -355,7 +368,7 @@ class Regions:
                 read.payloads.append(region.read(tensor_range))
                 continue
             reading = loop.run_in_executor(self._threads, region.read, tensor_range)
-            # The region, and its descriptor with it, must stay until the thread has read.
+            # The region and its descriptor must stay open until the thread has read.
             region.begin_use()
             reading.add_done_callback(partial(_end_use, region))
             read.payloads.append(await asyncio.shield(reading))
@@ -364,7 +377,7 @@ class Regions:
 
     @contextmanager
     def having(self, inputs: ReadInputs) -> Iterator[None]:
-        """Give these inputs to the request that is decoded within the context.
+        """Use these inputs for the request that is decoded within the context.
 
         The context must not contain an `await`.
         """
@@ -383,14 +396,14 @@ NO_REGIONS: Final = Regions(allowed=False)
 
 
 class UnresolvedRegions(Regions):
-    """The table of a decoder process, which knows no regions.
+    """Table of a decoder process, in which no regions are registered.
 
-    It accepts all names; the gateway resolves them afterwards.
+    The table accepts every name. The gateway resolves the names afterwards.
     """
 
     def __init__(self, *, allowed: bool) -> None:
         super().__init__(allowed=allowed)
-        # Ranges of the request that was decoded last, and its BYTES inputs that are in regions.
+        # Ranges that the last decoded request names, and its BYTES inputs that are in regions.
         self.named: RegionRanges | None = None
         self.unchecked = []
 
@@ -404,13 +417,13 @@ class UnresolvedRegions(Regions):
         return _UNRESOLVED
 
     def resolve_ranges(self, request: InferRequest, named: RegionRanges) -> None:  # noqa: ARG002
-        """Remember the ranges of the request in `named` and `unresolved`."""
+        """Keep the ranges in `named`, and the positions of the inputs in `unresolved`."""
         self.named = named
         self.unresolved = {position for position, _ in named.inputs}
 
 
 class _NoMemory:
-    """Memory of no bytes, as if its client had shrunk it."""
+    """Memory without any bytes, like that of a region whose client has shrunk it to nothing."""
 
     def read(self, offset: int, size_bytes: int) -> bytes:  # noqa: ARG002
         return b""

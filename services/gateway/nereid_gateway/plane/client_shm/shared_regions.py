@@ -1,10 +1,10 @@
 """Regions of a gateway that shares its ports with other gateways of its host.
 
 Clients do not know which gateway they are connected to. So a region that is registered at one
-gateway exists at all of them, and cannot be unregistered while a request names it at any of them.
-Each gateway opens a region's memory itself. It opens an object of system memory through the gateway
-that opened it first, because the client may have unlinked the object since then, or given its name
-to another one.
+gateway exists at all of them. It cannot be unregistered while a request at any of the gateways
+names it. Each gateway opens a region's memory itself. It opens a system memory object through the
+gateway that opened it first, because the client may have unlinked the object since then, or given
+its name to another object.
 """
 
 from __future__ import annotations
@@ -52,30 +52,30 @@ class SharedRegion(Region):
 
     @property
     def in_use(self) -> bool:
-        """True if a request in flight names the region, at any gateway."""
+        """True if a request in flight at any gateway names the region."""
         return self.users > 0 or not self.file.hold_alone()
 
     def begin_use(self) -> None:
-        """Count a request that names the region; the first one locks the file."""
+        """Count a request that names the region. The first one locks the region's file."""
         if not self.users and not self.file.hold():
-            # Another gateway has unregistered the region since it was found.
+            # Another gateway has unregistered the region after this gateway found it.
             self.registered = False
         self.users += 1
 
     def end_use(self) -> None:
-        """Uncount a request that named the region; the last one unlocks the file."""
+        """Stop counting a request that named the region. The last one unlocks the file."""
         self.users -= 1
         if not self.users and self.registered:
             self.file.release()
 
     def unregister(self) -> None:
-        """Close the memory and the file; the file is not removed here."""
+        """Close the memory and the file. The file is not removed by this call."""
         super().unregister()
         self.file.close()
 
 
 class SharedRegions(Regions):
-    """The table of all gateways as one of them sees it; it is updated before each use."""
+    """The shared table as one gateway sees it. The view is updated before each use."""
 
     _regions: dict[str, SharedRegion]  # type: ignore[assignment]
 
@@ -86,27 +86,27 @@ class SharedRegions(Regions):
         max_regions: int = MAX_REGIONS,
         max_request_bytes: int = MAX_REQUEST_BYTES,
     ) -> None:
-        """Make the view of the table in files, which is closed with the regions."""
+        """Make a view of the table in `files`. The view closes `files` when it is closed."""
         super().__init__(allowed=True, max_regions=max_regions, max_request_bytes=max_request_bytes)
         self._files = files
         self._revision = -1
 
     def register(self, registration: Registration, open_memory: Callable[[], Memory]) -> None:
-        """Add a region for all gateways, as `Regions.register` does for one.
+        """Add a region for all gateways, as `Regions.register` adds one for a single gateway.
 
         Raises:
-            Unavailable: the table cannot be changed now, as well.
+            Unavailable: there are too many regions, or the table cannot be changed now.
         """
         with self._changing():
             super().register(registration, open_memory)
 
     def status(self, kind: str, name: str) -> list[Registration]:
-        """Return the regions of all gateways, as `Regions.status` does for one."""
+        """Return the regions of all gateways, as `Regions.status` does for a single gateway."""
         self._refresh()
         return super().status(kind, name)
 
     def unregister(self, kind: str, name: str) -> None:
-        """Remove regions for all gateways, as `Regions.unregister` does for one.
+        """Remove regions for all gateways, as `Regions.unregister` does for a single gateway.
 
         Raises:
             Unavailable: the table cannot be changed now.
@@ -115,7 +115,7 @@ class SharedRegions(Regions):
             super().unregister(kind, name)
 
     def find_region(self, tensor_range: RegionRange) -> Region:
-        """Return the region that a range lies in, registered at any gateway."""
+        """Return the region that a range lies in. Any of the gateways may have registered it."""
         self._refresh()
         return super().find_region(tensor_range)
 
@@ -165,7 +165,7 @@ class SharedRegions(Regions):
 
 
 def _description(registration: Registration, memory: Memory) -> bytes:
-    """Return the description by which another gateway opens the same memory."""
+    """Return a description of the memory, by which another gateway can open it."""
     handle = base64.b64encode(registration.handle).decode()
     source = memory.source() if isinstance(memory, SystemMemory) else None
     fields = dataclasses.asdict(registration) | {"handle": handle}

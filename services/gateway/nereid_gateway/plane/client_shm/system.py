@@ -1,8 +1,8 @@
-"""System shared memory: POSIX objects of /dev/shm that a client names by their key.
+"""System shared memory: POSIX objects in /dev/shm that a client names by their key.
 
 Clients are not trusted. A key is a name, not a path, and only regular files are opened. Memory is
-copied by pread and pwrite instead of being mapped: a client may truncate its object at any moment,
-even while it is copied, which is a short read here but kills a process that reads a mapping
+copied by pread and pwrite instead of being mapped. A client may truncate its object at any moment,
+even during the copy. That is a short read for pread, but it kills a process that reads a mapping
 (SIGBUS).
 """
 
@@ -28,19 +28,23 @@ _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CLOSED: Final = -1
 
 
-# An open object: the process that has it open, its descriptor there, its device and inode numbers.
+# Reference to an open object: id of the process that has it open, its descriptor in that process,
+# and the device and inode numbers of the object.
 Source = Sequence[int]
 
 
 class SystemMemory:
-    """A `regions.Memory`: a range of an open shared memory object, from the offset base on."""
+    """A `regions.Memory` for a range of an open shared memory object.
+
+    The range begins at offset `base`.
+    """
 
     def __init__(self, descriptor: int, base: int) -> None:
         self._descriptor = descriptor
         self._base = base
 
     def source(self) -> Source:
-        """Return the reference by which another process of this host opens the same object."""
+        """Return a reference by which another process of this host can open the same object."""
         return (os.getpid(), self._descriptor, *_identity(self._descriptor))
 
     def read(self, offset: int, size_bytes: int) -> bytes:
@@ -64,14 +68,15 @@ class SystemMemory:
         descriptor, position = self._descriptor, self._base + offset
         view = memoryview(data).cast("B")
         # Writing past the end would make the object grow again. An object that shrinks after this
-        # check does grow, but not beyond the range that its client had registered.
+        # check does grow, but not beyond the range that the client registered.
         if position + len(view) > os.fstat(descriptor).st_size:
             return False
         while view:
             try:
                 count = os.pwrite(descriptor, view, position)
             except OSError as error:
-                # Pages are allocated when they are first written to; there may be none left.
+                # Pages are allocated when they are first written to, and the system may have no
+                # memory left.
                 raise Internal(f"Unable to write to shared memory: {error.strerror}") from error
             view, position = view[count:], position + count
         return True
@@ -106,11 +111,13 @@ def open_system(registration: Registration) -> SystemMemory:
 
 
 def reopen_system(registration: Registration, source: Source) -> SystemMemory:
-    """Open the object that another process has open, or by its key if that process has ended.
+    """Open the object that another process has open.
+
+    If that process has ended, open it by its key.
 
     Raises:
-        OSError: the object does not exist any more, or another one has its key.
-        Internal: there is no object of this key.
+        OSError: the object no longer exists, or its key names another object.
+        Internal: there is no object with this key.
     """
     process, descriptor, *identity = source
     try:
@@ -132,12 +139,15 @@ def _identity(descriptor: int) -> list[int]:
 
 
 def _open(key: str) -> int:
-    """Open the object of a key as shm_open does: leading slashes are ignored, others refused."""
+    """Open the object of a key.
+
+    As in shm_open, leading slashes are ignored, and others are refused.
+    """
     name = key.lstrip("/")
     try:
         if name in {"", ".", ".."} or "/" in name or len(os.fsencode(name)) > _MAX_NAME_BYTES:
             raise ValueError(name)
         return os.open(_FOLDER + name, _FLAGS)
     except (OSError, ValueError) as error:
-        # A key with a null byte or half a surrogate pair raises ValueError as well.
+        # A key with a null byte or half a surrogate pair raises ValueError.
         raise Internal(f"Unable to open shared memory region: '{key}'") from error

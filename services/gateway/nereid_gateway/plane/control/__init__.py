@@ -1,1 +1,1 @@
-"""Control calls to the schedulers, and the counts that gateways keep of models."""
+"""Control calls to the schedulers, and the counts of models that gateways keep."""

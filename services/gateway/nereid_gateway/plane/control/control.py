@@ -1,6 +1,6 @@
-"""Control calls: the gateway's calls to the scheduler beside inference, in KServe's messages.
+"""Control calls to the scheduler: all calls except inference, in KServe's messages.
 
-Bytes are passed through; errors are those of nereid.core.errors.
+Messages are passed on as bytes. Errors are those of nereid.core.errors.
 """
 
 from __future__ import annotations
@@ -30,30 +30,31 @@ if TYPE_CHECKING:
 
     Read = Callable[[], Awaitable[bytes]]
     Response = TypeVar("Response", bound=Message)
-    # Converts the scheduler's response to another form. It must be a function of a module, since
-    # calls share it.
+    # Converts the scheduler's response to another form. It must be a module-level function, because
+    # only calls with the same function share a response.
     Render = Callable[[bytes], bytes]
 
 _LOAD: Final = "RepositoryModelLoad"
 _METRICS: Final = "Metrics"
 _STATISTICS: Final = "ModelStatistics"
 # Probes expect a response within 2 s, whatever hangs. A scheduler that waits for a model's own
-# readiness check reports that before this limit.
+# readiness check reports the wait before this limit.
 _READINESS: Final = frozenset({"ServerReady", "ModelReady"})
 _ACCEPT_S: Final = 1.5
-# Calls that are repeated at another scheduler if one fails. Readiness is not among them: a probe
-# has to report that a scheduler hangs.
+# Calls that are repeated at another scheduler if one scheduler fails. Calls about readiness are not
+# among them: a probe has to report that a scheduler hangs.
 _READS: Final = frozenset(
     {"ModelMetadata", "ModelConfig", _STATISTICS, "RepositoryIndex", _METRICS, "Facts"}
 )
-# Pages of the whole mesh, whose cost depends on the mesh and not on the request.
+# Calls whose response covers the whole mesh. Their cost depends on the size of the mesh, not on the
+# request.
 _PAGES: Final = frozenset({_STATISTICS, "RepositoryIndex"})
-# Calls that change something and may be repeated: each sets the state that it names.
+# Calls that change something and may be repeated, because each sets the state that it names.
 _CHANGES: Final = frozenset({_LOAD, "RepositoryModelUnload", "TraceSetting", "LogSettings"})
 
 
 class Control:
-    """Control plane of the schedulers, any of which serves each call."""
+    """Control plane of the schedulers. Any scheduler can serve each call."""
 
     def __init__(
         self,
@@ -63,13 +64,13 @@ class Control:
         *,
         counts: ModelCounts | None = None,
     ) -> None:
-        """Prepare calls to a mesh.
+        """Prepare calls to the schedulers of a mesh.
 
-        reconnect_s: how long a change waits for the next scheduler if one is lost meanwhile.
-        counts: completes pages with the counts of schedulers that were lost; without it, pages are
-        as the schedulers show them.
+        reconnect_s: seconds that a change waits for the next scheduler if one is lost meanwhile.
+        counts: completes pages with the counts of schedulers that were lost. Without it, pages are
+        as the schedulers return them.
         """
-        # Functions that complete a page of counters with the counts of other schedulers.
+        # Maps a method to a function that completes its page with the counts of lost schedulers.
         self._complete: dict[str, Callable[[Read], Awaitable[bytes]]] = {}
         if counts is not None:
             self._complete[_METRICS] = counts.complete_metrics
@@ -85,7 +86,8 @@ class Control:
         """Return the serialised response to a serialised request. Loads have no time limit.
 
         Raises:
-            NereidError: the scheduler's error, or Unavailable if it did not respond.
+            NereidError: the error that the scheduler returned, or Unavailable if it did not
+                respond.
         """
         whole = _request_of_page(method, request)
         return await (
@@ -93,9 +95,10 @@ class Control:
         )
 
     async def page(self, method: str, request: Message, render: Render = bytes) -> bytes:
-        """Return the rendered response to a call that names no model.
+        """Return the rendered response to a call for the whole mesh, which names no model.
 
-        Calls are made one at a time; callers that wait meanwhile share the next response.
+        One call is made at a time. Callers that wait during a call share the response of the next
+        call.
         """
         return await self._pages[method].get((request.SerializeToString(), render))
 
@@ -132,11 +135,11 @@ class Control:
         return await call_scheduler(channel, method, request, timeout_s)
 
     async def call(self, method: str, request: Message, response: type[Response]) -> Response:
-        """Return the response to a request, both as messages."""
+        """Call a method; request and response are messages."""
         return response.FromString(await self.call_bytes(method, request.SerializeToString()))
 
     async def load(self, request: bytes) -> None:
-        """Load a model by a RepositoryModelLoadRequest, however long that takes."""
+        """Load a model as a RepositoryModelLoadRequest asks, without a time limit."""
         await self.call_bytes(_LOAD, request)
 
     async def server_ready(self) -> bool:
@@ -148,7 +151,11 @@ class Control:
 
 
 def _request_of_page(method: str, request: bytes) -> Message | None:
-    """Return the request in the form that calls share, or None if it is not for a mesh's page."""
+    """Return the request for a page of the whole mesh, or None if it is for anything else.
+
+    The result has only the fields that matter for the page. Calls with equal results share a
+    response.
+    """
     try:
         if method == "RepositoryIndex":
             index = kserve_pb2.RepositoryIndexRequest.FromString(request)
@@ -159,6 +166,6 @@ def _request_of_page(method: str, request: bytes) -> Message | None:
             if not statistics.name:
                 return kserve_pb2.ModelStatisticsRequest(version=statistics.version)
     except DecodeError:
-        # The scheduler reports the error.
+        # The request cannot be parsed. The scheduler reports the error.
         pass
     return None

@@ -1,8 +1,8 @@
 """Queue of control calls, which cost the mesh more than their sizes suggest.
 
-One call begins in each turn of the event loop, of clients one after the other, so that the work of
-others comes between them. A client is an address or, behind credentials, a principal. It has a
-bounded number of calls in progress and waiting; a waiting call is dropped if its client
+One call begins in each turn of the event loop, and the clients take turns, so that the loop does
+other work in between. A client is an address or, with credentials, a principal. The numbers of its
+calls in progress and of its waiting calls are bounded. A waiting call is dropped if its client
 disconnects.
 """
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# Waiting calls of all clients; one client may have half of them.
+# Maximum number of waiting calls of all clients. One client may have half of them.
 _MAX_WAITING: Final = 2048
-# Calls of one client that have begun. Loads take long, and clients request many at once.
+# Maximum number of calls in progress per client. Loads take long, and clients request many at once.
 _MAX_IN_PROGRESS: Final = 32
 _TOO_MANY: Final = (
     "too many control calls are waiting; wait for the responses to some before you send more"
@@ -38,7 +38,7 @@ _TOO_MANY: Final = (
 
 
 class ControlQueue:
-    """Queue of one gateway's control calls; belongs to its event loop."""
+    """Queue of control calls of one gateway. It belongs to one event loop."""
 
     def __init__(
         self, max_waiting: int = _MAX_WAITING, max_in_progress: int = _MAX_IN_PROGRESS
@@ -46,7 +46,7 @@ class ControlQueue:
         self._waiting = FairQueue[asyncio.Future[None]]("control calls", max_waiting)
         self._max_in_progress = max_in_progress
         self._in_progress: Counter[Hashable] = Counter()
-        # True if a call has begun in this turn of the loop; the next turn is scheduled.
+        # True if a call has begun in this turn of the loop. The next turn is then scheduled.
         self._turn_is_taken = False
         # Tasks of calls that are completed even if their clients disconnect.
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -62,13 +62,13 @@ class ControlQueue:
     ) -> Result:
         """Run work() when it is this client's turn, and return its result.
 
-        principal counts as the client, if there is one, instead of the peer's address. account is
-        the connection's. goes_on: work that has begun is not cancelled, and counts as in progress
-        until it is done.
+        principal: the client, if it is not None; otherwise the client is the peer's address.
+        account: the account of the connection. goes_on: work that has begun is not cancelled, and
+        counts as in progress until it is done.
 
         Raises:
-            Unavailable: too many calls are waiting, or too many bytes of responses are unread by
-                the client.
+            Unavailable: too many calls are waiting, or the client has too many bytes of unread
+                responses.
         """
         client = client_of(peer) if principal is None else principal
         await self._wait(peer, client)
@@ -88,14 +88,14 @@ class ControlQueue:
         try:
             return await asyncio.shield(task)
         finally:
-            # An error's traceback refers to this frame: a cycle with the request.
+            # The traceback of an error refers to this frame. Without the deletion, the frame would
+            # refer back to the error.
             del task
 
     def _end_task(self, client: Hashable, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            # The exception is retrieved, since asyncio logs an exception that nobody retrieves: the
-            # client may have disconnected.
+            # asyncio logs an exception that nobody retrieves, and the client may have disconnected.
             task.exception()
         self._end(client)
 

@@ -1,6 +1,6 @@
 """Exchange of models' counts among the gateways of a group.
 
-A client is shown no less than before by any of the gateways.
+With it, the counters that a client reads do not fall when it reads them from another gateway.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
     from nereid.process.gateway_group import GatewayGroup
 
 _PATH: Final = SCHEDULER + "Counts"
-# Time limit of another gateway's response; that gateway calls the schedulers first.
+# Seconds to wait for another gateway's response. That gateway calls the schedulers before it
+# responds.
 _TIMEOUT_S: Final = 2.5
 
 
 class GroupCounts:
-    """Part of one gateway in the exchange. Call start() once and close() once."""
+    """One gateway's part in the exchange. Call start() once and close() once."""
 
     def __init__(
         self, group: GatewayGroup, respond: Callable[[], Awaitable[pb.CountsResponse]]
     ) -> None:
-        """Find the group's sockets; respond returns the counts of this gateway."""
+        """Find the sockets of the group. respond: returns the counts of this gateway."""
         self._respond = respond
         self._own, *others = (
             _socket(group, (group.number + offset) % group.size) for offset in range(group.size)
@@ -39,7 +40,7 @@ class GroupCounts:
         self._server = rpc.Server(rpc.Handlers(async_unary={_PATH: self._handle}))
 
     async def start(self) -> None:
-        """Serve this gateway's counts to the others.
+        """Serve this gateway's counts to the other gateways.
 
         Raises:
             OSError: the socket cannot be bound.
@@ -53,7 +54,7 @@ class GroupCounts:
         await self._server.close()
 
     async def read(self) -> list[pb.CountsResponse]:
-        """Return the other gateways' counts, without gateways that do not respond now."""
+        """Return the counts of the other gateways, except for gateways that do not respond now."""
         responses = await asyncio.gather(*map(self._ask, self._others))
         return [response for response in responses if response is not None]
 

@@ -1,7 +1,8 @@
-"""Own series of all gateways of a group: a scrape gets the same page from any of them.
+"""Exchange of metrics in a group of gateways: a scrape gets the same page from any gateway.
 
 Each gateway serves its series on a unix socket in the group's directory, with its number as a
-label; the one that is scraped gathers them. A gateway that does not respond is left out.
+label. The gateway that is scraped gathers the series of all. A gateway that does not respond is
+left out.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ _REQUEST: Final = b"GET /metrics HTTP/1.1\r\n\r\n"
 
 
 class GroupMetrics:
-    """Part of one gateway in it. Call start() once and close() once."""
+    """One gateway's part in the exchange. Call start() once and close() once."""
 
     def __init__(
         self, number: int, size: int, directory: Path, write: Callable[[Page], None]
     ) -> None:
-        """Find the group's sockets; write adds this gateway's series to a page."""
+        """Find the sockets of the group. write: adds this gateway's series to a page."""
         self._number = number
         self._paths = [directory / f"metrics-{member}.sock" for member in range(size)]
         self._endpoint = MetricsEndpoint(write, {_LABEL: str(number)})
-        # Gateways whose series the last page lacked: each change is logged once.
+        # Gateways that did not respond for the last page. Each change is logged once.
         self._missing: set[Path] = set()
 
     async def start(self) -> None:
-        """Serve this gateway's series to the others.
+        """Serve this gateway's series to the other gateways.
 
         Raises:
             OSError: the socket cannot be bound.
@@ -49,7 +50,7 @@ class GroupMetrics:
         await self._endpoint.listen(f"unix:{self._paths[self._number]}", 0)
 
     async def read_page(self) -> bytes:
-        """Return the series of all gateways, in the order of their numbers."""
+        """Return the series of all gateways, in the order of the gateways' numbers."""
         return merge_pages(await asyncio.gather(*map(self._read_page, self._paths)))
 
     async def close(self) -> None:
@@ -57,7 +58,7 @@ class GroupMetrics:
         await self._endpoint.close()
 
     async def _read_page(self, path: Path) -> bytes:
-        """Return a gateway's page, or an empty one if it serves none now."""
+        """Return another gateway's page, or an empty page if that gateway serves none now."""
         try:
             page = await _fetch_page(path)
         except (OSError, TimeoutError) as error:
@@ -70,7 +71,7 @@ class GroupMetrics:
 
 
 async def _fetch_page(path: Path) -> bytes:
-    """Return the page of a gateway's socket, or an empty one for an error response.
+    """Return the page that a gateway's socket serves, or an empty page for an error response.
 
     Raises:
         OSError: the socket cannot be read.

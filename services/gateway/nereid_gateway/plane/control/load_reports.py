@@ -1,6 +1,6 @@
-"""ORCA load reports: the load of the mesh, in a header of replies to clients that ask for it.
+"""ORCA load reports: the load of the mesh, in a response header for clients that ask for it.
 
-They are derived from the metrics page, which is read at most once a second.
+A report is derived from the metrics page, which is read at most once a second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BLOCK_TYPE: Final = "kv_cache_block_type"
 
 
 class LoadReports:
-    """Make the header's line from the metrics page."""
+    """Make the header line of load reports from the metrics page."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
@@ -35,9 +35,9 @@ class LoadReports:
         self._lock = asyncio.Lock()
 
     async def line(self, form: bytes) -> bytes:
-        """Return the header's line with its CRLF in a form, text or json.
+        """Return the header line with its CRLF; form is text or json.
 
-        The line is empty for other forms, or if there is nothing to report.
+        The line is empty for any other form, or if there is nothing to report.
         """
         loop = asyncio.get_running_loop()
         if form not in (b"text", b"json"):
@@ -54,13 +54,13 @@ class LoadReports:
                 "Metrics", pb.MetricsRequest(without_gpu=True), pb.MetricsResponse
             )
         except NereidError:
-            # The reply is sent without a report.
+            # The response is sent without a report.
             return {}
         return lines(response.exposition)
 
 
 def lines(page: bytes) -> dict[bytes, bytes]:
-    """Return the header's line in each form, from a metrics page."""
+    """Return the header line in each form, made from a metrics page."""
     samples = Samples(page, "nv_")
     report, named = _utilization(samples), _named(samples)
     if not report and not named:

@@ -1,7 +1,8 @@
-"""Counters of models that do not fall on this gateway's pages.
+"""Models' counters, kept so that they never fall on this gateway's pages.
 
-They would fall when a scheduler is lost, or a model moves: so the gateway reads the schedulers'
-counts all the time, keeps them, and gives them to the next schedulers.
+They would fall when a scheduler is lost, or when a model moves to another scheduler. So the gateway
+reads the schedulers' counts all the time, keeps them, and gives them to the schedulers that come
+next.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.router.route import MeshAccess
     from nereid.process.gateway_group import GatewayGroup
 
-# Interval of reads. The counts of a scheduler since the last read are lost if it is killed.
+# Seconds between reads. If a scheduler is killed, its counts since the last read are lost.
 _INTERVAL_S: Final = 2.0
-# A pause lasts this many times as long as the read before it, so that a scheduler with many busy
-# models spends at most 2 % of its time on reads.
+# A pause lasts this many times as long as the read before it. So a scheduler with many busy models
+# spends at most 2 % of its time on reads.
 _PAUSES: Final = 49
-# A read takes long if a scheduler hangs: no pause is longer than this.
+# Maximum length of a pause. A read takes long if a scheduler hangs.
 _MAX_PAUSE_S: Final = 5.0
 _ATTEMPTS: Final = 4
 _METHOD: Final = "Counts"
 
 
 class ModelCounts:
-    """Read the schedulers' counts, and complete their pages with the kept ones."""
+    """Read and keep the schedulers' counts, and complete the schedulers' pages with them."""
 
     def __init__(
         self,
@@ -50,7 +51,8 @@ class ModelCounts:
     ) -> None:
         """Prepare reads.
 
-        timeout_s: time limit of a read. group: the gateways whose pages one client may read.
+        timeout_s: time limit of one read. group: the gateways that share this gateway's ports, so
+        that one client may read pages of all of them.
         """
         self._mesh = mesh
         self._timeout_s = timeout_s
@@ -59,12 +61,12 @@ class ModelCounts:
         self._turn = asyncio.Lock()
         self._group = None if group is None else GroupCounts(group, self._respond)
         self._group_turn = asyncio.Lock()
-        # True if the other gateways may know more counts of a lost scheduler.
+        # True if other gateways may have counts of a lost scheduler that this gateway lacks.
         self._group_due = False
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to read, whether or not pages are requested.
+        """Begin to read, even if nobody requests pages.
 
         Raises:
             OSError: the group's socket cannot be bound.
@@ -103,7 +105,7 @@ class ModelCounts:
         page = kserve_pb2.ModelStatisticsResponse.FromString(response)
         for model in page.model_stats:
             candidates = shared.get((model.name, model.version), ())
-            # Nothing says which one of several models, in different namespaces, is meant.
+            # Models of one name in different namespaces cannot be told apart on this page.
             if len(candidates) == 1:
                 usage = list(model.memory_usage)
                 model.CopyFrom(candidates[0])
@@ -111,7 +113,7 @@ class ModelCounts:
         return page.SerializeToString()
 
     async def _read(self, read: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Return a page all of whose counts are kept.
+        """Return the page of read() once all counts on it are kept.
 
         The counts are read after the page, from the same schedulers.
         """
@@ -121,7 +123,7 @@ class ModelCounts:
             try:
                 await self.look()
             except Unimplemented:
-                # Schedulers of an older release have no such call.
+                # Schedulers of an older release do not have the call Counts.
                 return response
             if self._keeper.schedulers == before:
                 return response
@@ -134,13 +136,17 @@ class ModelCounts:
             with contextlib.suppress(NereidError):
                 await self.look()
             if self._keeper.schedulers != before:
-                # The read has shown which counts a new scheduler lacks; give them to it at once.
+                # The read has shown which counts a new scheduler lacks. The next read gives it
+                # those counts, at once.
                 continue
             pause_s = min((loop.time() - began_s) * _PAUSES, _MAX_PAUSE_S)
             await asyncio.sleep(max(self._interval_s, pause_s))
 
     async def look(self) -> None:
-        """Read the counts since the last read, and give schedulers the counts that they lack."""
+        """Read what the schedulers have counted since the last read.
+
+        The same call gives the schedulers the counts that they lack.
+        """
         await self._ask_schedulers()
         if self._group is not None:
             async with self._group_turn:
@@ -169,5 +175,8 @@ class ModelCounts:
         return pb.CountsResponse(schedulers=[counts])
 
     def add(self, response: bytes) -> None:
-        """Keep the last counts of a scheduler that is ending: a serialised CountsResponse."""
+        """Keep the last counts of a scheduler that is ending.
+
+        response: a serialised CountsResponse.
+        """
         self._keeper.add(pb.CountsResponse.FromString(response))

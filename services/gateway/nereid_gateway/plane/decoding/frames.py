@@ -1,4 +1,4 @@
-"""Frames between the gateway and a decoder process: a pickled object, and blobs that follow it.
+"""Frames between the gateway and a decoder process: a pickled object, and the blobs that follow it.
 
 Unpickling is safe here: both ends are Nereid's own code of one version with the same rights, and no
 other process has the socket.
@@ -22,7 +22,7 @@ _SIZE: Final = Struct("<Q")
 
 
 def send_frame(channel: socket.socket, message: Any, blobs: Sequence[Blob]) -> None:
-    """Send a frame; blocks.
+    """Send a frame. The call blocks.
 
     Raises:
         OSError: the other end is closed.
@@ -35,7 +35,7 @@ def send_frame(channel: socket.socket, message: Any, blobs: Sequence[Blob]) -> N
 
 
 def receive_frame(channel: socket.socket) -> tuple[Any, list[bytes]]:
-    """Receive a frame; blocks.
+    """Receive a frame. The call blocks.
 
     Raises:
         EOFError: the other end is closed.
@@ -48,7 +48,7 @@ def receive_frame(channel: socket.socket) -> tuple[Any, list[bytes]]:
 
 
 def _receive(channel: socket.socket, size: int) -> bytes:
-    """Receive exactly size bytes; the kernel copies them without the interpreter's lock."""
+    """Receive exactly size bytes. The kernel copies the bytes without the interpreter's lock."""
     data = channel.recv(size, socket.MSG_WAITALL) if size else b""
     if len(data) == size:
         return data

@@ -1,4 +1,4 @@
-"""Outcomes of a job in a decoder process."""
+"""Possible outcomes of a job in a decoder process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OUT_OF_MEMORY_EXIT_CODE: Final = 77
 
 
 class Result(NamedTuple):
-    """Value that the job returned; its blobs follow in the frame."""
+    """The job returned this value. The blobs that it returned follow in the frame."""
 
     value: Any
 
@@ -27,19 +27,19 @@ class OutOfMemory(NamedTuple):
 
 
 class Crashed(NamedTuple):
-    """The job ended the process, and would do so again."""
+    """The job crashed the process, and would do so again."""
 
     reason: str
 
 
 class Failed(NamedTuple):
-    """The job raised another exception: a bug, or the process could not run it."""
+    """The job raised another exception, which is a bug, or the process could not run the job."""
 
     details: str
 
 
 class Lost(NamedTuple):
-    """The process was killed, or could not be started, while it had the job."""
+    """The process was killed while it had the job, or it could not be started."""
 
     reason: str
 

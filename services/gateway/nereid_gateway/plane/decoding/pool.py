@@ -1,10 +1,10 @@
-"""The decoder processes of a gateway; jobs wait for one of them in fair queues.
+"""Decoder processes of a gateway. Jobs wait for a process in fair queues.
 
 One process in addition to the limit is reserved for short jobs, so that they never wait behind long
-ones. A process starts with the first job that needs it and ends when it has been idle for a while.
+jobs. A process starts with the first job that needs it, and ends when it has been idle for a while.
 It is killed when a job takes too long, or when the job's client has disconnected and the job does
-not end soon. When a process ends, the job that it was running fails; the job is not run again,
-because it may be the cause.
+not end soon. When a process ends, its running job fails. The job is not run again, because it may
+be the cause.
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ _log = logging.getLogger(__name__)
 
 _MAX_WAITING: Final = 4096
 _IDLE_S: Final = 60.0
-# A new process takes about as long to start, so that killing one sooner would save nothing.
+# Seconds, from its start, that a job may take if its client has disconnected. A new process takes
+# about as long to start, so killing the process sooner would save nothing.
 _ABANDONED_S: Final = 0.5
-# One part in this many of max_waiting_bytes is for short jobs.
+# Short jobs may use 1/_SHORT_SHARE of max_waiting_bytes.
 _SHORT_SHARE: Final = 8
-# One part in this many of a process's memory may be JSON text that a job writes, because the
+# The JSON text that a job writes may take 1/_TEXT_SHARE of the process's memory, because the
 # process holds the same data in several forms at once.
 _TEXT_SHARE: Final = 8
-# Failures of processes are logged once per this interval.
+# Minimum number of seconds between log entries about failed processes.
 _LOG_INTERVAL_S: Final = 10.0
 
-# Result of a job: a value, and blobs.
+# Result of a job: a value and blobs.
 Returned = tuple[Any, Any]
 
 
@@ -59,13 +60,13 @@ Returned = tuple[Any, Any]
 class PoolLimits:
     """Limits of the decoder processes.
 
-    processes: number of processes that run long jobs; with 0, all jobs run in the event loop.
-    long_bytes: size of the blobs above which a job is long.
+    processes: number of processes that run long jobs. With 0, all jobs run on the event loop.
+    long_bytes: a job with more bytes of blobs than this is long.
     memory_bytes: memory that one process may allocate.
-    job_timeout_s: time after which a job's process is killed.
-    max_waiting_bytes: size of all waiting jobs' blobs together.
-    idle_s: time after which an idle process ends.
-    abandoned_s: time, from its beginning, that a job may take if its client has disconnected.
+    job_timeout_s: seconds after which the process of a job is killed.
+    max_waiting_bytes: maximum size of the blobs of all waiting jobs together.
+    idle_s: seconds after which an idle process ends.
+    abandoned_s: seconds that a job whose client has disconnected may take, from the job's start.
     """
 
     processes: int = 2
@@ -86,7 +87,7 @@ class _WaitingJob:
 
 
 class DecoderPool:
-    """Runs jobs in decoder processes. Belongs to one event loop."""
+    """Runs jobs in decoder processes. The pool belongs to one event loop."""
 
     def __init__(self, limits: PoolLimits) -> None:
         self._limits = limits
@@ -95,14 +96,14 @@ class DecoderPool:
             FairQueue[_WaitingJob]("requests to be decoded", _MAX_WAITING, max_bytes)
             for max_bytes in (short_bytes, limits.max_waiting_bytes - short_bytes)
         )
-        # The first slot takes no long jobs.
+        # The first slot is reserved for short jobs.
         self._slots = [_Slot(self, limits) for _ in range(limits.processes + 1)]
         self._closed = False
         self._next_log_s = 0.0
 
     @property
     def max_text_bytes(self) -> int:
-        """Maximum size of the JSON that one job may write."""
+        """Maximum size in bytes of the JSON that one job may write."""
         return self._limits.memory_bytes // _TEXT_SHARE
 
     @property
@@ -115,9 +116,9 @@ class DecoderPool:
     ) -> Returned:
         """Run function(blobs, *arguments) in a decoder process and return its result.
 
-        The function must be defined at a module's top level; peer is the client that the job is
-        for. A waiting job that is cancelled never begins; a running one has its process killed once
-        it has taken `abandoned_s`.
+        function: must be defined at a module's top level. peer: the client that the job is for. A
+        waiting job that is cancelled never begins. If a running job is cancelled, its process is
+        killed once the job has taken `abandoned_s`.
 
         Raises:
             NereidError: the function raised it, too many jobs are waiting, or the process failed.
@@ -139,16 +140,16 @@ class DecoderPool:
             return await done
         finally:
             queue.discard(ticket)
-            # An error's traceback keeps this frame alive. The frame must keep neither the segments
-            # that hold the blobs nor the future that holds the error.
+            # The traceback of an error keeps this frame alive. The frame must keep neither the
+            # segments that hold the blobs nor the future that holds the error.
             del waiting, ticket, blobs, done
 
     def for_peer(self, peer: str) -> RunJob:
-        """Return `run` with this peer filled in."""
+        """Return `run` with this peer as its first argument."""
         return partial(self.run, peer)
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait until no job is running or waiting, or the time is over."""
+        """Wait until no job is running or waiting, for at most the given time."""
         until = asyncio.get_running_loop().time() + timeout_s
         while running := [
             done for slot in self._slots if (done := slot.running) and not done.done()
@@ -161,7 +162,7 @@ class DecoderPool:
             await asyncio.sleep(0)
 
     def close(self) -> None:
-        """End the processes; waiting and running jobs fail."""
+        """End the processes. Waiting and running jobs fail."""
         self._closed = True
         for queue in (self._short, self._long):
             while (waiting := queue.take()) is not None:
@@ -173,7 +174,7 @@ class DecoderPool:
     # --- for the slots --------------------------------------------------------------------------
 
     def start_jobs(self) -> None:
-        """Give waiting jobs to free processes; processes that already run come first."""
+        """Give waiting jobs to free processes. Free processes that already run get jobs first."""
         reserved, *others = self._slots
         if reserved.running is None and (waiting := self._short.take()) is not None:
             reserved.run_job(waiting)
@@ -181,7 +182,7 @@ class DecoderPool:
         free.sort(key=lambda slot: slot.process.pid is None)
         for slot in free:
             if (waiting := self._long.take()) is not None:
-                # Short jobs shall not have to wait until the process reserved for them starts.
+                # The reserved process starts now, so that short jobs need not wait for its start.
                 reserved.start_process()
             else:
                 waiting = self._short.take()
@@ -198,7 +199,7 @@ class DecoderPool:
 
 
 class _Slot:
-    """A place for one process, and the job that it runs."""
+    """Slot of the pool: one process, and the job that it runs."""
 
     def __init__(self, pool: DecoderPool, limits: PoolLimits) -> None:
         self._pool = pool
@@ -207,11 +208,11 @@ class _Slot:
         self.running: asyncio.Future[Returned] | None = None
         self._begun_s = 0.0
         self._timed_out = False
-        # Timeout of the running job, or end of the idle process.
+        # Timer that ends the running job or the idle process.
         self._timer: asyncio.TimerHandle | None = None
 
     def start_process(self) -> None:
-        """Start the process before it has a job; it ends when it stays idle."""
+        """Start the process before it has a job. The process ends if it stays idle."""
         if self.running is None:
             self.process.start()
             self._set_timer(self._limits.idle_s, self.process.end)
@@ -249,7 +250,7 @@ class _Slot:
 
     def _kill_process(self) -> None:
         self.process.kill()
-        # The timer repeats this, in case the process is just being started.
+        # The timer repeats the kill, in case the process is just being started.
         self._set_timer(1.0, self._kill_process)
 
     def _on_outcome(self, outcome: Outcome, blobs: list[bytes]) -> None:

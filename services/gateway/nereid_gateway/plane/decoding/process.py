@@ -1,8 +1,8 @@
-"""One decoder process, and the thread of the gateway that talks to it.
+"""One decoder process, and the gateway's thread that talks to it.
 
 The thread starts the process when the first job comes, and again after the process has ended. The
-kernel kills the process when the thread that started it ends, so that no process is left over.
-Sending and receiving release the interpreter's lock to the event loop.
+kernel kills the process when the thread that started it ends, so no process is left behind. The
+thread releases the interpreter's lock to the event loop while it sends and receives.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _MODULE: Final = "nereid_gateway.decoder"
 # Variables that Python and its libraries need. No others are passed on, because the gateway's
 # environment may hold secrets.
 _ENVIRONMENT: Final = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "HOME", "TMPDIR")
-# Other processes of the machine go first: the requests decoded here are large, and their clients
-# have to wait anyway.
+# Other processes of the machine have a higher priority: the requests decoded here are large, and
+# their clients have to wait anyway.
 _NICENESS: Final = 5
 _EXIT_TIMEOUT_S: Final = 2.0
-# Signals that other processes send, and the kernel when the machine runs out of memory.
+# Signals that other processes send, and that the kernel sends when the machine runs out of memory.
 _KILLED_BY: Final = frozenset({-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT})
 
 
@@ -54,15 +54,15 @@ class Job(NamedTuple):
 
 
 OnOutcome = Callable[[Outcome, list[bytes]], None]
-# With `None` in place of a job the process is only started.
+# Item of the thread's queue. With `None` in place of a job, the process is only started.
 _Item = tuple[Job | None, OnOutcome]
 
 
 class DecoderProcess:
-    """Runs one job at a time. All methods must be called in the event loop's thread."""
+    """Runs one job at a time. All public methods must be called in the event loop's thread."""
 
     def __init__(self, memory_bytes: int) -> None:
-        """Prepare a process, which may allocate memory_bytes; it starts with its first job."""
+        """Prepare a process that may allocate memory_bytes. It starts with its first job."""
         self._memory_bytes = memory_bytes
         self._inbox: SimpleQueue[_Item | None] = SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
@@ -76,7 +76,7 @@ class DecoderProcess:
         return None if process is None else process.pid
 
     def run_job(self, job: Job, on_outcome: OnOutcome) -> None:
-        """Run a job; on_outcome is called in the thread that serves the process."""
+        """Run a job. on_outcome is called in the thread that serves the process."""
         self._put((job, on_outcome))
 
     def start(self) -> None:
@@ -85,13 +85,13 @@ class DecoderProcess:
             self._put((None, _ignore))
 
     def kill(self) -> None:
-        """Kill the process in the middle of its job; the next job gets a new process."""
+        """Kill the process, even during its job. The next job gets a new process."""
         process = self._process
         if process is not None:
             process.kill()
 
     def end(self) -> None:
-        """End the process once its job is done; a later job starts a new one."""
+        """End the process once its job is done. A later job starts a new process."""
         if self._thread is not None:
             self._thread = None
             inbox, self._inbox = self._inbox, SimpleQueue()
@@ -140,7 +140,7 @@ class DecoderProcess:
                     [sys.executable, "-P", "-m", _MODULE, *map(str, arguments)],
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,
-                    # A terminal's signals are meant for the gateway alone.
+                    # Signals of a terminal are meant for the gateway alone.
                     start_new_session=True,
                     env=_environment(),
                 )
@@ -151,12 +151,12 @@ class DecoderProcess:
 
 
 def _ignore(outcome: Outcome, blobs: list[bytes]) -> None:
-    """Ignore the outcome of a process that is only started."""
+    """Ignore the outcome, because the process was started without a job."""
 
 
 def _environment() -> dict[str, str]:
     known = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-    # Threads of BLAS are not needed and would map a gigabyte.
+    # BLAS threads are not needed, and would map a gigabyte of memory.
     return known | {
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "OPENBLAS_NUM_THREADS": "1",
@@ -164,21 +164,24 @@ def _environment() -> dict[str, str]:
 
 
 def _outcome_of(code: int | None, error: Exception) -> Outcome:
-    """Return the outcome of the job that an ended process had.
+    """Return the outcome of the job that an ended process was running.
 
-    code is the exit code, or `None` for a process that did not start; error is the channel's.
+    code: the exit code, or `None` if the process did not start. error: the error of the channel.
     """
     if code is None:
         return Lost(str(error))
     if code == OUT_OF_MEMORY_EXIT_CODE:
         return OutOfMemory()
     reason = f"signal {-code}" if code < 0 else f"exit code {code}"
-    # A process that nobody kills ends only with its gateway, so that its job must have crashed it.
+    # A process that nobody kills ends only with its gateway, so its job must have crashed it.
     return Lost(reason) if code in _KILLED_BY else Crashed(reason)
 
 
 def _end(process: subprocess.Popen[bytes] | None, channel: socket.socket | None) -> int | None:
-    """End a process and return its exit code, negated for a signal; `None` without a process."""
+    """Wait for the end of a process and return its exit code, or `None` without a process.
+
+    The code is negative if a signal ended the process.
+    """
     if channel is not None:
         channel.close()
     if process is None:

@@ -1,6 +1,6 @@
-"""Allowance for decoding medium requests in the event loop.
+"""Allowance for decoding medium-sized requests on the event loop.
 
-One turn of the loop decodes a bounded number of bytes; further requests wait for later turns.
+One turn of the loop decodes a bounded number of bytes. Further requests wait for later turns.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ _MAX_WAITING_BYTES: Final = 256 << 20
 
 
 class TurnSpentError(Exception):
-    """Raised when a turn of the loop has decoded enough; the request must wait for a later one."""
+    """Raised if this turn of the loop has decoded enough.
+
+    The request must wait for a later turn.
+    """
 
 
 class LoopTurns:
-    """The allowance of each turn, and the requests that wait. Belongs to one event loop."""
+    """Allowance of each turn of one event loop, and the requests that wait for a turn."""
 
     def __init__(self, turn_bytes: int = TURN_BYTES) -> None:
         self._turn_bytes = turn_bytes
@@ -33,17 +36,19 @@ class LoopTurns:
         self._turn_ends = False
 
     def spend(self, size_bytes: int) -> None:
-        """Charge this turn with a request.
+        """Charge the request's bytes to this turn.
 
         Raises:
-            TurnSpentError: the turn cannot afford the request, or others are waiting.
+            TurnSpentError: the turn has too few bytes left, or other requests are waiting.
         """
         if self._waiting or not self._affords(size_bytes):
             raise TurnSpentError
         self._charge(size_bytes)
 
     async def wait(self, peer: str, size_bytes: int) -> None:
-        """Wait for a turn that can afford a request of this peer, and charge that turn with it.
+        """Wait for a turn that has enough bytes left for the request, and charge the bytes to it.
+
+        peer: the client of the request; waiting clients take turns.
 
         Raises:
             Unavailable: too many requests are waiting.

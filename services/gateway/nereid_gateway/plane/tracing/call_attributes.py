@@ -1,6 +1,7 @@
-"""Attributes of a root span that describe the request's call.
+"""Attributes of a root span that describe the call of the request.
 
-Their names follow OpenTelemetry's semantic conventions. Only sampled requests pay for them.
+Their names follow OpenTelemetry's semantic conventions. They are computed for sampled requests
+only.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ if TYPE_CHECKING:
     from nereid.rpc.grpc.call import Call
     from nereid_gateway.server.call import HttpCall
 
-# gRPC's status code CANCELLED.
+# gRPC status code CANCELLED.
 CANCELLED: Final = 1
 _OK: Final = 200
 
 
 def call_attributes(arrival: Arrival, code: int) -> dict[str, Attribute]:
-    """Return the attributes of a call; code is the gRPC code of the request, and 0 for success."""
+    """Return the attributes of a call.
+
+    code: the gRPC status code of the request; 0 for success.
+    """
     if arrival.call is None:
         return {}
     if arrival.protocol == "grpc":
@@ -41,7 +45,7 @@ def _of_http(call: HttpCall, code: int) -> dict[str, Attribute]:
     }
     if route := routes.template(target):
         attributes["http.route"] = route
-    # A cancelled call has had no response.
+    # A cancelled call has no response.
     if code != CANCELLED:
         attributes["http.response.status_code"] = http_status(code) if code else _OK
     return attributes
@@ -77,7 +81,7 @@ def _of_client(peer: str) -> dict[str, Attribute]:
 
 
 def _host_and_port(text: str) -> tuple[str, int]:
-    """Split host, host:port, [v6] or [v6]:port; the port is 0 if the text has none."""
+    """Split host, host:port, [v6] or [v6]:port. The port is 0 if the text has no port."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal():
         host, port = text, "0"

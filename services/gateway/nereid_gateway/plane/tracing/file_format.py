@@ -1,7 +1,8 @@
-"""Traces as JSON, in the form of Triton's trace files.
+"""Traces as JSON, in the format of Triton's trace files.
 
-A file is an array of objects. The objects of one model's part in a request share an id: one of them
-names the model, each other one holds a time or a tensor. Pure.
+A file is an array of objects. The objects of one model's part in a request have the same id. The
+first of them names the model; each of the others holds a time or a tensor. The module holds no
+state and does no I/O.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 
 _FLOAT: Final = frozenset({"FP16", "FP32", "FP64"})
 _SHOWN: Final = NAMES - {"BF16"}
-# Number of a model's times that come before its tensors: REQUEST_START and QUEUE_START.
+# Number of a model's times that are written before its tensors: REQUEST_START and QUEUE_START.
 _UP_TO_QUEUE: Final = 2
 _at_ns = itemgetter(1)
 
 
 class Trace(NamedTuple):
-    """Trace of one request: its models, and the gateway's times and tensors.
+    """Trace of one request: its models, and the times and tensors that the gateway recorded.
 
-    The requested model comes first; the gateway's times and tensors belong to it.
+    The requested model comes first. The gateway's times and tensors are written as part of it.
     """
 
     models: Sequence[TracedModel]
@@ -37,14 +38,14 @@ class Trace(NamedTuple):
 
 
 def text_of(trace: Trace, rule: TraceRule, first_id: int) -> str:
-    """Return the trace's objects, separated by commas; its models get ids from first_id on."""
+    """Return the trace's objects, separated by commas. The models get ids from first_id on."""
     # Models are sorted by their start, so that parents come before their children.
     root, *others = trace.models
     others.sort(key=lambda model: model.times[0][1])
     ids = {model.context: first_id + index for index, model in enumerate((root, *others))}
     objects: list[dict[str, Any]] = []
     if rule.times:
-        # Readers of the files expect the gateway's first times before everything else.
+        # Readers of the files expect the gateway's first times before all other objects.
         objects += _moments(first_id, trace.moments[:2])
         objects.append(_model(root, first_id, None))
     times = sorted((*root.times, *trace.moments[2:]), key=_at_ns)
@@ -63,7 +64,7 @@ def _times_and_tensors(
     times: Sequence[tuple[str, int]],
     tensors: Sequence[TracedTensor],
 ) -> Iterator[dict[str, Any]]:
-    """Yield a model's times, and its tensors after the time of queueing, as Triton does."""
+    """Yield the times of a model, with its tensors after the time of queueing, as Triton does."""
     if rule.times:
         yield from _moments(number, times[:_UP_TO_QUEUE])
     if rule.tensors:
@@ -97,12 +98,16 @@ def _tensor(number: int, tensor: TracedTensor) -> dict[str, Any]:
 
 
 def _data(datatype: str, data: bytes) -> str:
-    """Return the elements separated by commas: strings in quotes, floats as C++ writes them."""
+    """Return the elements, separated by commas.
+
+    Strings are quoted, and floats are written as in C++.
+    """
     if datatype == BYTES:
         return ",".join(f'"{element.decode(errors="replace")}"' for element in split_bytes(data))
     if datatype not in _SHOWN:
         return ""
-    # A gateway starts without NumPy (nereid_gateway.core.deferred_imports explains why).
+    # The import is deferred because a gateway starts without NumPy (see
+    # nereid_gateway.core.deferred_imports).
     import numpy as np  # noqa: PLC0415
 
     from nereid.core.tensors.tensors import NUMPY_TYPE  # noqa: PLC0415

@@ -1,8 +1,8 @@
-"""Records requests' traces for trace files: times and tensors, received and sent.
+"""Records the traces of requests for trace files: times, and received and sent tensors.
 
-It is a step of the data plane if traces go to files, and absent otherwise. The settings alone
-decide which requests are traced: a client's traceparent is forwarded as unsampled, so that no
-service collects times that no file will hold. This module only passes traces to a sink; it knows
+The recorder is a step of the data plane if traces go to files, and absent otherwise. Only the
+settings decide which requests are traced: a client's traceparent is forwarded as unsampled, so that
+no service collects times which no file will hold. This module passes traces to a sink and knows
 nothing else about files.
 """
 
@@ -47,7 +47,7 @@ _SENT: Final = {
     "grpc": ("GRPC_SEND_START", "GRPC_SEND_END"),
 }
 _COMPLETE: Final = "INFER_RESPONSE_COMPLETE"
-# Maximum number of a request's responses that its trace shows.
+# Maximum number of responses that the trace of one request shows.
 _MAX_RESPONSES: Final = 128
 
 
@@ -55,16 +55,16 @@ class TraceSink(Protocol):
     """Receiver of finished traces."""
 
     def record_trace(self, sampler: Sampler, trace: Trace | None) -> None:
-        """Record that a request which the sampler chose has ended.
+        """Record that a request which this sampler chose has ended.
 
-        trace is `None` if the request was refused or cancelled.
+        trace: the trace, or `None` if the request was refused or cancelled.
         """
 
     def set_samplers(self, samplers: Sequence[Sampler]) -> None:
         """Set the samplers that choose requests from now on."""
 
     def close(self) -> None:
-        """Write the remaining traces, within a bounded time; call off the event loop."""
+        """Write the remaining traces within a bounded time. Do not call this on the event loop."""
 
 
 class FileTracing:
@@ -76,7 +76,7 @@ class FileTracing:
         self._infer = infer
 
     def infer(self, request: InferRequest, on_response: OnResponse) -> RequestHandle:
-        """Forward a request; record its trace if its sampler takes it."""
+        """Forward a request; record its trace if its sampler chooses it."""
         sampler = self._sampling.sampler_of(request)
         if not sampler.takes_next():
             context = request.trace_context
@@ -91,12 +91,12 @@ class FileTracing:
         self._sink.set_samplers(self._sampling.samplers)
 
     def close(self) -> None:
-        """Write the remaining traces, within a bounded time; call off the event loop."""
+        """Write the remaining traces within a bounded time. Do not call this on the event loop."""
         self._sink.close()
 
 
 class _FileTrace:
-    """A sampled request, until its last response is passed on or it is cancelled."""
+    """Sampled request, until its last response is passed on or the request is cancelled."""
 
     __slots__ = (
         "_done",
@@ -123,7 +123,8 @@ class _FileTrace:
         self._on_response = on_response
         self._tensors: list[TracedTensor] = []
         self._done = False
-        # The context is a new one: the client may have several requests of one trace pending.
+        # The context has a new trace id, because the client may have several pending requests with
+        # one trace.
         request.trace_context = child_context(b"")
         if sampler.rule.tensors:
             request.trace_context = with_tensors(request.trace_context)
@@ -138,7 +139,7 @@ class _FileTrace:
         self._handle = infer(request, self._forward_response)
 
     def _forward_response(self, response: InferResponse) -> None:
-        """Pass the response on; record the trace after the last one."""
+        """Pass the response on; after the last response, record the trace."""
         now_ns = _now_ns()
         shown = bool(response.head or response.error or not response.more)
         shown = shown and (not response.more or len(self._moments) < 3 * _MAX_RESPONSES)
@@ -168,17 +169,17 @@ class _FileTrace:
         if models:
             models = to_local_clock(models, self._sent_ns, responded_ns)
             trace = Trace(models, self._moments, self._tensors)
-        # Refused and cancelled requests have no trace, as on Triton.
+        # On Triton, refused and cancelled requests have no trace either.
         self._sink.record_trace(self._sampler, trace)
 
 
 def to_local_clock(
     models: tuple[TracedModel, ...], sent_ns: int, responded_ns: int
 ) -> tuple[TracedModel, ...]:
-    """Return the models with their times by this host's clock.
+    """Return the models with times converted to this host's clock.
 
-    Times of another host's clock lie outside the request's own duration, except by chance; they
-    are moved to its middle.
+    Times of another host's clock lie outside the request's own duration, except by chance. Such
+    times are moved to its middle.
     """
     times = models[0].times
     first_ns, last_ns = times[0][1], times[-1][1]
@@ -192,6 +193,9 @@ def to_local_clock(
 
 
 def _copy(payload: object) -> bytes | None:
-    """Return a copy of a tensor, because its memory is reused; `None` if it is too large."""
+    """Return a copy of a tensor, because its memory is reused.
+
+    Return `None` if the tensor is too large.
+    """
     assert isinstance(payload, bytes | memoryview), "a reference without its segment"
     return bytes(payload) if len(payload) <= MAX_TRACED_TENSOR_BYTES else None

@@ -1,9 +1,9 @@
-"""Trace files, written by a thread of their own; a request pays only for an entry in a queue.
+"""Trace files, written by a separate thread. A request pays only for an entry in a queue.
 
 As on Triton, the traces of a rule with a log frequency or a limit go to numbered files (FILE.0,
-FILE.1 and so on); other traces go to FILE. Triton writes FILE when it ends; here it is written soon
-after each trace, and is valid JSON at any time. Traces that cannot be queued or written are
-dropped, and the log says so once a minute. This module knows traces, but no requests.
+FILE.1 and so on); other traces go to FILE. Triton writes FILE when it ends. This module writes it
+soon after each trace, and FILE is valid JSON at any time. Traces that cannot be queued or written
+are dropped, and this is logged once a minute. The module knows traces, but no requests.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
     from nereid.observability.tracing import Sampler
 
-    # A task for the thread, which owns the batches.
+    # Task for the writing thread, which owns the batches.
     _Job = Callable[["TraceBatches"], Iterator["Write"]]
 
 _log = logging.getLogger(__name__)
 
-# Bounds of the queue: its jobs, and the bytes of tensors in them.
+# Limits of the queue: the number of its tasks, and the bytes of tensors in them.
 _MAX_QUEUED: Final = 4096
 _MAX_QUEUED_TENSOR_BYTES: Final = 64 << 20
 # A batch with more characters than this is written at once.
 _MAX_BATCH_TEXT: Final = 16 << 20
-# Time that a trace may wait to be written together with others.
+# Seconds that a trace may wait, to be written together with other traces.
 _FLUSH_INTERVAL_S: Final = 0.5
 _CLOSE_TIMEOUT_S: Final = 2.0
 _WARNING_INTERVAL_S: Final = 60.0
 
 
 class Write(NamedTuple):
-    """Traces that are written together; if numbered, to a file of their own."""
+    """Traces that are written together. If numbered is set, they go to a file of their own."""
 
     texts: list[str]
     numbered: bool
@@ -59,16 +59,16 @@ class _Batch:
 
 
 class TraceBatches:
-    """Decides which traces are written together, and when. Pure."""
+    """Decides which traces are written together, and when. It does no I/O."""
 
     def __init__(self) -> None:
         self._batches: dict[Sampler, _Batch] = {}
-        # `None` means that set_samplers has not been called yet.
+        # The field is `None` until set_samplers has been called.
         self._current: frozenset[Sampler] | None = None
         self._next_id = 1
 
     def add_trace(self, sampler: Sampler, trace: Trace | None) -> Iterator[Write]:
-        """Add the trace of an ended request, if it has one; yield the traces to write now."""
+        """Count an ended request and add its trace, if any. Yield the traces to write now."""
         rule = sampler.rule
         batch = self._batches.setdefault(sampler, _Batch())
         batch.ended += 1
@@ -85,9 +85,10 @@ class TraceBatches:
             yield from self._end(sampler)
 
     def set_samplers(self, samplers: Sequence[Sampler]) -> Iterator[Write]:
-        """Set the samplers in use; end the batches of all others.
+        """Set the samplers in use; yield the traces of all other samplers.
 
-        Requests that other samplers chose may still end later; their traces are written at once.
+        Requests that the other samplers chose may still end later. Their traces are then written at
+        once.
         """
         self._current = frozenset(samplers)
         for sampler in [*self._batches]:
@@ -96,24 +97,25 @@ class TraceBatches:
 
     @property
     def due(self) -> bool:
-        """True if there are traces that need not wait for others."""
+        """True if there are traces for FILE, which need not wait for further traces."""
         return any(
             batch.texts and not _is_numbered(sampler) for sampler, batch in self._batches.items()
         )
 
     def flush(self) -> Iterator[Write]:
-        """Write the traces that need not wait for others."""
+        """Yield the traces for FILE, which need not wait for further traces."""
         for sampler, batch in self._batches.items():
             if not _is_numbered(sampler):
                 yield from self._write(batch, numbered=False)
 
     def close(self) -> Iterator[Write]:
-        """Write all traces."""
+        """Yield all traces that are left."""
         for sampler in [*self._batches]:
             yield from self._end(sampler)
 
     def _end(self, sampler: Sampler) -> Iterator[Write]:
-        # A rule with a limit and no log frequency is numbered only when the limit is reached.
+        # A rule with a limit and no log frequency gets a numbered file only when its limit is
+        # reached.
         batch = self._batches.pop(sampler)
         yield from self._write(batch, numbered=sampler.rule.log_frequency > 0)
 
@@ -128,7 +130,10 @@ def _is_numbered(sampler: Sampler) -> bool:
 
 
 class TraceFiles:
-    """A `file_recorder.TraceSink`. Call close() once; later traces are dropped."""
+    """A `file_recorder.TraceSink` that writes files.
+
+    Call close() once. Traces that come later are dropped.
+    """
 
     def __init__(self, path: str, max_queued_tensor_bytes: int = _MAX_QUEUED_TENSOR_BYTES) -> None:
         self._path = Path(path)
@@ -136,8 +141,8 @@ class TraceFiles:
         self._next_number = 0
         self._dropped = 0
         self._max_queued_tensor_bytes = max_queued_tensor_bytes
-        # Bytes of tensors that were enqueued and dequeued. Each count has one thread that writes
-        # it, so that neither needs a lock.
+        # Bytes of tensors that were enqueued and dequeued. Only one thread writes each count, so
+        # neither needs a lock.
         self._enqueued_bytes = 0
         self._dequeued_bytes = 0
         self._next_warning_s = 0.0
@@ -146,7 +151,7 @@ class TraceFiles:
         self._thread.start()
 
     def record_trace(self, sampler: Sampler, trace: Trace | None) -> None:
-        """Enqueue a trace; one that exceeds the queue's bounds is dropped."""
+        """Enqueue a trace. Drop the trace if the queue is full."""
         size_bytes = 0 if trace is None else _tensor_bytes(trace)
         queued_bytes = self._enqueued_bytes - self._dequeued_bytes
         if size_bytes and queued_bytes + size_bytes > self._max_queued_tensor_bytes:
@@ -161,11 +166,11 @@ class TraceFiles:
             self._enqueued_bytes += size_bytes
 
     def set_samplers(self, samplers: Sequence[Sampler]) -> None:
-        """Set the samplers in use, after the traces that are already queued."""
+        """Set the samplers in use. Traces that are already queued are processed first."""
         self._enqueue(lambda batches: batches.set_samplers(samplers))
 
     def close(self) -> None:
-        """Write the queued traces and end the thread; blocks for a bounded time."""
+        """Write the queued traces and end the thread. The call blocks for a bounded time."""
         try:
             self._queue.put(None, timeout=_CLOSE_TIMEOUT_S)
         except Full:
@@ -184,7 +189,7 @@ class TraceFiles:
 
     def _run(self) -> None:
         batches = TraceBatches()
-        # Time to write the traces that need not wait for others; `None` while there are none.
+        # Time at which to write the traces for FILE; `None` while there are none.
         flush_s: float | None = None
         job: _Job | None = TraceBatches.flush
         while job is not None:
@@ -239,7 +244,7 @@ def _tensor_bytes(trace: Trace) -> int:
 
 
 def _write_whole(path: Path, text: bytes) -> None:
-    """Write a file that becomes visible only when it is complete."""
+    """Write a file that appears under its name only when it is complete."""
     part = path.with_name(f".{path.name}.part")
     part.write_bytes(text)
     part.replace(path)

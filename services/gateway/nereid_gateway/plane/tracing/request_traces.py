@@ -1,7 +1,8 @@
-"""Samples requests, and exports a root span and spans for receiving and sending.
+"""Samples requests; exports a root span and spans for receiving and sending.
 
-It is a step of the data plane if tracing is on, and absent otherwise. A request that is not sampled
-keeps the trace context that it came with. Module file_recorder has the step for trace files.
+Tracing is a step of the data plane if it is on, and absent otherwise. A request that is not sampled
+keeps the trace context with which it came. Trace files have a step of their own in the module
+file_recorder.
 """
 
 from __future__ import annotations
@@ -42,23 +43,26 @@ _DISCONNECTED: Final = ErrorStatus(CANCELLED, "the client disconnected")
 
 
 class TracingStep(InferStep, Protocol):
-    """The step that decides whether to trace a request, whose arrival must be set."""
+    """Step that decides whether to trace a request. The request's arrival must be set."""
 
     def set_rules(self, rules: TraceRules) -> None:
         """Sample by these rules from now on."""
 
     def close(self) -> None:
-        """Write or export the remaining traces, within a bounded time; call off the event loop."""
+        """Write or export the remaining traces within a bounded time.
+
+        Do not call this on the event loop.
+        """
 
 
 def open_tracing(settings: TraceSettings, infer: Infer) -> TracingStep | None:
-    """Return the step that the settings ask for; `None` means that no request is traced."""
+    """Return the tracing step that the settings ask for, or `None` if no request is traced."""
     config = parse_trace_config(settings.trace_config)
     sampling = Sampling(config.rule, parent_based=config.parent_based)
     if config.to_file:
         return FileTracing(TraceFiles(config.file), sampling, infer)
     if config.levels and not config.on:
-        # This is no error, because Triton starts with such settings as well.
+        # This is only a warning, because Triton starts with such settings as well.
         _log.warning("no request is traced: name a file by --trace-config triton,file=PATH")
     tracer = open_tracer(settings, "gateway")
     return None if tracer is None else SpanTracing(tracer, sampling, infer)
@@ -83,12 +87,12 @@ class SpanTracing:
         self._sampling.set_rules(rules)
 
     def close(self) -> None:
-        """Export the remaining spans, within a bounded time; call off the event loop."""
+        """Export the remaining spans within a bounded time. Do not call this on the event loop."""
         self._tracer.close()
 
 
 class _SpanTrace:
-    """A sampled request, until its last response is passed on or it is cancelled."""
+    """Sampled request, until its last response is passed on or the request is cancelled."""
 
     __slots__ = (
         "_arrival",
@@ -117,7 +121,7 @@ class _SpanTrace:
         self._handle = infer(request, self._forward_response)
 
     def _forward_response(self, response: InferResponse) -> None:
-        """Pass the response on; export the spans after the last one."""
+        """Pass the response on; after the last response, export the spans."""
         if response.more:
             self._on_response(response)
             return

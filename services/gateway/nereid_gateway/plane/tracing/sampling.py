@@ -1,4 +1,4 @@
-"""Choice of the requests that this gateway traces, by the scheduler's rules for models."""
+"""Choice of the requests that this gateway traces, by the rules that the scheduler sends."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ _MAX_CACHED_HEAD_BYTES: Final = 4096
 
 
 class Sampling:
-    """A sampler for each model that has a rule of its own, and one for all other models."""
+    """One sampler for each model that has its own rule, and one sampler for all other models."""
 
     def __init__(self, default: TraceRule, *, parent_based: bool = False) -> None:
-        """Sample all models by the default rule; `Sampler` explains parent_based."""
+        """Sample all models by the default rule.
+
+        parent_based: see `Sampler`.
+        """
         self._parent_based = parent_based
         self._rule = default
         self._default = Sampler(default, parent_based=parent_based)
@@ -30,7 +33,7 @@ class Sampling:
         self._by_head = BoundedCache[bytes, Sampler](_CACHED_HEADS, _MAX_CACHED_HEAD_BYTES)
 
     def set_rules(self, rules: TraceRules) -> None:
-        """Sample by these rules from now on; the sampler of an unchanged rule keeps its count."""
+        """Sample by these rules from now on. The sampler of an unchanged rule keeps its count."""
         if rules.default != self._rule:
             self._rule = rules.default
             self._default = Sampler(rules.default, parent_based=self._parent_based)
@@ -45,7 +48,7 @@ class Sampling:
 
     @property
     def samplers(self) -> list[Sampler]:
-        """All samplers in use."""
+        """All samplers that are in use."""
         return [self._default, *self._models.values()]
 
     def sampler_of(self, request: InferRequest) -> Sampler:

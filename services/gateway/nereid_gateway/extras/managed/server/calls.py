@@ -1,7 +1,7 @@
-"""Calls of a managed port, which differ from other HTTP calls in the form of their responses.
+"""Calls of a managed port. Their responses differ in form from those of the HTTP port.
 
-The platforms do not forward Triton's headers: the length of the JSON header in front of binary
-tensors is in the content type.
+The platforms do not forward Triton's headers. So the content type has the length of the JSON header
+in front of binary tensors.
 """
 
 # layout: compiled
@@ -30,7 +30,7 @@ _FIRST_ERROR: Final = 400
 
 
 class ManagedCall(HttpCall):
-    """Call that its port translates to a call of a KServe route."""
+    """Call that the port translates to a call of a KServe route."""
 
     __slots__ = ("binary_type", "map_status", "response_type", "translated", "work")
 
@@ -38,24 +38,28 @@ class ManagedCall(HttpCall):
         self, on_progress: Callable[[], None], peer: str = "", account: Account = NO_ACCOUNT
     ) -> None:
         super().__init__(on_progress, peer, account)
-        # True once the target is that of a KServe route.
+        # True if the target has been replaced by that of a KServe route.
         self.translated = False
-        # Serves the call in place of that route, which then only decides who may call it.
+        # Serves the call in place of the KServe route, or `None`. With it, the route decides only
+        # who may make the call.
         self.work: Work | None = None
-        # Content type of requests with binary tensors, to which a number is added, and of
-        # responses. An empty type of responses leaves them in the HTTP port's form.
+        # Content type of requests with binary tensors, and content type of such responses. The
+        # length of the JSON header is appended to it. If the type for responses is empty, responses
+        # have the form of the HTTP port.
         self.binary_type = self.response_type = b""
-        # Maps the KServe route's status of an error, its content type and its text to the status
-        # that is sent. Without it the status stays.
+        # Returns the status to send, given the KServe route's status of an error, its content type
+        # and its text. With `None`, the status is not changed.
         self.map_status: Callable[[int, bytes, bytes], int] | None = None
 
     def translate(self, target: bytes, work: Work | None = None) -> None:
-        """Make this a call of target.
+        """Turn this call into a call of target.
+
+        work: serves the call in place of the route, if given.
 
         Raises:
             InvalidArgument: the content type is malformed.
         """
-        # Responses are not compressed, as on Triton.
+        # Without accept-encoding, responses are not compressed, as on Triton.
         unread = (_LENGTH, b"accept-encoding")
         headers = {name: text for name, text in self.headers.items() if name not in unread}
         length = header_length_text(headers.get(b"content-type", b""), self.binary_type)
@@ -71,7 +75,7 @@ class ManagedCall(HttpCall):
         content_type: bytes = JSON,
         extra: bytes = b"",
     ) -> None:
-        """Respond with the platform's content type and status."""
+        """Respond with the content type and status that the platform expects."""
         if self.response_type and content_type == BINARY and extra.startswith(_LENGTH_LINE):
             line, _, extra = extra.partition(b"\r\n")
             content_type = self.response_type + line[len(_LENGTH_LINE) :]
@@ -82,7 +86,7 @@ class ManagedCall(HttpCall):
     def fail(
         self, status: int, message: str, content_type: bytes = JSON, extra: bytes = b""
     ) -> None:
-        """Respond with an error body and the platform's status."""
+        """Respond with an error body and the status that the platform expects."""
         if self.map_status is not None:
             text = message.encode("utf-8", "replace")
             status = self.map_status(status, content_type, text)
@@ -90,14 +94,14 @@ class ManagedCall(HttpCall):
 
 
 class ManagedReader(RequestReader):
-    """Read ManagedCalls."""
+    """Request reader that makes ManagedCalls."""
 
     def make_call(
         self, on_progress: Callable[[], None], peer: str, account: Account
     ) -> ManagedCall:
-        """Return the ManagedCall of a request that begins to arrive."""
+        """Return an empty ManagedCall for a request that begins to arrive."""
         return ManagedCall(on_progress, peer, account)
 
     def known_headers_of(self, call: HttpCall, first_bytes: bytes) -> KnownHeaders | None:  # noqa: ARG002
-        """Return None, so that each head is parsed: a repeated one would become a plain call."""
+        """Return None, so that each head is parsed. A known head would become a plain HttpCall."""
         return None

@@ -1,4 +1,4 @@
-"""Content types that give the length of the JSON header in front of binary tensors."""
+"""Content types that have the length of the JSON header in front of binary tensors."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Final
 
 from nereid.core.errors import InvalidArgument
 
-# The number follows these texts.
+# The length follows these texts.
 SAGEMAKER: Final = b"application/vnd.sagemaker-triton.binary+json;json-header-size="
 VERTEX_AI: Final = b"application/vnd.vertex-ai-triton.binary+json;json-header-size="
 
 
 def header_length_text(content_type: bytes, binary_type: bytes) -> bytes | None:
-    """Return the JSON header's length in a content type, or None if the body is JSON.
+    """Return the length of the JSON header in a content type, or None if the body is only JSON.
 
     Raises:
         InvalidArgument: the type of binary tensors is not at the beginning.

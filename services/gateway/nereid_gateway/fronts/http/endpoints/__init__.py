@@ -1,1 +1,4 @@
-"""Handlers of the HTTP routes: a call's body to a request of the mesh, and its result to JSON."""
+"""Handlers of the HTTP routes.
+
+They turn a body into a request to the mesh, and the result into JSON.
+"""

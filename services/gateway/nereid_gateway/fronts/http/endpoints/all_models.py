@@ -1,4 +1,4 @@
-"""Check of the right to resources that concern the models of all clients."""
+"""Check that a client may use a resource that concerns the models of all clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_all_models(call: HttpCall, route: Route) -> None:
-    """Refuse a principal whose right to the route's API is for some models only.
+    """Refuse a principal that may use the route's API only with some of the models.
 
     Raises:
         PermissionDenied: the right does not cover all models.

@@ -1,4 +1,7 @@
-"""Reader of the bodies of control calls, which say little, though a client may send much."""
+"""Reader of control calls' bodies.
+
+A client may send a large body, even though little is expected.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ async def read_body(
 ) -> Value:
     """Return read(body, *arguments) for the body of a call, and drop the body.
 
-    A decoder process reads a large body: read must be a function of a module, and its value small.
+    A decoder process reads a large body. So read must be a module-level function, and its result
+    must be small.
 
     Raises:
-        NereidError: read raised it, or there was no process for it.
+        NereidError: read raised the error, or no decoder process could read the body.
     """
     body, call.body = call.body, b""
     if len(body) <= LARGE_BYTES:

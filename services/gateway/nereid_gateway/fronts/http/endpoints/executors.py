@@ -1,4 +1,4 @@
-"""Executors over HTTP: the route that drains one."""
+"""Route that drains an executor."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class ExecutorEndpoints:
-    """Handlers of the executors' routes."""
+    """Handlers of the routes for executors."""
 
     def __init__(self, control: Control, restricted_apis: Collection[str]) -> None:
-        """Keep the APIs that require a header, which a call that gets here has sent."""
+        """Keep the APIs that require a header. A call that gets here has sent the header."""
         self._control = control
         self._restricted_apis = restricted_apis
 
     async def drain(self, call: HttpCall, route: Route) -> None:
         """Drain an executor."""
-        # The executor executes the models of all clients.
+        # The executor executes models of all clients.
         check_all_models(call, route)
         principal = principal_of(call.sender)
         request = pb.DrainExecutorRequest(

@@ -1,6 +1,6 @@
 """Routes of the generate extension, which respond with one JSON document or server-sent events.
 
-A request may have several responses. generate_schema knows the meaning of the JSON.
+A request may have several responses. The meaning of the JSON is in generate_schema.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nereid_gateway.server.call_tasks import CallTasks
 
 EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
-# A comment, which clients of event streams ignore.
+# Comment in an event stream, which clients ignore.
 _COMMENT: Final = b":\n\n"
 _IDENTITY: Final = "Unsupported content-encoding, only 'identity' is supported."
 # HTTP status of every failure of a model.
@@ -36,7 +36,7 @@ _MODEL_FAILED: Final = 400
 
 
 class GenerateEndpoint:
-    """Handlers of both routes."""
+    """Handlers of the routes generate and generate_stream."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class GenerateEndpoint:
         self._tasks = tasks
 
     async def handle(self, call: HttpCall, route: Route) -> None:
-        """Respond with one document."""
+        """Respond with a single document."""
         await self._generate(call, route, _SingleDocument)
 
     async def handle_stream(self, call: HttpCall, route: Route) -> None:
-        """Respond with events."""
+        """Respond with server-sent events."""
         await self._generate(call, route, _EventStream)
 
     async def _generate(
@@ -109,7 +109,7 @@ class GenerateEndpoint:
     def write_response(
         self, writer: _ResponseWriter, response: InferResponse, request_id: str
     ) -> None:
-        """Write a response, or the error in it."""
+        """Write the outputs in a response, or its error."""
         error_status = response.error
         if error_status is not None and not error_status.accepted:
             writer.reject(error_status)
@@ -128,7 +128,7 @@ class GenerateEndpoint:
     async def write_large(
         self, call: HttpCall, writer: _ResponseWriter, response: InferResponse, request_id: str
     ) -> None:
-        """Write a response without error, which a decoder process encodes."""
+        """Write a response without error. A decoder process encodes it."""
         payloads: list[Any] = response.payloads
         try:
             decoders = self._data_plane.decoders
@@ -146,7 +146,10 @@ class GenerateEndpoint:
             writer.write_document(200, body)
 
     def spawn(self, call: HttpCall, work: Coroutine[Any, Any, None]) -> None:
-        """Run work as a task of call; a disconnect of the client ends it and the request."""
+        """Run work as a task of call.
+
+        If the client disconnects, the task and the request are cancelled.
+        """
         cancel_request = call.on_cancel
         self._tasks.spawn(call, work)
         cancel_task = call.on_cancel
@@ -161,7 +164,7 @@ class GenerateEndpoint:
 
 
 class _OrderedDocuments:
-    """Write the responses to one request in order, though large ones take longer to encode."""
+    """Writes the responses to a request in order, even if large ones take longer to encode."""
 
     def __init__(
         self, endpoint: GenerateEndpoint, call: HttpCall, writer: _ResponseWriter, request_id: str
@@ -170,7 +173,7 @@ class _OrderedDocuments:
         self._call = call
         self._writer = writer
         self._request_id = request_id
-        # Responses behind a large one that is being encoded.
+        # The large response that is to be encoded next, and the responses after it.
         self._waiting: deque[InferResponse] = deque()
         self._encoding = False
 
@@ -211,10 +214,10 @@ def _is_large(response: InferResponse) -> bool:
 
 
 class _ResponseWriter(Protocol):
-    """Write the responses to one request in the form that the client wants."""
+    """Writes the responses to a request in the form that the client asked for."""
 
     def reject(self, error_status: ErrorStatus) -> None:
-        """Refuse a request that was not accepted and has no documents."""
+        """Refuse a request that was not accepted. It has no documents."""
 
     def write_document(self, status: int, body: bytes) -> None: ...
 
@@ -223,7 +226,7 @@ class _ResponseWriter(Protocol):
 
 
 class _SingleDocument:
-    """Write the only document once it is known to be the only one."""
+    """Writes the document of a request after it is known to be the only one."""
 
     def __init__(self, call: HttpCall, extra: bytes) -> None:
         self._call = call
@@ -248,7 +251,7 @@ class _SingleDocument:
 
 
 class _EventStream:
-    """Write each document as an event at once; the first one's status is the response's."""
+    """Writes each document as an event, at once. The status is that of the first document."""
 
     def __init__(self, call: HttpCall, extra: bytes) -> None:
         self._call = call

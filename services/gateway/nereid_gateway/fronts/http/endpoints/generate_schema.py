@@ -1,8 +1,8 @@
-"""Conversion of the generate extension's JSON to tensors and parameters, and outputs to JSON.
+"""Conversion of the generate extension's JSON to tensors and parameters, and of outputs to JSON.
 
-A member with the name of one of the model's inputs is that input, a scalar or a list; any other
-member is a parameter of the request. The members of `parameters` are read in the same way. Pure;
-the module knows no routes and no sockets.
+A member with the name of one of the model's inputs is this input; its value is a scalar or a list.
+Any other member is a parameter of the request. The members of `parameters` are read in the same
+way. The module knows no routes and no sockets.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _PARAMETERS: Final = "parameters"
 def decode_request(
     body: bytes, model: str, version: str, metadata: kserve_pb2.ModelMetadataResponse
 ) -> InferRequest:
-    """Return the request in a body.
+    """Return the request that a body describes.
 
     Raises:
-        NereidError: body is not a JSON object, or does not fit the model's inputs.
+        NereidError: the body is not a JSON object, or does not fit the model's inputs.
     """
     document = parser.parse_members(body, _PARAMETERS)
     if not isinstance(document, dict):
@@ -66,7 +66,10 @@ def decode_request(
 def decode_job(
     bodies: Sequence[bytes], model: str, version: str, metadata: bytes
 ) -> tuple[InferRequest, Sequence[Any]]:
-    """Return the request in a body, and its payloads; a job for a decoder process."""
+    """Return the request that a body describes, and its payloads.
+
+    This is a job for a decoder process.
+    """
     described = kserve_pb2.ModelMetadataResponse.FromString(metadata)
     request = decode_request(bodies[0], model, version, described)
     payloads, request.payloads = request.payloads, []
@@ -76,14 +79,17 @@ def decode_job(
 def encode_job(
     payloads: Sequence[bytes], head: HeadMembers, request_id: str, max_text_bytes: int
 ) -> tuple[None, Sequence[bytes]]:
-    """Return encode_response() of a response with these payloads; a job for a decoder process."""
+    """Return what encode_response() returns for these payloads.
+
+    This is a job for a decoder process.
+    """
     response = InferResponse(0, b"", list(payloads))
     texts = tensor_data.OutputTexts(max_text_bytes)
     return None, (encode_response(response, head, request_id, texts.from_raw),)
 
 
 def _names(members: dict[str, Any]) -> Iterable[str]:
-    """Return the names of members; repeated ones repeatedly.
+    """Return the names of members. A repeated member is returned repeatedly.
 
     As on Triton, an input that occurs twice is an error.
     """
@@ -91,7 +97,7 @@ def _names(members: dict[str, Any]) -> Iterable[str]:
 
 
 class _DocumentReader:
-    """Collect the inputs and parameters of one document."""
+    """Collects the inputs and parameters of a document."""
 
     def __init__(
         self, metadata: kserve_pb2.ModelMetadataResponse, request_id: str, model: str
@@ -141,9 +147,10 @@ class _DocumentReader:
 
 
 def _fit_shape(name: str, shape: Any, count: int) -> list[int]:
-    """Return the shape of count elements.
+    """Return the shape of an input with count elements.
 
-    The innermost variable dimension gets all that the fixed dimensions leave.
+    The innermost variable dimension gets all elements that the fixed dimensions leave. Other
+    variable dimensions are 1.
     """
     rest = count
     for size in shape:
@@ -173,8 +180,8 @@ def encode_response(
 ) -> bytes:
     """Return the JSON text of a response without error.
 
-    Outputs are flat lists, or scalars if they have one element. from_raw converts an output, as
-    tensor_data's does.
+    Outputs are flat lists, or scalars if they have one element. from_raw: converts an output, as
+    tensor_data.from_raw does.
 
     Raises:
         InvalidArgument: an output has no JSON form.

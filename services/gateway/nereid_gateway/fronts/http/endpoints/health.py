@@ -23,7 +23,7 @@ class HealthEndpoints:
         self._data_plane = data_plane
 
     def live(self, call: HttpCall, _route: Route) -> None:
-        """Respond with 200 if this server is live."""
+        """Respond with 200 if this server is live, otherwise with an error."""
         if self._data_plane.live:
             call.respond(200, (), TEXT)
         else:
@@ -37,7 +37,7 @@ class HealthEndpoints:
             call.respond(200 if await self._data_plane.ready() else 400, (), TEXT)
 
     async def model_ready(self, call: HttpCall, route: Route) -> None:
-        """Respond with 200 if a model can execute requests."""
+        """Respond with 200 if the model can execute requests."""
         try:
             response = await self._data_plane.control.call(
                 "ModelReady",

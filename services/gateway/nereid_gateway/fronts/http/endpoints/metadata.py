@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class MetadataEndpoints:
-    """Handlers of these routes."""
+    """Handlers of the routes that describe the server and its models."""
 
     def __init__(self, data_plane: DataPlane) -> None:
         self._data_plane = data_plane
@@ -36,7 +36,7 @@ class MetadataEndpoints:
         call.respond(200, (control_documents.model_metadata(response),))
 
     async def model_config(self, call: HttpCall, route: Route) -> None:
-        """Respond with a model's completed configuration."""
+        """Respond with the configuration of a model, as the scheduler has completed it."""
         response = await self._control.call(
             "ModelConfig",
             kserve_pb2.ModelConfigRequest(name=route.model, version=route.version),

@@ -1,6 +1,6 @@
-"""Model repository extension over HTTP: JSON to the scheduler's calls and back.
+"""Model repository extension over HTTP: translates JSON to the scheduler's calls and back.
 
-The scheduler decides which models are loaded; only what is specific to HTTP is checked here.
+The scheduler decides which models are loaded. This module checks only what is specific to HTTP.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RepositoryEndpoints:
         call.respond(200, (await self._control.page("RepositoryIndex", request, _index),))
 
     async def load(self, call: HttpCall, route: Route) -> None:
-        """Load a model, with the configuration and files in the body, if any."""
+        """Load a model. The body may have a configuration and files."""
         request = await read_body(
             self._data_plane, call, _load_request, route.model, route.repository
         )
@@ -54,7 +54,7 @@ class RepositoryEndpoints:
         call.respond(200, ())
 
     async def unload(self, call: HttpCall, route: Route) -> None:
-        """Unload a model, and its dependents if the body asks for that."""
+        """Unload a model. If the body asks for it, unload the models that depend on it as well."""
         request = kserve_pb2.RepositoryModelUnloadRequest(
             model_name=route.model, repository_name=route.repository
         )
@@ -115,9 +115,9 @@ def _decode_base64(name: str, value: str) -> bytes:
 
 
 def _asks_for_dependents(body: bytes) -> bool:
-    """Return whether the body of an unload asks to unload dependents.
+    """Return whether the body of an unload asks to unload the dependent models too.
 
-    Anything else in the body, JSON or not, is ignored.
+    Any other content of the body, JSON or not, is ignored.
     """
     try:
         return _parameters(parser.parse(body)).get(_UNLOAD_DEPENDENTS) is True

@@ -1,4 +1,4 @@
-"""Shared memory over HTTP: the routes that register regions, and ranges in tensors' parameters."""
+"""Clients' shared memory over HTTP: the routes that register and list regions."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class SharedMemoryEndpoints:
-    """Handlers of the routes of both kinds of memory."""
+    """Handlers of the routes for system and CUDA memory."""
 
     def __init__(self, regions: Regions, data_plane: DataPlane) -> None:
         self._regions = regions
         self._data_plane = data_plane
 
     def status(self, call: HttpCall, route: Route) -> None:
-        """Respond with the registered regions of a kind, or with one of them."""
+        """Respond with all registered regions of a kind, or with one of them."""
         try:
             registrations = self._regions.status(route.memory_kind, route.region)
         except NereidError as error:
@@ -50,7 +50,7 @@ class SharedMemoryEndpoints:
             call.respond(200, ())
 
     async def register(self, call: HttpCall, route: Route) -> None:
-        """Register a region with the memory that the body names."""
+        """Register a region with the memory that the body describes."""
         kind, name = route.memory_kind, route.region
         self._regions.check_allowed()
         if not name:
@@ -68,7 +68,7 @@ class SharedMemoryEndpoints:
 
 
 def _registration(body: bytes, kind: str, name: str) -> Registration:
-    """Return the registration in a body."""
+    """Return the registration that a body describes."""
     document = parser.parse(body)
     members = document if type(document) is dict else {}
     if kind == SYSTEM:
@@ -104,7 +104,8 @@ def _require(members: dict[str, Any], field: str) -> None:
 
 
 def _member(document: Any, field: str) -> Any:
-    # Unlike parser.member's text, Triton's text for these members does not begin with the field.
+    # Triton's text for these members does not begin with the field, unlike the text of
+    # parser.member.
     if type(document) is not dict or field not in document:
         raise Internal(f"attempt to access non-existing object member '{field}'")
     return document[field]

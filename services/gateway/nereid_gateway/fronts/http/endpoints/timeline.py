@@ -1,4 +1,4 @@
-"""Timeline of the mesh over HTTP: streamed, in the form of nereid/timeline/wire.py."""
+"""Timeline of the mesh over HTTP: streamed in the format of nereid/timeline/wire.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _OFF: Final = "this gateway records no timeline: it was started with --timeline-seconds=0"
 _DEFAULT_S: Final = 30.0
-# Longer than any gateway records.
+# Maximum value of the query. It is longer than any gateway records.
 _MAX_S: Final = 1_000_000_000
 _TYPE: Final = CONTENT_TYPE.encode()
 
@@ -30,7 +30,7 @@ class TimelineEndpoint:
         self._timeline = data_plane.timeline
 
     async def timeline(self, call: HttpCall, route: Route) -> None:
-        """Stream the records of the last seconds."""
+        """Stream the records of the last seconds to the client."""
         timeline = self._timeline
         if not timeline.records:
             raise NotFound(_OFF)
@@ -44,7 +44,8 @@ class TimelineEndpoint:
         async with aclosing(parts):
             async for part in parts:
                 if not call.streamed:
-                    # Errors are raised before the first part, so the response can begin now.
+                    # gather() raises its errors before the first part, so the response can begin
+                    # now.
                     call.begin_stream(200, _TYPE)
                 call.send_chunk(part)
                 await writable.wait()

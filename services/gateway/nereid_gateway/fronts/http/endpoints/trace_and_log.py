@@ -1,6 +1,6 @@
-"""Trace and logging extensions over HTTP: JSON to the scheduler's settings and back.
+"""Trace and logging extensions over HTTP: translates JSON to the scheduler's settings and back.
 
-The scheduler owns the settings; only what is specific to HTTP is checked here.
+The scheduler owns the settings. This module checks only what is specific to HTTP.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 _LEVEL: Final = "trace_level"
 _TRACE_FILE: Final = "trace_file"
 _TRACE_SETTINGS: Final = (_TRACE_FILE, _LEVEL, "trace_rate", "trace_count", "log_frequency")
-# Settings in the order of the response.
+# The response has the settings in this order.
 _TRACE_ORDER: Final = (
     *(_LEVEL, "trace_rate", "trace_count", "log_frequency", _TRACE_FILE, "trace_mode"),
     *("url", "resource", "bsp_max_export_batch_size", "bsp_schedule_delay", "bsp_max_queue_size"),
 )
 _COUNT: Final = "Unable to parse 'trace_count'. Expecting value >= -1, got:"
-# Settings in the order of the response, which is also the order in which they are checked.
+# The response has the settings in this order. They are also checked in this order.
 _LOG_ORDER: Final = (
     *("log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format"),
 )
@@ -46,10 +46,13 @@ class TraceAndLogEndpoints:
         self._data_plane = data_plane
 
     async def trace_setting(self, call: HttpCall, route: Route) -> None:
-        """Respond with the trace settings of a model or of all, after changing them on POST."""
+        """Respond with the trace settings of a model or of all models.
+
+        On POST, change them first.
+        """
         request = kserve_pb2.TraceSettingRequest(model_name=route.model)
         if call.method == b"POST":
-            # An unknown model is reported before anything that is wrong with the body.
+            # If the model is unknown, this is reported before any error in the body.
             await self._call_trace_setting(request)
             request = kserve_pb2.TraceSettingRequest.FromString(
                 await read_body(self._data_plane, call, _trace_request, route.model)
@@ -57,7 +60,7 @@ class TraceAndLogEndpoints:
         try:
             response = await self._call_trace_setting(request)
         except InvalidArgument as error:
-            # This one text lacks a space over HTTP.
+            # On Triton, this text lacks a space over HTTP.
             message = error.message.replace(_COUNT + " ", _COUNT)
             raise InvalidArgument(message) from error
         values = {name: list(setting.value) for name, setting in response.settings.items()}
@@ -74,7 +77,7 @@ class TraceAndLogEndpoints:
         return await self._control.call("TraceSetting", request, kserve_pb2.TraceSettingResponse)
 
     async def logging(self, call: HttpCall, _route: Route) -> None:
-        """Respond with the log settings, after changing them on POST."""
+        """Respond with the log settings. On POST, change them first."""
         request = kserve_pb2.LogSettingsRequest()
         unknown_format: str | None = None
         if call.method == b"POST":
@@ -103,7 +106,7 @@ def _trace_request(body: bytes, model: str) -> bytes:
 
 
 def _log_request(body: bytes) -> tuple[bytes, str | None]:
-    """Return a serialised LogSettingsRequest, and an unknown log format if one is named."""
+    """Return a serialised LogSettingsRequest, and the log format if it names an unknown one."""
     request = kserve_pb2.LogSettingsRequest()
     document = parser.parse(body)
     unknown_format = _write_log(request, document if type(document) is dict else {})
@@ -117,7 +120,10 @@ def _limited(request: bytes) -> bytes:
 
 
 def _write_trace(request: kserve_pb2.TraceSettingRequest, name: str, value: Any) -> None:
-    """Fill in one member of the JSON document; null clears a setting."""
+    """Set the member of the request that a member of the JSON document names.
+
+    Null clears a setting.
+    """
     values: list[str] = []
     if name == _LEVEL:
         if value is not None:
@@ -131,14 +137,17 @@ def _write_trace(request: kserve_pb2.TraceSettingRequest, name: str, value: Any)
 
 
 def _write_log(request: kserve_pb2.LogSettingsRequest, members: dict[str, Any]) -> str | None:
-    """Fill request from a JSON document; return an unknown log format if one is named."""
+    """Set the request from a JSON document.
+
+    Return the log format if the document names an unknown one.
+    """
     for name in _LOG_ORDER:
         value = members.get(name)
         if value is None:
             continue
         setting = request.settings[name]
         if name == "log_file":
-            # Any file is refused, whatever its name.
+            # The scheduler refuses every log file, so its name does not matter.
             setting.string_param = value if type(value) is str else "?"
         elif name == "log_format":
             setting.string_param = parser.as_string(value)

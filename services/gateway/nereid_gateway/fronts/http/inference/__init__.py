@@ -1,3 +1,3 @@
-"""The endpoint `infer`: its request, run and response."""
+"""The endpoint `infer`: decoding of requests, submission, and encoding of responses."""
 
 # layout: compiled

@@ -1,9 +1,9 @@
-"""Infer route: an HTTP call to a request for inference, and its response back.
+"""Infer route: turns an HTTP call into an inference request, and the response into HTTP.
 
-The common path is synchronous: `infer` decodes and submits, a callback encodes and responds.
-Whatever takes a control call or a thread runs as a task: raw requests, compression of large bodies,
-load reports. An error in the body is submitted in place of the request, because the scheduler
-reports an unknown model first.
+The common path is synchronous: `infer` decodes and submits the request, and a callback encodes and
+sends the response. Everything that needs a control call or a thread runs as a task: raw requests,
+compression of large bodies, load reports. If a body is wrong, its error is submitted in place of
+the request, because the scheduler reports an unknown model first.
 """
 
 from __future__ import annotations
@@ -54,16 +54,17 @@ if TYPE_CHECKING:
     from nereid_gateway.server.call import HttpCall
     from nereid_gateway.server.call_tasks import CallTasks
 
-# Larger bodies are compressed in a thread; a body of this size takes a fraction of a millisecond.
+# Bodies of up to this many bytes are compressed at once, which takes a fraction of a millisecond.
+# Larger bodies are compressed in a thread.
 _COMPRESS_BYTES: Final = 16384
-# Larger inflated bodies are moved to shared memory in a thread.
+# Decompressed bodies above this many bytes are moved to shared memory in a thread.
 _COPY_BYTES: Final = 1 << 20
 _HEADER_LENGTH: Final = b"inference-header-content-length"
-# Number of remembered decoders; a full table starts anew.
+# Maximum number of cached decoders. When the table is full, it is cleared.
 _MAX_DECODERS: Final = 1024
 _MAX_TARGET_BYTES: Final = 1024
 
-# Content type, further header lines, parts of the body.
+# Content type, further header lines, and the parts of the body.
 _Encoded = tuple[bytes, bytes, Any]
 
 
@@ -90,32 +91,36 @@ class InferEndpoint:
         self.decoders_by_target: BoundedCache[bytes, InferRequestDecoder] = BoundedCache(
             _MAX_DECODERS, _MAX_TARGET_BYTES
         )
-        # Parsed JSON headers, shared by all decoders.
+        # Parsed JSON headers. All decoders share this cache.
         self._headers: BoundedCache[tuple[bytes, bytes], ParsedHeader] = BoundedCache(CACHED_HEADS)
 
     def allocate_body(self, call: HttpCall, size_bytes: int) -> MessageBuffer | None:
-        """Return a buffer for the body of a request whose headers arrived.
+        """Return a buffer for the body of a request whose headers have arrived.
 
-        None means that the body is gathered in bytes.
+        The result is None if the body should be gathered as bytes.
         """
         is_infer = call.target.partition(b"?")[0].endswith(b"/infer")
         if not is_infer or b"content-encoding" in call.headers:
             return None
         length_header = call.headers.get(_HEADER_LENGTH)
         if length_header is None:
-            # Large JSON would otherwise have to be joined from its pieces at once.
+            # Without a buffer, a large JSON body would have to be joined from its pieces in one go.
             return self._data_plane.tensors.message_buffer(size_bytes)
         try:
             length = int(length_header)
         except ValueError:
             return None
-        # Only tensors are read as bytes, so the header must lie within the body.
+        # The body is a JSON header followed by tensors. A buffer is of use only if there are
+        # tensors, so the header must be shorter than the body.
         if not 0 < length < size_bytes:
             return None
         return self._data_plane.tensors.message_buffer(size_bytes, length)
 
     def handle(self, call: HttpCall, route: Route) -> None:
-        """Serve the first call of a target; the front finds the decoder for further ones."""
+        """Serve the first call of a target.
+
+        The front finds the decoder itself for further calls.
+        """
         decoder = InferRequestDecoder(
             route.model, route.version, self._headers, self._data_plane.regions
         )
@@ -125,7 +130,7 @@ class InferEndpoint:
     # --- requests -------------------------------------------------------------------------------
 
     def infer(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
-        """Decode the body of call and submit it."""
+        """Decode the body of a call, and submit the request."""
         headers = call.headers
         body: bytes | MessageBuffer = call.body
         if call.body_buffer is not None:
@@ -157,7 +162,7 @@ class InferEndpoint:
         self._submit(call, request, form)
 
     def infer_again(self, call: HttpCall, template: RequestTemplate) -> None:
-        """Serve a call with the same HTTP head as an earlier one on its connection."""
+        """Serve a call that has the same HTTP head as an earlier call on its connection."""
         if self._data_plane.records_arrivals:
             call.received_ns = monotonic_ns()
         request = template.make_request(call.body)
@@ -173,7 +178,7 @@ class InferEndpoint:
         body: bytes | MessageBuffer,
         length: int,
     ) -> None:
-        """Decode as much as this turn of the loop can afford; a task decodes the rest."""
+        """Decode a request in this turn of the loop if it has bytes left, or else in a task."""
         if length > LARGE_BYTES:
             self._tasks.spawn(call, self._infer_by_pool(call, decoder, body, length))
             return
@@ -221,7 +226,7 @@ class InferEndpoint:
         length: int,
         named: RegionRanges,
     ) -> None:
-        """Read large inputs from clients' shared memory, then decode."""
+        """Read large inputs from clients' shared memory, then decode the request."""
         regions = self._data_plane.regions
         try:
             inputs = await regions.read(named, self._data_plane.tensors, call.hold)
@@ -265,7 +270,7 @@ class InferEndpoint:
         form: ResponseForm,
         unchecked: Sequence[StringInput],
     ) -> None:
-        """Count the elements of large BYTES tensors, then submit."""
+        """Count the elements of large BYTES tensors, then submit the request."""
         refusal = await self._data_plane.find_model(decoder.naming_head)
         if refusal is not None:
             _fail(call, refusal)
@@ -279,7 +284,7 @@ class InferEndpoint:
         self._submit(call, request, form)
 
     async def _infer_compressed(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
-        # The request differs from its head from here on; other calls share the dict of headers.
+        # The headers are changed here. They are copied, because other calls share the dict.
         call.known_headers = None
         call.headers = call.headers.copy()
         encoding = call.headers.pop(b"content-encoding")
@@ -297,7 +302,7 @@ class InferEndpoint:
         self.infer(call, decoder)
 
     async def _infer_raw(self, call: HttpCall, decoder: InferRequestDecoder) -> None:
-        """Submit a body without a JSON header as the one tensor of the model's configuration."""
+        """Submit a body without a JSON header. It has the data of the model's only input."""
         try:
             response = await self._data_plane.control.call(
                 "ModelConfig",
@@ -331,7 +336,7 @@ class InferEndpoint:
     def _respond_again(
         self, call: HttpCall, template: RequestTemplate, response: InferResponse
     ) -> None:
-        """Respond to a request that was made from a template."""
+        """Send the response to a request that was made from a template."""
         if response.error is not None:
             _fail(call, response.error)
             return

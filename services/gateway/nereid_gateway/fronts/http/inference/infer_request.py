@@ -1,9 +1,9 @@
 """Decoder of the body of an HTTP infer request, and of the form that its response should have.
 
-A body is a JSON header followed by binary tensors. The meaning of a header without inline data is a
-pure function of its bytes and is remembered by them; the one part that differs between such
-headers, a leading id, is cut off first. A body without a header is a raw request, which raw_request
-decodes. The module knows no routes and no sockets.
+A body is a JSON header followed by binary tensors. The meaning of a header without inline data
+depends only on its bytes, so parsed headers are cached by their bytes. Such headers differ only in
+an id at their beginning, which is cut off first. A body without a header is a raw request, which
+raw_request decodes. The module knows no routes and no sockets.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ if TYPE_CHECKING:
     from nereid_gateway.plane.client_shm.regions import ReadInputs
 
 _NUMBER: Final = re.compile(rb"\s*([+-]?)0*([0-9]*)")
-# int() takes quadratic time, and refuses more than some thousand digits.
+# Limit on the digits that int() converts: int() takes quadratic time, and refuses numbers of more
+# than some thousand digits.
 _MAX_DIGITS: Final = 100
 # Numbers with fewer digits need no further check.
 _PLAIN_DIGITS: Final = 16
-# The largest number that fits into the protocol's 64 bits.
+# Maximum number of classes, the largest number that fits into the protocol's 64 bits.
 _MAX_CLASSES: Final = (1 << 63) - 1
 _ID: Final = re.compile(rb'\{\s*"id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*(,)')
 _SOURCE_PARAMETERS: Final = ("binary_data_size", "shared_memory_region")
@@ -56,7 +57,7 @@ _RESERVED: Final = (
 
 
 class ResponseForm(NamedTuple):
-    """Outputs that the client wants as binary: the default, and exceptions by name.
+    """Choice of the outputs that the client wants as binary: a default, and exceptions by name.
 
     Outputs in shared memory have no data in the response.
     """
@@ -70,24 +71,26 @@ ALL_BINARY: Final = ResponseForm(binary_by_default=True)
 
 
 class ParsedHeader(NamedTuple):
-    """Parsed JSON header."""
+    """Contents of a JSON header."""
 
     checked: CheckedHead
     request_id: str
     parameters: dict[str, Parameter] | None
     priority: int
     timeout_us: int
-    # Size of each input; `None` for an input with data in the header itself, 0 for one in shared
-    # memory.
+    # Size of each input in bytes. It is `None` for an input whose data is in the header, and 0 for
+    # an input in shared memory.
     sizes: tuple[int | None, ...]
     inline: tuple[bytes, ...]
-    # Descriptions of the inline inputs.
+    # Descriptions of the inputs whose data is in the header.
     inline_inputs: tuple[HeadInput, ...]
     form: ResponseForm
 
 
 def header_length(text: bytes | None, body_size: int) -> int:
-    """Return the length of the JSON header, 0 for a raw request; reads the value as C's atoi.
+    """Return the length of the JSON header; it is 0 for a raw request.
+
+    The text is read like atoi() of C reads it. Without a text, the header is the whole body.
 
     Raises:
         InvalidArgument: the header does not lie within the body.
@@ -110,7 +113,7 @@ def header_length(text: bytes | None, body_size: int) -> int:
 
 
 class InferRequestDecoder:
-    """Decode the bodies of one model's requests."""
+    """Decodes the bodies of requests for one model."""
 
     def __init__(
         self,
@@ -119,7 +122,11 @@ class InferRequestDecoder:
         headers: BoundedCache[tuple[bytes, bytes], ParsedHeader],
         regions: Regions = NO_REGIONS,
     ) -> None:
-        """Keep the parsed headers by naming head and text, which all decoders share."""
+        """Keep the model and the cache of parsed headers.
+
+        headers: maps the head that names the model, and the text of a JSON header, to the parsed
+        header. All decoders share it.
+        """
         self.model = model
         self.version = version
         self._regions = regions
@@ -132,9 +139,9 @@ class InferRequestDecoder:
         length: int,
         unchecked: list[StringInput] | None = None,
     ) -> tuple[InferRequest, ResponseForm]:
-        """Decode a body whose first length bytes are the header.
+        """Decode a body. Its JSON header has this length.
 
-        An invalid body becomes an error request. Large inputs whose elements are still to be
+        An invalid body becomes a request with the error. Large inputs whose elements must still be
         counted are added to unchecked.
         """
         request = InferRequest(0, self.naming_head, [])
@@ -165,9 +172,10 @@ class InferRequestDecoder:
         run_job: RunJob,
         read: Callable[[RegionRanges], Awaitable[ReadInputs]],
     ) -> tuple[InferRequest, ResponseForm]:
-        """Decode a body with a large header, which run_job parses.
+        """Decode a body with a large JSON header.
 
-        read reads large inputs from clients' shared memory.
+        run_job: runs the job that parses the header. read: reads large inputs from clients' shared
+        memory.
         """
         request = InferRequest(0, self.naming_head, [])
         try:
@@ -202,23 +210,23 @@ class InferRequestDecoder:
         return request, header.form
 
     def known_header(self, text: bytes) -> ParsedHeader | None:
-        """Return a JSON header that was parsed before, or None if it was not remembered."""
+        """Return a JSON header from the cache, or None if it is not there."""
         return self._headers.get((self.naming_head, text))
 
     def error_request(self, error: NereidError, request_id: str = "") -> InferRequest:
-        """Return the request to submit for one that could not be decoded.
+        """Return the request to submit in place of one that could not be decoded.
 
-        It names the model and the error.
+        It has the name of the model and the error.
         """
         error_status = error_status_of(error)
-        # The message may quote invalid text, which frames cannot hold.
+        # The message may quote text that is not valid UTF-8, which frames cannot hold.
         error_status = error_status._replace(message=parser.printable(error_status.message))
         return InferRequest(0, self.naming_head, [], request_id, error_status=error_status)
 
     def _read_text(
         self, request: InferRequest, body: bytes | MessageBuffer, length: int
     ) -> tuple[bytes, bool]:
-        """Return the header's text without a leading id, and whether it had one.
+        """Return the header's text without an id at its beginning, and whether it had such an id.
 
         The id is moved to the request.
         """
@@ -230,7 +238,7 @@ class InferRequestDecoder:
         match = _ID.match(text)
         if match is None:
             return text, False
-        # Only the id changes from one header to the next; the rest repeats.
+        # Headers that a client repeats differ only in the id.
         request.request_id = match[1].decode("utf-8", "replace")
         return b"{" + text[match.end() :], True
 
@@ -278,9 +286,9 @@ class InferRequestDecoder:
             raise InvalidArgument(f"unexpected additional input data for model '{self.model}'")
 
     def _parse_header(self, text: bytes, repeated: bytes, arrays: int) -> ParsedHeader:
-        """Parse a header, and remember it if its text may be repeated.
+        """Parse a header, and cache it if further requests may repeat its text.
 
-        repeated is the rest of the text after `arrays` arrays of data were cut out (inline_data).
+        repeated: the text after inline_data has cut out `arrays` arrays of data.
         """
         header = _HeaderParser(self.model, self.version, self._regions).parse(parser.parse(text))
         if len(repeated) <= request_head.MAX_CACHED_HEAD_BYTES and (
@@ -294,7 +302,7 @@ class InferRequestDecoder:
 def parse_header_job(
     texts: Sequence[bytes], model: str, version: str, shm_allowed: bool
 ) -> tuple[ParsedHeader, tuple[bytes, ...]]:
-    """Return the header in a text, and its inline tensors; a job for a decoder process.
+    """Return the parsed header and its inline tensors. This is a job for a decoder process.
 
     The elements of these tensors have been counted.
     """
@@ -309,7 +317,7 @@ def parse_header_job(
 
 
 def _is_binary(header: ParsedHeader, tensor: StringInput) -> bool:
-    """Return whether a tensor's data is outside the header."""
+    """Return whether the data of a tensor is outside the JSON header."""
     return header.sizes[tensor.position] is not None
 
 
@@ -327,7 +335,7 @@ def _check_strings(
 
 
 class _HeaderParser:
-    """Parse one JSON header in Triton's order, so that the same error is reported first."""
+    """Parses a JSON header in Triton's order, so that the same error is reported first."""
 
     def __init__(self, model: str, version: str, regions: Regions) -> None:
         self._model = model
@@ -341,15 +349,15 @@ class _HeaderParser:
         self._inline_inputs: list[HeadInput] = []
         self._classes: dict[str, int] = {}
         self._input_ranges: list[tuple[int, RegionRange]] = []
-        # Ranges of outputs; `None` for one that is not in shared memory. If an output is requested
-        # twice, the first request counts.
+        # Maps an output to its range, or to `None` if the output is not in shared memory. If an
+        # output is requested twice, the first request counts.
         self._output_ranges: dict[str, RegionRange | None] = {}
 
     def parse(self, document: Any) -> ParsedHeader:
-        """Return the header in a document.
+        """Return the header that a JSON document describes.
 
         Raises:
-            NereidError: the header is wrong, with Triton's text.
+            NereidError: the header is wrong. The error has Triton's text.
         """
         members = document if type(document) is dict else {}
         request_id = parser.string_member(members, "id") if "id" in members else ""
@@ -364,7 +372,7 @@ class _HeaderParser:
         first = dict(reversed(names))
         by_name = {name: binary for name, binary in first.items() if binary is not None}
         if names:
-            # The default does not apply to outputs that are named.
+            # The default does not apply to outputs that the request names.
             self._binary_by_default = False
         checked = request_head.build(
             self._model, self._version, inputs, [name for name, _ in names], self._classes
@@ -458,7 +466,7 @@ class _HeaderParser:
         tensor_range = None
         if "shared_memory_region" in parameters:
             for other in ("classification", "binary_data"):
-                # A classification is an error even if it is 0.
+                # A classification is an error here even if it is 0.
                 if parameters.get(other) or (other == "classification" and other in parameters):
                     raise InvalidArgument(
                         f"Output can't set both 'shared_memory_region' and '{other}'"
@@ -471,7 +479,7 @@ class _HeaderParser:
 
 
 def custom_parameter(key: str, value: Any) -> Parameter:
-    """Return a parameter's value, which must be of a kind that the protocol has.
+    """Return the value of a parameter. Its kind must be one that the protocol has.
 
     Raises:
         NereidError: the value is of another kind.
@@ -489,7 +497,7 @@ def custom_parameter(key: str, value: Any) -> Parameter:
     if type(value) is str:
         return parser.printable(value)
     if isinstance(value, bool | int | float):
-        # JSON integers are signed, as on Triton.
+        # Integers in JSON are signed 64-bit integers, as on Triton; larger ones become floats.
         return float(value) if value >= 1 << 63 else value
     raise InvalidArgument(
         f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."

@@ -1,7 +1,7 @@
 """Encoder of the body of an HTTP infer response: a JSON header followed by binary tensors.
 
-Everything but the id and the tensors is a pure function of the response's head, the sizes and the
-form; it is remembered by them.
+The header depends on the response's head, the sizes of its tensors and the response's form, except
+for the id and inline data. So the rest of the header is cached by these three.
 """
 
 from __future__ import annotations
@@ -27,36 +27,38 @@ if TYPE_CHECKING:
 
     from nereid_gateway.fronts.http.inference.infer_request import ResponseForm
 
-# A response's head as JSON: the members before the outputs, and the outputs without data.
+# Head of a response as JSON: the members before the outputs, and the outputs without their data.
 HeadMembers = tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 class _Layout(NamedTuple):
-    """Common parts of responses with one head."""
+    """Parts that responses with one head have in common."""
 
-    # JSON text without its opening brace and without an id, cut where outputs' data belongs.
+    # JSON text without its opening brace and without an id. It is cut where the data of outputs
+    # belongs.
     texts: list[bytes]
-    # Outputs whose data that is: places among the payloads, and datatypes.
+    # Outputs whose data is in the JSON text: the index of the payload, and the datatype.
     inline: list[tuple[int, str]]
-    # Places of the payloads that follow the text.
+    # Indexes of the payloads that follow the JSON text.
     binary: list[int]
     all_binary: bool
 
 
 class LargeOutputsError(Exception):
-    """Report a response with more JSON to write than a turn of the event loop may spend."""
+    """Raised for a response with more JSON than one turn of the event loop may write."""
 
 
 class InferResponseEncoder:
-    """Encode responses, and remember the headers that were written."""
+    """Encodes responses, and caches the headers that it has written."""
 
     def __init__(
         self, max_json_bytes: int = LARGE_BYTES, max_text_bytes: int | None = None
     ) -> None:
         """Limit the outputs that are written as JSON.
 
-        max_json_bytes: size of these tensors in one response. max_text_bytes: size of their JSON,
-        which is then written in slices; without it they are written at once.
+        max_json_bytes: maximum size of the raw outputs of one response that are written as JSON.
+        max_text_bytes: maximum size of their JSON text, which is then written in slices. Without
+        it, each output is written at once.
         """
         self._max_json_bytes = max_json_bytes
         self._max_text_bytes = max_text_bytes
@@ -68,12 +70,11 @@ class InferResponseEncoder:
     def encode(
         self, response: InferResponse, request_id: str, form: ResponseForm
     ) -> tuple[bytes, bytes, Sequence[bytes]]:
-        """Return content type, further header lines and body of a response without error.
+        """Return content type, further header lines and body parts of a response without error.
 
         Raises:
             InvalidArgument: an output has no JSON form and was not requested as binary.
-            LargeOutputsError: the outputs that were not requested as binary are too large for this
-                encoder.
+            LargeOutputsError: the outputs to be written as JSON are too large for this encoder.
         """
         payloads: Sequence[Any] = response.payloads
         key = (response.head, form, *map(len, payloads))
@@ -105,7 +106,7 @@ class InferResponseEncoder:
             output: dict[str, Any] = tensor.copy()
             outputs.append(output)
             if name in form.in_regions:
-                # The output's data is in the client's memory already.
+                # The data of the output is already in the client's memory.
                 continue
             if by_name.get(name, form.binary_by_default):
                 output["parameters"] = {"binary_data_size": len(payload)}
@@ -119,13 +120,13 @@ class InferResponseEncoder:
         text = orjson.dumps({**members, "outputs": outputs})[1:]
         all_binary = len(binary) == len(outputs)
         layout = _Layout(text.split(QUOTED_MARK), inline, binary, all_binary=all_binary)
-        # Sizes of strings differ, so that their layouts would fill the table.
+        # Strings differ in size, so layouts of responses with inline strings would fill the table.
         if len(text) <= MAX_CACHED_HEAD_BYTES and all(datatype != BYTES for _, datatype in inline):
             self._layouts.remember(key, layout)
         return layout
 
     def _write_inline(self, layout: _Layout, payloads: Sequence[Any]) -> bytes:
-        """Return the JSON text with the data of the outputs that are not binary."""
+        """Return the JSON text, with the data of the outputs that are not binary."""
         from_raw = tensor_data.from_raw
         if self._max_text_bytes is not None:
             from_raw = tensor_data.OutputTexts(self._max_text_bytes).from_raw
@@ -136,7 +137,7 @@ class InferResponseEncoder:
         return b"".join(pieces)
 
     def parse_head(self, data: bytes) -> HeadMembers:
-        """Return the members and the outputs in a response's head."""
+        """Return the members and the outputs that a response's head describes."""
         head = self._heads.get(data)
         if head is None:
             message = kserve_pb2.ModelInferResponse.FromString(data)
@@ -162,7 +163,7 @@ def encode_job(
 ) -> tuple[tuple[bytes, bytes], Sequence[bytes]]:
     """Return content type, further header lines and the parts of a response's body.
 
-    A job for a decoder process.
+    This is a job for a decoder process.
     """
     response = InferResponse(0, head, list(payloads))
     encoder = InferResponseEncoder(sys.maxsize, max_text_bytes)

@@ -1,4 +1,4 @@
-"""Raw requests, whose body is nothing but the data of a model's one input.
+"""Raw requests. The body of a raw request is only the data of the model's single input.
 
 Name, datatype and shape follow from the model's configuration, as Triton deduces them.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def deduce_input(config: model_config_pb2.ModelConfig, body: bytes) -> tuple[HeadInput, bytes]:
-    """Return the input that body has the data of, and its raw form.
+    """Return the input that the body has the data of, and the input's raw form.
 
     Raises:
         InvalidArgument: the model has several inputs, or the input's shape is ambiguous.

@@ -1,9 +1,10 @@
-"""Parts of a request and of its response that repeat: all but their tensors.
+"""Template of requests and their responses: all parts that repeat, which is everything but tensors.
 
 Most clients that keep a connection send the same HTTP head and the same JSON header again and
-again. The headers of the first such request need not be parsed again, nor the text before the
-tensors of its response be formatted again. The keys are the bytes themselves: the HTTP head's
-(server.known_headers), the JSON header's and the response's head. The module knows no connection.
+again. With a template, these headers need not be parsed again. The text before the tensors of the
+response need not be formatted again either. Parts are recognised by their bytes: the HTTP head
+(server.known_headers), the JSON header, and the head of the response. The module knows no
+connection.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     )
     from nereid_gateway.server.call import HttpCall
 
-# Maximum size of a JSON header, and of the text before a response's tensors. There is a template
-# for each connection.
+# Maximum size in bytes of a JSON header, and of the text before a response's tensors. The size is
+# limited because each connection has a template.
 _MAX_BYTES: Final = 1024
-# Headers on which the request, or the form of its response, depends.
+# Headers that influence the request or the form of its response.
 _MEANINGFUL: Final = (
     b"content-encoding",
     b"accept-encoding",
@@ -39,7 +40,7 @@ _MEANINGFUL: Final = (
 
 
 class RequestTemplate:
-    """Requests with one HTTP head and one JSON header, all of whose tensors are binary."""
+    """Template for requests with the same HTTP head and JSON header, and only binary tensors."""
 
     __slots__ = (
         "_head",
@@ -62,7 +63,7 @@ class RequestTemplate:
         header: ParsedHeader,
         sizes: tuple[int, ...],
     ) -> None:
-        """Keep the JSON header's text and meaning, and the sizes of the tensors behind it."""
+        """Keep the JSON header's text and meaning, and the sizes of the tensors that follow."""
         self.decoder = decoder
         self.form = header.form
         self._text = text
@@ -70,17 +71,16 @@ class RequestTemplate:
         self._priority = header.priority
         self._timeout_us = header.timeout_us
         self._sizes = sizes
-        # Head, sizes and text before the tensors of the last response. No response has these first
-        # sizes.
+        # Head, sizes and leading text of the last response. No response has the initial sizes.
         self._response_head = b""
         self._response_sizes = [-1]
         self._response_start = b""
         self._joins = False
 
     def make_request(self, body: bytes) -> InferRequest | None:
-        """Return the request with this body, or None if it has another JSON header.
+        """Return the request with this body, or None if the body has another JSON header.
 
-        The body is as long as the first request's.
+        The body is as long as the body from which the template was made.
         """
         text = self._text
         if not body.startswith(text):
@@ -97,9 +97,9 @@ class RequestTemplate:
         return InferRequest(0, self._head, payloads, "", None, self._priority, self._timeout_us)
 
     def response_parts(self, response: InferResponse) -> list[bytes] | None:
-        """Return the parts of a response as written to a kept-alive connection, or None.
+        """Return the parts of a response for a connection that is kept alive, or None.
 
-        The response has no error. None means that it has to be encoded.
+        None means that the response has to be encoded. The response must not have an error.
         """
         payloads: list[Any] = response.payloads
         sizes = [len(payload) for payload in payloads]
@@ -114,14 +114,14 @@ class RequestTemplate:
     def remember_response(
         self, response: InferResponse, encoded: tuple[bytes, bytes, Sequence[bytes]]
     ) -> None:
-        """Remember the text before a response's tensors, if all of them are binary.
+        """Keep the text before the tensors of a response, if all its tensors are binary.
 
         encoded: content type, further header lines and parts of the body.
         """
         content_type, extra, parts = encoded
         payloads: Sequence[Any] = response.payloads
-        # The body of a binary response begins with two parts of JSON header; outputs as JSON have
-        # no parts.
+        # The body of a binary response has two parts for the JSON header and one part for each
+        # tensor. Outputs in JSON have no parts of their own.
         if content_type != BINARY or len(parts) != 2 + len(payloads):
             return
         json_header = parts[0] + parts[1]
@@ -137,10 +137,10 @@ class RequestTemplate:
 def make_template(
     call: HttpCall, decoder: InferRequestDecoder, length: int, request: InferRequest
 ) -> RequestTemplate | None:
-    """Return the template of a call and its request, or None if they are not repeatable.
+    """Return a template made from a call and its request, or None if they do not qualify.
 
-    The call's body begins with a JSON header of this length. Only requests qualify of which head
-    and header say nothing beyond their tensors.
+    length: length of the JSON header in the body. A request qualifies if its HTTP head and JSON
+    header say nothing beyond the model and the tensors.
     """
     if (
         length > _MAX_BYTES

@@ -1,4 +1,7 @@
-"""Control responses as the JSON documents that Triton's HTTP clients read. Pure."""
+"""Responses to control calls as JSON documents, in the form that Triton's HTTP clients read.
+
+The module holds no state and does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def server_metadata(message: kserve_pb2.ServerMetadataResponse) -> bytes:
-    """Return the JSON of the server's metadata."""
+    """Return the JSON document for a server's metadata."""
     return orjson.dumps(
         {
             "name": message.name,
@@ -26,7 +29,7 @@ def server_metadata(message: kserve_pb2.ServerMetadataResponse) -> bytes:
 
 
 def model_metadata(message: kserve_pb2.ModelMetadataResponse) -> bytes:
-    """Return the JSON of a model's metadata."""
+    """Return the JSON document for a model's metadata."""
     return orjson.dumps(
         {
             "name": message.name,
@@ -46,7 +49,10 @@ def _tensors(tensors: Iterable[TensorMetadata]) -> list[dict[str, Any]]:
 
 
 def repository_index(message: kserve_pb2.RepositoryIndexResponse) -> bytes:
-    """Return the JSON list of an index; a model that was never loaded has only its name there."""
+    """Return the JSON list for an index.
+
+    A model that was never loaded has only its name in the list.
+    """
     models = []
     for model in message.models:
         document = {"name": model.name}
@@ -70,7 +76,7 @@ _COMPUTE = ("compute_input", "compute_infer", "compute_output")
 
 
 def model_statistics(message: kserve_pb2.ModelStatisticsResponse) -> bytes:
-    """Return the JSON of statistics of models."""
+    """Return the JSON document for the statistics of models."""
     return orjson.dumps({"model_stats": [_statistics(model) for model in message.model_stats]})
 
 

@@ -1,7 +1,7 @@
-"""Tensors' data in JSON headers, cut out of the rest of the header, which clients repeat.
+"""Separation of the data of tensors from the rest of a JSON header, which clients repeat.
 
-An array is a JSON value of its own: cut out and parsed alone it has the same value as within its
-document. The rest, with a mark in place of each array, therefore means the same for all documents
+An array has the same value whether it is parsed alone or within its document. So arrays are cut out
+and parsed alone. The rest has a mark in place of each array, and means the same for all documents
 that share it. This module knows JSON and numbers; infer_request knows what a header says.
 """
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
     from nereid_gateway.core.request_head import HeadInput
 
-# The member as serialisers write it; one space may follow.
+# Name of the member as serialisers write it. One space may follow.
 _MEMBER: Final = b'"data":'
-# The mark stands for data in remembered headers. It is random, so that no client can send it.
+# Mark that replaces data in cached headers. It is random, so that no client can send it.
 MARK: Final = secrets.token_hex(16)
 QUOTED_MARK: Final = b'"%b"' % MARK.encode()
 
 
 def cut(text: bytes) -> tuple[bytes, Sequence[bytes]]:
-    """Return a header with marks in place of its arrays of data, and the arrays.
+    """Return a header that has marks in place of its arrays of data, and the arrays.
 
-    Arrays with strings are not cut, since strings may contain anything: a header that has such an
-    array, or no data at all, is returned whole.
+    Arrays with strings are not cut, because strings may contain anything. A header with such an
+    array, or without data, is returned unchanged.
     """
     at = text.find(_MEMBER)
     if at < 0:
@@ -44,8 +44,8 @@ def cut(text: bytes) -> tuple[bytes, Sequence[bytes]]:
     while at >= 0:
         start = at + len(_MEMBER)
         start += text.startswith(b" ", start)
-        # After an array of numbers in an object come braces or quotes; within the array there are
-        # neither.
+        # Braces and quotes follow an array of numbers in an object. The array itself contains
+        # neither of them.
         limit = text.find(b'"', start)
         limit = len(text) if limit < 0 else limit
         brace = text.find(b"}", start, limit)
@@ -61,9 +61,10 @@ def cut(text: bytes) -> tuple[bytes, Sequence[bytes]]:
 
 
 def is_cut(rest: bytes, count: int) -> bool:
-    """Return whether the marks stand exactly for the data of all inputs that have data.
+    """Return whether the marks stand for all data of inputs, and for nothing else.
 
-    rest is the cut text of a document that was read as a request; count is its number of marks.
+    rest: the text, with marks, of a document that was read as a request. count: the number of its
+    marks.
     """
     try:
         inputs = orjson.loads(rest)["inputs"]
@@ -73,10 +74,10 @@ def is_cut(rest: bytes, count: int) -> bool:
 
 
 def read(arrays: Sequence[bytes], inputs: Sequence[HeadInput]) -> list[bytes] | None:
-    """Return the raw form of the inputs' data, or None if some array is not JSON by itself.
+    """Return the raw form of the inputs' data, or None if an array is not valid JSON by itself.
 
     Raises:
-        NereidError: the data is wrong, as for tensor_data.to_raw.
+        NereidError: the data is wrong; see tensor_data.to_raw.
     """
     raws = []
     for array, (name, datatype, shape) in zip(arrays, inputs, strict=True):
@@ -84,8 +85,8 @@ def read(arrays: Sequence[bytes], inputs: Sequence[HeadInput]) -> list[bytes] | 
             data = orjson.loads(array)
         except orjson.JSONDecodeError:
             return None
-        # Without true, false and null, which have an r or an l, a list that is not nested has only
-        # numbers.
+        # An array without true, false and null has no letter r or l. If it is not nested either, it
+        # has only numbers.
         flat = array.find(b"[", 1) < 0 and array.find(b"r") < 0 and array.find(b"l") < 0
         if flat and len(data) == bounded_count(shape):
             raw = tensor_data.pack_numbers(data, datatype)

@@ -1,8 +1,8 @@
-"""Parser of requests' JSON documents, as lenient as Triton's and with its error texts.
+"""Parser of JSON documents in requests, as lenient as Triton's and with Triton's error texts.
 
-orjson parses nearly all documents. Those that it refuses and Triton accepts (NaN and Infinity, a
-byte-order mark, text after a NUL, broken UTF-8, nesting deeper than orjson's limit) are parsed
-again with the standard library. The module knows JSON only, nothing of tensors or models.
+orjson parses nearly all documents. Triton accepts some that orjson refuses: NaN and Infinity, a
+byte-order mark, text after a NUL, broken UTF-8, nesting deeper than orjson's limit. The standard
+library parses these documents again. The module knows only JSON, and no tensors or models.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _BOM: Final = b"\xef\xbb\xbf"
 _PREFIX: Final = "failed to parse the request JSON buffer: "
 
-# Texts of the standard library, and RapidJSON's texts for them, which Triton's clients know.
+# Pairs of the standard library's error text and RapidJSON's text, which Triton's clients know.
 _REASONS: Final = (
     ("Expecting property name", "Missing a name for object member."),
     ("Illegal trailing comma before end of object", "Missing a name for object member."),
@@ -39,10 +39,10 @@ _REASONS: Final = (
 
 
 def parse(text: bytes) -> Any:
-    """Return the document in a text.
+    """Return the document that a text has.
 
     Raises:
-        Internal: the text is not JSON; Triton's clients get status 500 for that.
+        Internal: the text is not JSON. Triton's clients get status 500 for it.
     """
     try:
         return orjson.loads(text)
@@ -51,33 +51,33 @@ def parse(text: bytes) -> Any:
 
 
 class RepeatedMembers(dict[str, Any]):
-    """JSON object in which some member occurs twice: the first one counts."""
+    """JSON object in which a member occurs twice. Look-ups return its first value."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(reversed(pairs))
-        # Names in the document's order; a repeated one occurs several times.
+        # Names in the order of the document. A repeated name occurs several times.
         self.names = [name for name, _ in pairs]
 
 
 def parse_members(text: bytes, nested: str) -> Any:
-    """Return the document in a text, with repeated members of its object kept apart.
+    """Return the document that a text has, with repeated members of its object preserved.
 
-    The object, and the object that is its member `nested`, are RepeatedMembers where they have some
-    member twice; parse keeps the last one instead.
+    The object, and the object in its member `nested`, are RepeatedMembers if a member occurs twice
+    in them. parse() would return the last value of the member.
     """
     document = parse(text)
     if type(document) is not dict:
         return document
     members: Any = document.get(nested)
     count = len(document) + (len(members) if type(members) is dict else 0)
-    # Further colons are in strings, in other objects, or belong to repeated members.
+    # Colons are counted: further ones belong to repeated members, other objects or strings.
     if text.count(b":") <= count or _has_objects(document, nested):
         return document
     return _parse_leniently(text, _members)
 
 
 def _has_objects(document: dict[str, Any], nested: str) -> bool:
-    """Return whether there are further containers within the values, which are slow to inspect."""
+    """Return whether values contain further containers, which would take long to inspect."""
     return any(
         type(element) in _CONTAINERS
         for name, value in document.items()
@@ -104,7 +104,7 @@ def _parse_leniently(text: bytes, make_object: _MakeObject | None = None) -> Any
     except json.JSONDecodeError as error:
         if "Inf" not in document and "NaN" not in document:
             raise _refusal(error, document) from error
-        # One pass only: a client could make each further pass find one more token.
+        # Only one pass is made. Otherwise a client could make each pass find one more token.
         spelt_out = _TOKEN.sub(_spell_out, document)
     try:
         return _loads(spelt_out, make_object)
@@ -127,7 +127,7 @@ def _loads(document: str, make_object: _MakeObject | None) -> Any:
                 parse_int=_integer,
                 object_pairs_hook=make_object,
             )
-        # The standard library is several times as fast without callbacks.
+        # Without callbacks, the standard library is several times as fast.
         return json.loads(document, object_pairs_hook=make_object)
     except _TooBigError as error:
         position = document.find(error.digits)
@@ -141,7 +141,7 @@ def _spell_out(match: re.Match[str]) -> str:
 
 
 class _TooBigError(Exception):
-    """Report a number that no double can hold."""
+    """Raised for a number that no double can hold."""
 
     def __init__(self, digits: str) -> None:
         super().__init__(digits)
@@ -156,7 +156,7 @@ def _finite(digits: str) -> float:
 
 
 def _integer(digits: str) -> int | float:
-    """Return a number as orjson reads it: a double if it does not fit into 64 bits."""
+    """Return a number as orjson reads it. It is a double if it does not fit into 64 bits."""
     value = int(digits) if len(digits) <= 20 else None
     if value is not None and -(1 << 63) <= value < 1 << 64:
         return value
@@ -164,7 +164,10 @@ def _integer(digits: str) -> int | float:
 
 
 def _reason(error: json.JSONDecodeError, document: str) -> tuple[str, int]:
-    """Return RapidJSON's reason and position, which is behind the token that it began to read."""
+    """Return RapidJSON's reason for an error and the error's position.
+
+    The position lies after the token that RapidJSON began to read.
+    """
     position = error.pos
     for start, reason in _REASONS:
         if error.msg.startswith(start):
@@ -185,36 +188,38 @@ def _reason(error: json.JSONDecodeError, document: str) -> tuple[str, int]:
 
 
 def _begun(document: str, position: int) -> int:
-    """Return how many characters of a value precede the one that cannot belong to it."""
+    """Return the number of characters of a value before the first one that cannot belong to it."""
     begun = _BEGUN.match(document, position)
     return len(begun[0]) if begun else 0
 
 
-# A decimal point without digits after it, and an exponent without digits.
+# Matches a decimal point or an exponent without digits after it.
 _FRACTION: Final = re.compile(r"(?<=[0-9])\.(?![0-9])")
 _EXPONENT: Final = re.compile(r"(?<=[0-9])[eE][+-]?(?![0-9])")
-# Beginnings of null, true, false and a negative number.
+# Matches the beginnings of null, true, false and a negative number.
 _BEGUN: Final = re.compile(r"n(?:u(?:ll?)?)?|t(?:r(?:ue?)?)?|f(?:a(?:l(?:se?)?)?)?|-")
-# A string, closed or not. Matching never backtracks, so that the cost is linear.
+# Matches a string, even without its closing quote. Matching never backtracks, so its cost is
+# linear.
 _STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-# Strings, which are kept as they are, and number spellings that only RapidJSON knows.
+# Matches strings, which stay as they are, and spellings of numbers that only RapidJSON accepts.
 _TOKEN: Final = re.compile(_STRING.pattern + r"|-?\b(?:Inf|NaN)\b", re.DOTALL)
-# Every number that does not fit into a double, or into 64 bits, has such a part.
+# Matches a part that every number has which does not fit into a double or into 64 bits.
 _LARGE_NUMBER: Final = re.compile(r"[0-9]{19}|[0-9][eE]\+?0*+[0-9]{3}")
 _SPELT_OUT: Final = {"Inf": "Infinity", "-Inf": "-Infinity", "-NaN": "NaN"}
 
 
 def _enclosing(document: str, position: int) -> str:
-    """Return the bracket that closes the innermost container that is open at position.
+    """Return the opening bracket of the innermost container that is open at a position.
 
-    The text before position was parsed, so its brackets match.
+    The text before the position was parsed, so its brackets match.
     """
-    # A gateway starts without NumPy (nereid_gateway.core.deferred_imports).
+    # The import is deferred because a gateway starts without NumPy (see
+    # nereid_gateway.core.deferred_imports).
     import numpy as np  # noqa: PLC0415
 
     text = _STRING.sub("", document[:position]).encode("ascii", "replace")
     brackets = np.frombuffer(text.translate(None, _NO_BRACKETS), np.uint8)[::-1]
-    # The innermost open bracket is the first from the right that is opened and not closed.
+    # From the right, the innermost open bracket is the first that has no closing bracket.
     depths = np.cumsum(np.where((brackets == ord("[")) | (brackets == ord("{")), 1, -1))
     unclosed = np.flatnonzero(depths == 1)
     return "]" if unclosed.size and brackets[unclosed[0]] == ord("[") else "}"
@@ -224,7 +229,7 @@ _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def utf8(text: str) -> bytes:
-    """Return the bytes of a parsed string; invalid UTF-8 is restored.
+    """Return the bytes of a string that was parsed. Invalid UTF-8 is restored.
 
     Raises:
         Internal: the string has half a surrogate pair, which UTF-8 cannot encode.
@@ -236,7 +241,7 @@ def utf8(text: str) -> bytes:
 
 
 def printable(text: str) -> str:
-    """Replace characters that UTF-8 cannot encode, which protobuf's string fields refuse."""
+    """Replace the characters that UTF-8 cannot encode. protobuf's string fields refuse them."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -250,14 +255,14 @@ def printable(text: str) -> str:
 def refuse_kind(wanted: str, field: str = "") -> Never:
     """Raise the error for a value that is not of the wanted kind.
 
-    field names the member that had the value; it is empty if that is not known.
+    field: the name of the member with the value; empty if it is not known.
     """
     prefix = f"Unable to parse '{field}': " if field else ""
     raise Internal(f"{prefix}attempt to access JSON non-{wanted} as {wanted}")
 
 
 def as_string(value: Any, field: str = "") -> str:
-    """Return value if it is a string, without characters that UTF-8 cannot encode.
+    """Return value if it is a string. Characters that UTF-8 cannot encode are replaced.
 
     Raises:
         Internal: value is of another kind.
@@ -304,7 +309,7 @@ def member(document: Any, field: str) -> Any:
     """Return document[field].
 
     Raises:
-        Internal: document is no object, or has no such member.
+        Internal: document is not an object, or has no such member.
     """
     if type(document) is not dict or field not in document:
         raise Internal(
@@ -317,7 +322,7 @@ def string_member(document: Any, field: str) -> str:
     """Return document[field], which must be a string.
 
     Raises:
-        Internal: there is no such string.
+        Internal: the document has no such string.
     """
     return as_string(member(document, field), field)
 
@@ -326,7 +331,7 @@ def array_member(document: Any, field: str) -> list[Any]:
     """Return document[field], which must be an array.
 
     Raises:
-        Internal: there is no such array.
+        Internal: the document has no such array.
     """
     return as_array(member(document, field), field)
 
@@ -335,9 +340,9 @@ def array_member(document: Any, field: str) -> list[Any]:
 
 
 def write(document: Any) -> bytes:
-    """Return the JSON text of document.
+    """Return a document as JSON text.
 
-    NaN and Infinity become bare tokens; invalid UTF-8 is written as it was received.
+    NaN and Infinity become bare tokens. Invalid UTF-8 is written as it was received.
     """
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=True).encode(
         "utf-8", "surrogateescape"

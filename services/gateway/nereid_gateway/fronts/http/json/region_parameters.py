@@ -1,4 +1,4 @@
-"""The range of a registered region that a tensor's parameters name."""
+"""Range of a registered region, as the parameters of a tensor describe it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from nereid_gateway.fronts.http.json import parser
 
 
 def tensor_range(parameters: dict[str, Any]) -> RegionRange:
-    """Return the range that a tensor's parameters name, which include its region.
+    """Return the range that the parameters of a tensor describe.
+
+    They include the name of a region.
 
     Raises:
         Internal: a parameter is of the wrong kind.

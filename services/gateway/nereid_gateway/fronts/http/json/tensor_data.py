@@ -1,8 +1,8 @@
-"""Conversion of tensor data from JSON to raw bytes and back, by Triton's rules.
+"""Conversion of tensor data from JSON to raw bytes and back, with Triton's rules.
 
-Data may be flat or nested in any way. Integers outside a datatype's range wrap, as they do on
-Triton. FP16 and BF16 have no JSON form. BYTES elements are counted by string_elements, whatever
-format they came in.
+Data may be flat or nested in any way. Integers outside the range of a datatype wrap, as on Triton.
+FP16 and BF16 have no JSON form. string_elements counts the elements of BYTES tensors, in whatever
+format they came.
 """
 
 # layout: compiled
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 _SIGNED: Final = frozenset({"INT8", "INT16", "INT32", "INT64"})
 _UNSIGNED: Final = frozenset({"UINT8", "UINT16", "UINT32", "UINT64"})
 _FLOAT: Final = frozenset({"FP32", "FP64"})
-# These have no JSON form.
+# Datatypes that have no JSON form.
 BINARY_ONLY: Final = frozenset({"FP16", "BF16"})
 _INT: Final = {int}
 _LIST: Final = {list}
-# Format codes of struct and memoryview. struct refuses integers out of range; a double that no FP32
-# can hold becomes infinite, as on Triton.
+# Format codes of struct and memoryview. struct refuses integers that are out of range. A double
+# that FP32 cannot hold becomes infinite, as on Triton.
 _CODES: Final = {
     "BOOL": "?",
     "INT8": "b",
@@ -50,14 +50,14 @@ _CODES: Final = {
     "FP64": "d",
 }
 _NUMBER: Final = {int, float}
-# Bytes of an output that are written at once; a multiple of all element sizes.
+# Number of bytes of an output that are written at once. It is a multiple of all element sizes.
 _SLICE_BYTES: Final = 65_536
 # Number of strings that are encoded at once.
 _PIECE: Final = 65536
 
 
 def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
-    """Return the raw form of an input's `data` member.
+    """Return the raw form of the `data` member of an input.
 
     Raises:
         Internal: the data does not fit the datatype and the shape.
@@ -65,7 +65,7 @@ def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
     """
     count = bounded_count(shape)
     if not count:
-        # Triton does not look at the data of a tensor without elements.
+        # Triton ignores the data of a tensor without elements.
         return b""
     if type(data) is not list:
         parser.refuse_kind("array", "data")
@@ -82,10 +82,10 @@ def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
         return b"".join(join_bytes(_encoded(piece)) for piece in pieces)
     if len(data) != count:
         if not shape:
-            # The scheduler checks first whether the model takes a scalar.
+            # The scheduler first checks whether the model accepts a scalar.
             return b""
         wanted = data[: min(count, len(data))]
-        # An element of the wrong kind is reported before a wrong number of elements.
+        # An element of a wrong kind is reported before a wrong number of elements.
         _numbers(wanted, set(map(type, wanted)), name, datatype)
         raise Internal("Unable to parse 'data': Shape does not match true shape of 'data' field")
     return _numbers(data, types, name, datatype)
@@ -120,9 +120,9 @@ def refuse_half_precision(name: str, datatype: str) -> Never:
 
 
 def pack_numbers(data: list[Any], datatype: str) -> bytes | None:
-    """Return the raw form of a flat list of numbers, or None if to_raw has to decide.
+    """Return the raw form of a flat list of numbers, or None if to_raw has to convert it.
 
-    The list has as many elements as the shape says, and no nested list, boolean or null.
+    The list must have as many elements as the shape, and no nested list, boolean or null.
     """
     code = _CODES.get(datatype)
     if code is None or code == "?":
@@ -138,7 +138,8 @@ def _integers(data: list[Any], types: set[type], datatype: str, kind: str) -> by
         parser.refuse_kind(kind, "data")
     if (raw := pack_numbers(data, datatype)) is not None:
         return raw
-    # A gateway starts without NumPy (nereid_gateway.core.deferred_imports).
+    # The import is deferred because a gateway starts without NumPy (see
+    # nereid_gateway.core.deferred_imports).
     import numpy as np  # noqa: PLC0415
 
     from nereid.core.tensors.tensors import NUMPY_TYPE  # noqa: PLC0415
@@ -158,9 +159,12 @@ def _encoded(texts: list[str]) -> list[bytes]:
 
 
 def _flatten(data: list[Any]) -> list[Any]:
-    """Return the leaves of nested lists, in order; iteratively, because nesting is unlimited."""
+    """Return the leaves of nested lists in order.
+
+    The function is not recursive, because nesting is unlimited.
+    """
     while (types := set(map(type, data))) == _LIST:
-        # Lists that are nested regularly are flattened level by level.
+        # Regularly nested lists are flattened level by level.
         data = list(chain.from_iterable(data))
     if list not in types:
         return data
@@ -178,14 +182,14 @@ def _flatten(data: list[Any]) -> list[Any]:
 
 
 def from_raw(raw: bytes, datatype: str, *, scalar: bool = False) -> Any:
-    """Return an output's elements, flat, as a value that orjson writes.
+    """Return the elements of an output as a flat value that orjson writes.
 
-    The value is a list, or a Fragment where strict JSON has no such elements. scalar: a single
-    element is returned without its list.
+    The value is a list, or a Fragment if the elements are not valid in strict JSON. scalar: if
+    True, a single element is returned without its list.
 
     Raises:
-        InvalidArgument: the datatype has no JSON form; as on Triton, that is found after the model
-            ran.
+        InvalidArgument: the datatype has no JSON form. As on Triton, this is found only after the
+            model has run.
     """
     _check_has_json(datatype)
     elements = split_bytes(raw) if datatype == BYTES else raw
@@ -195,14 +199,14 @@ def from_raw(raw: bytes, datatype: str, *, scalar: bool = False) -> Any:
 
 
 class OutputTexts:
-    """Write the outputs of a response in slices, since orjson crashes where it gets no memory."""
+    """Writes the outputs of a response in slices, because orjson crashes if it gets no memory."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Limit all texts together to max_bytes."""
+        """Limit the size of all texts together to max_bytes."""
         self._max_bytes = self._left_bytes = max_bytes
 
     def from_raw(self, raw: bytes, datatype: str, *, scalar: bool = False) -> Any:
-        """Return an output's elements as the module's from_raw does.
+        """Return the elements of an output, as the module's from_raw does.
 
         Raises:
             InvalidArgument: the datatype has no JSON form, or the texts are too large.
@@ -251,14 +255,14 @@ def _check_has_json(datatype: str) -> None:
 
 
 def _slices(raw: bytes, datatype: str) -> Iterator[Any]:
-    """Yield parts of an output for _values; a long string is a part of its own."""
+    """Yield parts of an output for _values. A long string is a part of its own."""
     if datatype != BYTES:
         view = memoryview(raw)
         for at in range(0, len(raw), _SLICE_BYTES):
             yield view[at : at + _SLICE_BYTES]
         return
     for elements in split_in_slices(raw, _SLICE_BYTES):
-        # A string that is longer than a slice is the last one that begins in it.
+        # A string that is longer than a slice is the last string that begins in the slice.
         last = elements.pop() if len(elements[-1]) > _SLICE_BYTES else None
         if elements:
             yield elements
@@ -267,7 +271,7 @@ def _slices(raw: bytes, datatype: str) -> Iterator[Any]:
 
 
 def _values(elements: Any, datatype: str) -> tuple[list[Any], bool]:
-    """Return the JSON values of raw or BYTES elements, and whether strict JSON has them."""
+    """Return the JSON values of elements, and whether they are valid in strict JSON."""
     if datatype == BYTES:
         try:
             return [element.decode() for element in elements], True
@@ -275,7 +279,7 @@ def _values(elements: Any, datatype: str) -> tuple[list[Any], bool]:
             return [element.decode("utf-8", "surrogateescape") for element in elements], False
     view: Any = memoryview(elements).cast("B")
     values: list[Any] = view.cast(_CODES[datatype]).tolist()
-    # A sum is cheap. It is not finite if some value is not, or if finite values are large: then
-    # each value is checked.
+    # A sum is cheap to compute. It is not finite if a value is not finite, or if finite values are
+    # very large. Only then is each value checked.
     strict = datatype not in _FLOAT or isfinite(sum(values)) or all(map(isfinite, values))
     return values, strict
