@@ -138,8 +138,8 @@ class MovedError(Unavailable):
 # Maps a gRPC status code to its error; each direct subclass above has a different code.
 _ERROR_BY_CODE: Final = {cls.code: cls for cls in NereidError.__subclasses__()}
 
-# Maps a gRPC status code to the HTTP status. The entries are those of Triton (HttpCodeFromError),
-# which maps all other codes to 400. Triton has no entries for DeadlineExceeded, PermissionDenied and
+# Maps a gRPC status code to the HTTP status. The entries are those of Triton (HttpCodeFromError);
+# all other codes give 400. Triton lacks the entries for DeadlineExceeded, PermissionDenied and
 # Aborted.
 _HTTP_STATUS_BY_CODE: Final[dict[int, int]] = {
     DeadlineExceeded.code: 504,

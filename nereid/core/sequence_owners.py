@@ -52,7 +52,7 @@ def is_limited(owner: str) -> bool:
 
 
 def other_id(correlation_id: CorrelationId, owner: str) -> CorrelationId:
-    """Return the id for a model that sees the correlation id in another principal's sequence.
+    """Return the id that a model sees if another owner's sequence uses this correlation id.
 
     The result is a text or a number like the correlation id, and no other owner gets the same one.
     """
