@@ -168,7 +168,7 @@ class MeshRouter:
                 self._on_moved(link, pending, announcements)
 
     def _on_down(self, route: Route) -> None:
-        """Handle a broken link: requests that were sent over it and are unanswered are sent again."""
+        """Handle a broken link: its requests that have no response yet are sent again."""
         if not route.up:
             return
         self._on_disconnected(route)
@@ -256,7 +256,7 @@ class MeshRouter:
         _log.info("connected to %s%s", route, waited)
 
     def _share_tensors(self) -> None:
-        """Put tensors into shared memory if a connected scheduler shares memory with this process."""
+        """Put tensors into shared memory if a scheduler shares memory with this process."""
         domains = (route.domain for route in self._routes.values() if route.shares)
         self._tensors.on_scheduler_domain(next(domains, ""))
 

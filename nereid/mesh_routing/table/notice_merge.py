@@ -48,7 +48,7 @@ class NoticeMerge(Generic[Key]):
         return notice if isinstance(notice, LastCounts) else None
 
     def on_down(self, key: Key) -> Notice | None:
-        """Forget a scheduler that is no longer connected; return the merged CachedModels, if any."""
+        """Forget a disconnected scheduler; return the merged CachedModels, or None."""
         self._cached.pop(key, None)
         self._traced.pop(key, None)
         self._logged.pop(key, None)
