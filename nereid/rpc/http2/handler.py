@@ -34,7 +34,7 @@ class ConnectionHandler(Protocol[S_contra]):
         """
 
     def on_half_closed(self, stream: S_contra) -> None:
-        """Handle the end of our side, of which all was sent, while the peer's side is still open."""
+        """Handle the end of our side, all of it sent, while the peer's side is still open."""
 
     def on_settings(self) -> None:
         """Handle the arrival of the peer's first settings."""

@@ -248,7 +248,10 @@ class Receiver(Generic[S]):
     # --- DATA
 
     def _on_data(self, stream_id: int, ended: int, data: bytes, start: int, stop: int) -> int:
-        """Handle a DATA frame without padding, complete or not; return where the next one starts."""
+        """Handle a DATA frame without padding, even an incomplete one.
+
+        Returns the position at which the next frame starts.
+        """
         stream = self._admit_data(stream_id, stop - start)
         self.frame_ends = ended
         if start == stop and not ended:

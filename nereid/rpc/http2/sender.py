@@ -1,9 +1,9 @@
 """Sending side of an HTTP/2 connection: windows, queues, and fair turns between streams.
 
-Pure: output gathers in `out` until the transport takes it; `wake` reports that there is some.
-Content goes straight to `out` if the windows allow it; otherwise it is queued with its stream, so
-that `out` never grows by more than one pump ahead of the socket. The owner of a stream has to bound
-its queue.
+The sender does no I/O: output gathers in `out` until the transport takes it, and `wake` reports
+that there is output. Content goes directly to `out` if the windows allow it. Otherwise it is queued
+at its stream, so `out` is never ahead of the socket by more than one pump. The owner of a stream
+has to limit the stream's queue.
 
 The sender handles neither settings nor received frames: others tell it about windows, frame sizes
 and a blocked socket.

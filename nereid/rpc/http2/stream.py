@@ -96,7 +96,7 @@ class Stream:
         self.remaining_content_bytes: int | None = None
 
     def notify_writable(self) -> None:
-        """Called when the queue has become empty, or fell below the low-water mark after it was above."""
+        """Handle a queue that has become empty, or has fallen below the low-water mark."""
 
     def discard_partial_input(self) -> None:
         """Drop the received part of an incomplete message, because the stream was reset."""

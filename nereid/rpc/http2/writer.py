@@ -28,8 +28,8 @@ _LINGER_S: Final = 1.0
 class Http2Writer:
     """Writer of one connection on one transport.
 
-    The writer writes nothing before open() and after connection_lost(). It is not part of
-    Http2Protocol, because that class extends asyncio's base class and cannot be compiled.
+    The writer writes nothing before open() and after connection_lost(). It is separate from
+    Http2Protocol, which uses it, because that class extends asyncio's and cannot be compiled.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -79,7 +79,7 @@ class Http2Writer:
             self._loop.call_soon(self.end_turn)
 
     def write_through(self, send: Callable[[bytes], None], message: bytes) -> None:
-        """Call `send` with the message, and write the output at once, not at the end of this turn."""
+        """Call `send` with the message, and write its output before this turn ends."""
         scheduled, self._scheduled = self._scheduled, True
         send(message)
         self.end_turn()
