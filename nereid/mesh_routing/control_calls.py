@@ -85,7 +85,6 @@ async def call_any(
     """Make a call that any scheduler can serve, at the first channel that has a connection.
 
     channels: channels to the schedulers, best first.
-
     is_read: whether the call changes nothing. It is then made at another scheduler if one cannot
         serve it.
     """

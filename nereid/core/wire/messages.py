@@ -382,7 +382,6 @@ class TraceRule(NamedTuple):
     """Rule for tracing requests that are not sampled by their sender: every rate-th, up to `limit`.
 
     limit: maximum number of traces; -1 means no limit.
-
     log_frequency: number of traces per file; 0 means all in one file.
     times, tensors: whether the files contain times, and tensors.
     turn: number that tells apart equal rules that were set one after the other.

@@ -38,7 +38,6 @@ class ControlFrames(Generic[S]):
     error: error that ended the connection; None while the connection works.
     settled: whether the peer's settings have arrived, which shows that the peer speaks HTTP/2.
     draining: whether a drain was announced to the peer.
-
     refusing: whether new streams are refused.
     """
 

@@ -32,7 +32,6 @@ class Keepalive:
         """Create the state of a peer; the limits are those of set_limits().
 
         interval_s: seconds of silence after which the peer is pinged; None means never.
-
         timeout_s: seconds to wait for the reply to a ping.
         when_idle: whether a peer without calls in flight is pinged as well.
         """

@@ -177,7 +177,7 @@ class _Acceptor:
             self._open(accepted, text_of(peer))
 
     def _look_again(self) -> None:
-        """Accept again, in case another process has not accepted a connection that was left to it."""
+        """Accept again, in case the other process did not accept a connection left to it."""
         waits, _, _ = select.select((self._socket,), (), (), 0)
         self._turns.on_yielded(waits=bool(waits))
         self._start_accepting()

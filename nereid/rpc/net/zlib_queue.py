@@ -37,7 +37,7 @@ class ZlibQueue:
             hold(inflation.inflated_bytes - before)
 
     async def run_slice(self, peer: str, run: Callable[[], None]) -> None:
-        """Run a slice of a few milliseconds in a turn of the client; its exception is raised here."""
+        """Run a slice of a few milliseconds in a turn of the client; raises its exception."""
         await self._take_turn(peer)
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, run)

@@ -42,7 +42,6 @@ class UploadLimits:
     """Limits on how slowly requests may arrive.
 
     min_bytes_per_s: minimum average rate in each window; 0 means no minimum.
-
     window_s: length of a window in seconds.
     total_s: maximum seconds for a whole request; None means no limit.
     """
