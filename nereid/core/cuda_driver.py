@@ -104,7 +104,7 @@ def load_library(name: str = _LIBRARY) -> Any:
     """Load the machine's libcuda; further calls are cheap once it is loaded.
 
     Raises:
-        DriverError: there is none.
+        DriverError: the machine has no usable libcuda.
     """
     try:
         return ctypes.CDLL(name)

@@ -1,6 +1,6 @@
 """Paths and metadata keys of the scheduler's RPCs, and paths of the cache's RPCs for its state.
 
-protos/nereid.proto has their messages.
+protos/nereid.proto defines the messages.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def _beat(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
     except BlockingIOError:
         pass
     except OSError:
-        return  # the supervisor has ended, and this process follows
+        return  # the supervisor has ended, and this process will end as well
     loop.call_later(INTERVAL_S, _beat, loop, descriptor)
 
 

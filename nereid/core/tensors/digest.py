@@ -44,7 +44,7 @@ class Layout(NamedTuple):
     # this order already.
     order: tuple[int, ...] | None
     inputs: int
-    # Packs the lengths of the parameters' text and of each payload.
+    # Format of the lengths of the parameters' text and of each payload.
     lengths: struct.Struct
 
 

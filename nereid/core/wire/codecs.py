@@ -126,7 +126,7 @@ class RequestCodec:
             elif isinstance(item, Cancel):
                 frame.cancelled_ids.append(item.id)
             elif isinstance(item, FlowControl):
-                flows[item.id] = item.paused  # the last one counts
+                flows[item.id] = item.paused  # the last item for a request counts
             else:
                 frame.released_segments.extend(item.segment_names)
         for number, paused in flows.items():

@@ -245,7 +245,7 @@ class Release(NamedTuple):
 
 
 class TracedTensor(NamedTuple):
-    """Input or output of a request in a trace; `data` is None if tensor data is not traced."""
+    """Input or output of a request in a trace; `data` is None if it was left out of the trace."""
 
     activity: str
     name: str
@@ -424,8 +424,8 @@ class Ownership(NamedTuple):
 
     # Name of the scheduler, which stays the same after a restart.
     scheduler: str
-    # Number of the version of the mesh that the scheduler sees. If two schedulers name the same
-    # model, the one with the larger (epoch, scheduler) has it.
+    # Version number of the mesh as the scheduler sees it. If two schedulers name the same model, the
+    # one with the larger (epoch, scheduler) has it.
     epoch: int
     models: tuple[str, ...]
     # True if the scheduler is shutting down and accepts no new requests.

@@ -392,7 +392,7 @@ class PendingRequests:
             except SegmentLostError as error:
                 if self._retry_lost(pending, response, error):
                     return False
-                self.cancel(request.id)  # there may be more to come
+                self.cancel(request.id)  # further responses may follow
                 response = self._tensors.lost_response(response)
         if request.lease is not None and not response.more:
             in_use = response.inputs_in_use or request.resent

@@ -53,7 +53,7 @@ class BlockingStream:
     ) -> None:
         """Connect and open the stream.
 
-        timeout_s: limit of both together, in seconds.
+        timeout_s: seconds within which both must be done.
         background_keepalive: whether the background thread reads the socket. False is for an owner
             that polls the socket itself all the time.
 
@@ -300,7 +300,7 @@ def _nothing() -> None:
 
 
 class _BackgroundReader:
-    """Thread that reads for streams whose owners are busy. The process has only one."""
+    """Thread that reads for streams whose owners are busy. A process has one such thread."""
 
     def __init__(self) -> None:
         self._streams: set[BlockingStream] = set()

@@ -77,7 +77,7 @@ def routes_of(handlers: Handlers) -> dict[str, Route]:
 
 
 class HandlerTasks:
-    """Tasks of coroutine handlers. The set keeps them from being garbage-collected."""
+    """References to the tasks of coroutine handlers, which are not garbage-collected meanwhile."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -85,7 +85,7 @@ class HandlerTasks:
     def spawn(self, call: Call, handler: AsyncUnaryHandler, message: bytes) -> None:
         """Run a coroutine handler in a task that replies to the call.
 
-        The task is cancelled if the call is.
+        When the call is cancelled, the task is cancelled as well.
         """
         task = asyncio.get_running_loop().create_task(_run(call, handler, message))
         call.on_cancel = lambda: _cancel(task)

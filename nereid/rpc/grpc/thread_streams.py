@@ -1,7 +1,7 @@
 """Bidirectional streams between threads and handlers of the same process, without a socket.
 
-A ThreadStream has the methods of a BlockingStream, but needs no socket. Its thread owns one end and
-may block; the handler's end belongs to the event loop. A message to the thread costs one wake-up of
+A ThreadStream is used like a BlockingStream, but needs no socket. Its thread owns one end and may
+block; the handler's end belongs to the event loop. A message to the thread costs one wake-up of
 the thread, and a message from the thread costs one wake-up of the loop. While the thread waits in
 receive(), the loop may handle messages in the thread's place, one per turn, so that no wake-up is
 needed. Few messages wait at a time: streams are for protocols in which the thread sends one reply

@@ -53,7 +53,7 @@ class Http2Protocol(asyncio.Protocol):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (for the owner)
-        """Stop writing."""
+        """Stop writing, because the connection is closed."""
         self.writer.connection_lost()
 
     def data_received(self, data: bytes) -> None:

@@ -349,7 +349,7 @@ class Receiver(Generic[S]):
             stream.unacknowledged_bytes = 0
 
     def end_remote(self, stream: S) -> None:
-        """Handle END_STREAM, on DATA or HEADERS."""
+        """Handle the END_STREAM flag of a DATA or HEADERS frame."""
         state = stream.state
         if not state & REMOTE_CLOSED:
             stream.state = AFTER_END_RECEIVED[state]

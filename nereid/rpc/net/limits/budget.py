@@ -241,7 +241,7 @@ class NoAccount(Account):
 
     @property
     def client(self) -> str:
-        """The empty name."""
+        """Empty text, because the client has no name."""
         return ""
 
     @property

@@ -64,7 +64,7 @@ class ConnectionShare:
         self._accepts = True
 
     def set_open(self, connections: int) -> None:
-        """Set the number of open connections."""
+        """Set the number of open connections of this member."""
         self._open = connections
         self._publish()
 
