@@ -2,8 +2,8 @@
 
 Each principal has its own sequences: if two principals use the same id, they have two different
 sequences. Clients without a principal share one set of ids whatever their addresses, since a client
-may use several addresses, and several clients one address. An address only
-identifies a client for taking turns and for counting the client's sequences.
+may use several addresses, and several clients one address. An address only identifies a client that
+takes turns with others, and whose sequences are counted.
 """
 
 from __future__ import annotations

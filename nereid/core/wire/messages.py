@@ -424,8 +424,8 @@ class Ownership(NamedTuple):
 
     # Name of the scheduler, which stays the same after a restart.
     scheduler: str
-    # Version number of the mesh as the scheduler sees it. If two schedulers name the same model, the
-    # one with the larger (epoch, scheduler) has it.
+    # Version number of the mesh as the scheduler sees it. If two schedulers name the same model,
+    # the one with the larger (epoch, scheduler) has it.
     epoch: int
     models: tuple[str, ...]
     # True if the scheduler is shutting down and accepts no new requests.

@@ -44,7 +44,7 @@ class OverBudgetError(Exception):
 class BudgetLimits:
     """Limits in bytes.
 
-    total_bytes: limit for all clients together, including pending requests that were passed on.
+    total_bytes: limit for all clients together, including pending requests.
     client_bytes, connection_bytes: limits for one client and for one connection. A single request
         may exceed them.
     """
@@ -64,7 +64,7 @@ class ByteBudget:
     def __init__(self, limits: BudgetLimits, pending_bytes: Callable[[], int] = lambda: 0) -> None:
         """Create a budget.
 
-        pending_bytes: function that returns the bytes of requests that were passed on.
+        pending_bytes: function that returns the bytes of pending requests, which other code counts.
         """
         self.limits = limits
         self.largest_held_bytes = int(limits.total_bytes * _ARRIVING_SHARE)
@@ -93,7 +93,7 @@ class ByteBudget:
         return Account(self, owner)
 
     def may_add_pending(self, size_bytes: int) -> bool:
-        """Return whether a request of this size may be passed on."""
+        """Return whether a request of this size may become pending."""
         held_bytes = min(self.held_bytes, self.largest_held_bytes) + self.unread_bytes
         return self.pending_bytes() + held_bytes + size_bytes <= self.limits.total_bytes
 
@@ -181,7 +181,7 @@ class Account:
         self._budget.held_bytes -= size_bytes
 
     def charge_pending(self, size_bytes: int) -> None:
-        """Charge the client for a large request that was passed on, until it is no longer pending.
+        """Charge the client for a large request while the request is pending.
 
         The bytes count against the limit of the client only: for all clients together,
         pending_bytes of the budget has them. A single request may exceed the client's limit.
