@@ -1,1 +1,1 @@
-"""Library that all of Nereid's services share; knows no service."""
+"""Library that all of Nereid's services share. It depends on none of them."""

@@ -1,8 +1,9 @@
-"""A memo table with a bound, for values that are derived from bytes that clients repeat.
+"""Cache with a size limit, for values that are derived from bytes that clients repeat.
 
-A full table starts anew, which bounds its memory without the bookkeeping of an LRU. Look-ups are
-dict's own (`get`, `[]`); entries are added by `remember`. Bytes that clients never repeat fill a
-table too, so its keys are bounded in bytes: long keys have values of several times their size.
+A full cache is emptied and filled again, which bounds its memory without the bookkeeping of an LRU
+cache. Look-ups are dict's own (`get`, `[]`); `remember` adds entries. Bytes that clients never
+repeat are added as well. The total size of the keys is therefore limited too, because the value of
+a long key is several times larger than the key.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from typing import Final, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
-# Size of two thousand heads of a model with a dozen tensors.
+# Total size of the keys of two thousand heads of a model with a dozen tensors.
 _MAX_TOTAL_BYTES: Final = 2 << 20
 
 
 class BoundedCache(dict[Key, Value]):
-    """Table of at most `max_entries`, with keys of at most `max_total_bytes` together.
+    """Cache of at most `max_entries` entries, whose keys have at most `max_total_bytes` in all.
 
-    Keys longer than `max_key_bytes`, if given, are not remembered: their values are derived each
-    time.
+    If `max_key_bytes` is given, longer keys are not stored: callers derive the values of such keys
+    each time.
     """
 
     __slots__ = ("_max_entries", "_max_key_bytes", "_max_total_bytes", "_total_bytes")
@@ -36,11 +37,11 @@ class BoundedCache(dict[Key, Value]):
         self._max_entries = max_entries
         self._max_key_bytes = max_key_bytes
         self._max_total_bytes = max_total_bytes
-        # Size of the keys since the table began anew.
+        # Size of the keys that were added since the cache was last emptied.
         self._total_bytes = 0
 
     def remember(self, key: Key, value: Value) -> Value:
-        """Add an entry, if its key is not too long, and return the value."""
+        """Add an entry unless its key is too long, and return the value."""
         size_bytes = _size_bytes(key)
         if self._max_key_bytes is not None and size_bytes > self._max_key_bytes:
             return value
@@ -59,7 +60,7 @@ class BoundedCache(dict[Key, Value]):
 
 
 def _size_bytes(key: Hashable) -> int:
-    """Return the size of the texts in a key."""
+    """Return the total length of the texts in a key."""
     if isinstance(key, bytes | str):
         return len(key)
     return sum(map(_size_bytes, key)) if isinstance(key, tuple) else 0

@@ -1,8 +1,8 @@
 """Contract of repository agents, which check, decrypt or replace a model's files before a load.
 
-A model asks for agents by name (model_repository_agents in its configuration). A package offers its
-own as entry points of the group nereid.repository_agents, each a class derived from
-RepositoryAgent. They run in executors, in threads.
+A model asks for agents by name (model_repository_agents in its configuration). A package provides
+agents as entry points of the group nereid.repository_agents. Each entry point names a class that is
+derived from RepositoryAgent. Agents run in threads of executors.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AgentModel:
-    """Model version that is about to be loaded, or was unloaded.
+    """Version of a model that is about to be loaded, or that was unloaded.
 
-    directory: the model's directory, with this version's folder and everything beside the versions;
-        it may lack other versions.
-    parameters: the agent's parameters in the model's configuration.
+    directory: the model's directory, with this version's folder and all files outside version
+        folders. Folders of other versions may be missing.
+    parameters: parameters that the model's configuration gives the agent.
     """
 
     name: str
@@ -31,32 +31,34 @@ class AgentModel:
 
 
 class RefusedError(Exception):
-    """The model must not be loaded; clients see the text."""
+    """Raised by an agent if the model must not be loaded. Clients see the text."""
 
 
 class RepositoryAgent:
     """Agent of one executor.
 
-    Each executor has one object, whose methods may be called by several threads at a time.
+    Each executor creates one object of the class. Several threads may call its methods at once.
     """
 
     def before_load(self, model: AgentModel) -> Path | None:
         """Check or replace a model's files; return the directory to load from, or None.
 
-        Called once before a version's file is described and its instances are loaded. The returned
-        directory is a model's directory that is used in place of model.directory; None means
-        model.directory itself.
+        The executor calls this once, before it reads a version's file and loads instances of the
+        version. It loads the model from the returned directory in place of model.directory; None
+        means that it loads from model.directory itself.
 
-        Must not change the content of model.directory: other loads use it, too.
+        The method must not change the content of model.directory, because other loads use the
+        directory, too.
 
         Raises:
-            RefusedError: the model must not be loaded. After any other exception it is not loaded
-                either, but the exception's text is only in the executor's log.
+            RefusedError: the model must not be loaded. After any other exception the model is not
+                loaded either, but clients do not see the exception's text: it is only in the
+                executor's log.
         """
 
     def after_unload(self, model: AgentModel) -> None:
-        """Clean up after a version, if before_load() returned for it.
+        """Clean up after a version for which before_load() returned.
 
-        Called once after the version's last instance was unloaded, or could not be loaded.
-        model.directory is the same as in that call.
+        The executor calls this once, after it has unloaded the version's last instance or could not
+        load it. model.directory is the same as in the call of before_load().
         """

@@ -1,8 +1,9 @@
 """Import nothing from the folder that a process is started in, like `python -P`.
 
-`python -m` puts that folder first on the path: a numpy.py in it would be imported in place of
-numpy, and a checkout in place of what is installed. Programs that users may start without -P import
-this module first; elsewhere, such as in a test, it does nothing. PYTHONPATH is kept.
+`python -m` puts that folder first on the path: a numpy.py in the folder would be imported in place
+of numpy, and a checkout in place of the installed packages. Programs that users may start without
+-P import this module first. In any other program, such as a test, importing it does nothing.
+Folders in PYTHONPATH stay on the path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The version of the installed distribution, and whether its hot modules are compiled."""
+"""Version of the installed distribution, and a check whether the hot modules are compiled."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 _DISTRIBUTION = "nereid-mesh"
 _PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
-# One of the modules that pyproject.toml lists to be compiled.
+# Module that stands for all modules that pyproject.toml lists for compilation.
 _COMPILED_MODULE = "nereid.core.wire.varint"
 
 
 def is_compiled() -> bool:
-    """Return whether the modules that pyproject.toml lists run compiled.
+    """Return whether the modules that pyproject.toml lists for compilation run compiled.
 
     docs/operators/deploy.md describes the compiled form.
     """
@@ -23,10 +23,10 @@ def is_compiled() -> bool:
 def version(pyproject: Path = _PYPROJECT) -> str:
     """Return the version of the installed distribution.
 
-    In a checkout that is not installed, it is the version in pyproject.toml; without such a file,
-    "unknown".
+    In a checkout that is not installed, the result is the version in pyproject.toml, or "unknown"
+    if there is no such file.
     """
-    # Imported late: services call only is_compiled() when they start.
+    # Imported only when needed: at their start services call only is_compiled().
     import tomllib  # noqa: PLC0415
     from importlib import metadata  # noqa: PLC0415
 

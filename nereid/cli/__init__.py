@@ -14,10 +14,10 @@ _NO_COMMANDS: Final = (
 
 
 def main() -> None:
-    """Run the command that argv names, and exit with its code."""
+    """Run the command that argv names, and return its exit code."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in ("-V", "--version", "version"):
-        # Imported on demand: it reads the metadata of installed packages.
+        # Imported only when needed, because it reads the metadata of installed packages.
         from nereid.version import is_compiled, version  # noqa: PLC0415
 
         print(f"nereid {version()}{' (compiled)' if is_compiled() else ''}")
@@ -26,7 +26,7 @@ def main() -> None:
     command = None if is_help else find_command(name)
     if command is not None:
         try:
-            # Only this command's imports: the process of `serve` stays small.
+            # Import only what this command needs, so that the process of `serve` stays small.
             run = command.load()
         except ModuleNotFoundError as error:
             needed = f"no module '{error.name}': pip install 'nereid-mesh[serve]'"
@@ -45,7 +45,7 @@ def _print_usage() -> None:
         try:
             summaries.setdefault(command.name, command.summary())
         except ModuleNotFoundError:
-            # An image of one service has the metadata of all commands.
+            # An image with a single service still has the metadata of all commands.
             continue
     if not summaries:
         print(_NO_COMMANDS, file=sys.stderr)

@@ -4,9 +4,9 @@ An entry point of the group `nereid.commands` names a `module:function`. The fun
 command's arguments and returns its exit code. The module may have a string `SUMMARY` for
 `nereid --help`, which is read from the source: listing the commands imports none of them.
 
-This module reads the entry points' files itself, in about 1 ms, and without pathlib. Importing
-importlib.metadata takes 15 ms, pathlib 4 ms, by which `nereid serve` would start its first
-processes later.
+This module reads the files of entry points itself, in about 1 ms, and does not use pathlib.
+Importing importlib.metadata takes 15 ms and pathlib 4 ms, and would delay the first processes that
+`nereid serve` starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GROUP: Final = "nereid.commands"
 
 
 class Command(NamedTuple):
-    """Command that a distribution declares; its module may be missing in this installation."""
+    """Command that a distribution declares. Its module may not be installed."""
 
     name: str
     module: str
@@ -45,7 +45,7 @@ class Command(NamedTuple):
         Raises:
             ModuleNotFoundError: the module is not installed.
         """
-        # Only the list of commands needs these.
+        # Only the list of commands needs these modules.
         import ast  # noqa: PLC0415
         from importlib.abc import InspectLoader  # noqa: PLC0415
         from importlib.util import find_spec  # noqa: PLC0415
@@ -67,8 +67,8 @@ class Command(NamedTuple):
 def declared_commands(path: Sequence[str]) -> Iterator[Command]:
     """Yield the commands that distributions in the folders of an import path declare.
 
-    Folders are read in order, and no further than the caller iterates. Several distributions may
-    declare one name; the first command is the one that counts.
+    Folders are read in the order of the path, each only when the caller's iteration reaches it. If
+    several distributions declare the same name, the first command counts.
     """
     for folder in path:
         try:
@@ -81,12 +81,12 @@ def declared_commands(path: Sequence[str]) -> Iterator[Command]:
 
 
 def find_command(name: str) -> Command | None:
-    """Return the command of a name, or `None` if no installed distribution declares it."""
+    """Return the command with this name, or `None` if no installed distribution declares it."""
     return next((command for command in declared_commands(sys.path) if command.name == name), None)
 
 
 def _read(path: str) -> str:
-    """Return the text of a file, or "" if there is none that can be read."""
+    """Return the text of a file, or "" if the file cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             return file.read()
@@ -95,11 +95,11 @@ def _read(path: str) -> str:
 
 
 def _parse(text: str) -> Iterator[Command]:
-    """Yield the commands of one entry_points.txt."""
+    """Yield the commands that the text of an entry_points.txt declares."""
     section = text.partition(f"[{GROUP}]")[2].partition("\n[")[0]
     for line in section.splitlines():
         name, _, value = line.partition("=")
         module, colon, function = value.partition(":")
         if colon and not line.startswith("#"):
-            # Extras may stand in brackets after the function.
+            # The function's name may be followed by extras in brackets.
             yield Command(name.strip(), module.strip(), function.partition("[")[0].strip())

@@ -1,5 +1,5 @@
-"""Inference vocabulary of at least two services: requests, responses, tensors, errors, codecs.
+"""Inference vocabulary that several services share: requests, responses, tensors, errors, codecs.
 
-Not here: sockets (`nereid.rpc`), configuration (`nereid.model_config`), anything that only one
-service needs.
+This package has no sockets (see `nereid.rpc`), no configuration (see `nereid.model_config`) and
+nothing that only one service needs.
 """

@@ -1,4 +1,4 @@
-"""Integers in text as C's stol parses them, which Triton's clients rely on."""
+"""Parser of integers in text that works like C's stol, on which Triton's clients rely."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _MAX_CHARACTERS: Final = 63
 def parse_c_integer(text: str) -> int | None:
     """Return the integer at the start of a text, or None if there are no digits.
 
-    White space and a sign may come before the digits; the rest of the text is ignored. Numbers with
-    very many digits are returned as a number beyond any range that C knows.
+    White space and a sign may come before the digits; the text after the digits is ignored. For
+    very many digits, the result is a number outside the range of all of C's integer types.
     """
     match = _INTEGER.match(text)
     if match is None:

@@ -1,7 +1,7 @@
-"""Correlation ids: the client's number or text for a sequence of requests.
+"""Correlation ids: numbers or texts with which clients mark the requests of a sequence.
 
-A number is unsigned and has 64 bits; gRPC's field is signed, so that the largest one arrives as -1.
-Requests keep the value that arrived, because responses of ensembles repeat it.
+A number is unsigned and has 64 bits. gRPC's field is signed, so the largest number arrives as -1.
+Requests keep the value as it arrived, because responses of ensembles repeat it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _UINT64: Final = (1 << 64) - 1
 
 
 def check_length(text: str) -> None:
-    """Raise Unimplemented if a text is too long for a correlation id; Triton counts bytes."""
+    """Raise Unimplemented if a text is too long for a correlation id.
+
+    The limit is in bytes, as in Triton.
+    """
     if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
         raise Unimplemented(
             f"string correlation ID cannot be longer than {MAX_TEXT_BYTES} characters"
@@ -25,10 +28,10 @@ def check_length(text: str) -> None:
 
 
 def as_unsigned(number: int) -> int:
-    """Return the unsigned number that a signed field stands for."""
+    """Return the unsigned number with the same 64 bits as a signed field's value."""
     return number & _UINT64
 
 
 def as_signed(number: int) -> int:
-    """Return the number that the protocols' signed fields have for an unsigned one."""
+    """Return the signed field's value with the same 64 bits as an unsigned number."""
     return number - (1 << 64) if number >= 1 << 63 else number

@@ -1,8 +1,9 @@
-"""NVIDIA's driver library through ctypes: functions, errors, and each GPU's primary context.
+"""Access to NVIDIA's driver library through ctypes: functions, errors, GPUs' primary contexts.
 
 Every machine with a GPU has the driver. CUDA's runtime library is not always installed, and its
-version must match the other CUDA code in the process. Both use a GPU's primary context, so that
-addresses, streams and events are the same in either. Nothing is loaded before it is needed.
+version must match the other CUDA code in the process. The driver and the runtime library both use a
+GPU's primary context, so addresses, streams and events of one are valid in the other. Importing
+this module loads no library.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "cuDevicePrimaryCtxRetain": (ctypes.POINTER(Pointer), ctypes.c_int),
     "cuCtxSetCurrent": (Pointer,),
 }
-# cuGetErrorName is not among the functions, because a caller's library may lack it.
+# The table replaces cuGetErrorName, which may be missing in a caller's library.
 _ERRORS: Final = {
     1: "invalid value",
     2: "out of memory",
@@ -44,24 +45,25 @@ _ERRORS: Final = {
 
 
 class DriverError(Exception):
-    """A call into the driver failed, or there is no driver."""
+    """Raised if a call into the driver failed, or if there is no driver."""
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
-        # The call's CUresult; 0 if no call was made.
+        # CUresult of the failed call; 0 if no call was made.
         self.code = code
 
 
 class CudaDriver:
-    """Some functions of libcuda, on the primary context of each GPU.
+    """Driver functions that callers select, used on the primary context of each GPU.
 
-    Any thread may use it; each has its own current GPU.
+    Any thread may use the object. Each thread has its own current GPU.
     """
 
     def __init__(self, library: Any, functions: Mapping[str, tuple[Any, ...]]) -> None:
         """Look up functions and initialise the driver.
 
-        functions: argument types by name; all functions return 0 or the number of an error.
+        functions: maps a function's name to its argument types. Each function must return 0 or an
+            error number.
 
         Raises:
             AttributeError: the library lacks one of the functions.
@@ -76,7 +78,7 @@ class CudaDriver:
         self.call("cuInit", 0)
 
     def select_device(self, device_id: int) -> None:
-        """Make a GPU, by CUDA's number, current for this thread's next calls."""
+        """Make the GPU with this number in CUDA the current one for this thread's next calls."""
         context = self._contexts.get(device_id)
         if context is None:
             device, context = ctypes.c_int(), ctypes.c_void_p()
@@ -86,14 +88,14 @@ class CudaDriver:
         self.call("cuCtxSetCurrent", context)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function; raise DriverError if it reports an error."""
+        """Call a function of the driver; raise DriverError if it reports an error."""
         code = self._functions[name](*arguments)
         if code:
             text = _ERRORS.get(code, "see CUresult")
             raise DriverError(f"{name} failed with CUDA's error {code} ({text})", code)
 
     def query(self, name: str, *arguments: Any) -> int:
-        """Return the result of a function whose error numbers mean something to the caller."""
+        """Call a function of the driver and return its result, which may be an error number."""
         return int(self._functions[name](*arguments))
 
 
@@ -102,7 +104,7 @@ def load_library(name: str = _LIBRARY) -> Any:
     """Load the machine's libcuda; further calls are cheap once it is loaded.
 
     Raises:
-        DriverError: there is none.
+        DriverError: the machine has no usable libcuda.
     """
     try:
         return ctypes.CDLL(name)

@@ -1,7 +1,8 @@
-"""The one tree of errors that clients may see, and its mappings to gRPC and HTTP statuses.
+"""All errors that clients may see, and the mappings of the errors to gRPC and HTTP statuses.
 
-Knows no transport: a code is a number of the gRPC status table. Any other exception is a bug; the
-service that catches one logs it and responds with INTERNAL_MESSAGE.
+The module depends on no transport: an error's code is just a number from gRPC's table of status
+codes. Any exception that is not listed here is a bug; the service that catches such an exception
+logs it and responds with INTERNAL_MESSAGE.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 INTERNAL_MESSAGE = "internal error; the server's log has the cause"
-# Message of a stopping gateway or scheduler; Triton's models respond with it when they are asked to
-# stop.
+# Message of a gateway or scheduler that shuts down. Triton responds with the same text for models
+# that are asked to stop.
 STOPPING_MESSAGE = (
     "Server is stopping, scheduler for model has stopped accepting new inference requests"
 )
@@ -19,31 +20,32 @@ _MAX_MESSAGE: Final = 65536
 
 
 class ProtocolError(Exception):
-    """A service sent what the protocol between services excludes.
+    """Raised if a service sent something that the protocol between services does not allow.
 
-    Its stream ends for it. Requests in flight there run again, and no client sees the error.
+    The stream that carried the message is ended. Requests in flight on the stream run again, and no
+    client sees the error.
     """
 
 
 class NereidError(Exception):
-    """A failure with a text for the client.
+    """Base class of failures whose text clients see.
 
-    The class name is the metric label.
+    The name of the class is the error's label in metrics.
     """
 
     # The gRPC status code.
     code: ClassVar[int]
-    # Delay before a retry, see Unavailable; 0 for all other errors.
+    # Milliseconds to wait before a retry, see Unavailable; 0 for all other errors.
     retry_after_ms = 0
 
     def __init__(self, message: str, *, accepted: bool = False) -> None:
         """Create an error; its text is cut at 65,536 characters.
 
-        accepted: whether the request was valid and failed later (HTTP then responds with
-            text/plain).
+        accepted: whether the request was found valid and failed only afterwards. An HTTP response
+            then has the content type text/plain.
         """
         if len(message) > _MAX_MESSAGE:
-            # A text this long quotes the client.
+            # A text of this length quotes data that the client sent.
             message = message[:_MAX_MESSAGE] + "..."
         super().__init__(message)
         self.message = message
@@ -57,19 +59,19 @@ class Cancelled(NereidError):
 
 
 class Unknown(NereidError):
-    """A failure without a better name, such as one that a model raised."""
+    """A failure that no other class describes, such as an error that a model raised."""
 
     code = 2
 
 
 class InvalidArgument(NereidError):
-    """The request itself is wrong; a retry will not help."""
+    """The request is wrong, so a retry will fail as well."""
 
     code = 3
 
 
 class DeadlineExceeded(NereidError):
-    """The client's deadline passed before there was a response."""
+    """The client's deadline passed before the response was ready."""
 
     code = 4
 
@@ -87,13 +89,13 @@ class AlreadyExists(NereidError):
 
 
 class PermissionDenied(NereidError):
-    """The client has no right to this."""
+    """The client is not permitted to make this request."""
 
     code = 7
 
 
 class Aborted(NereidError):
-    """The request may have run, and must not run twice: only the client can decide."""
+    """The request may have run and must not run twice, so only the client can decide on a retry."""
 
     code = 10
 
@@ -105,38 +107,40 @@ class Unimplemented(NereidError):
 
 
 class Internal(NereidError):
-    """The server or a model failed, or (as on Triton) a request body could not be parsed."""
+    """The server or a model failed, or a request body could not be parsed (as on Triton)."""
 
     code = 13
 
 
 class Unavailable(NereidError):
-    """A full queue, no executor, not ready, shutting down. A retry may help."""
+    """The request cannot be served now: a full queue, no executor, not ready. A retry may help."""
 
     code = 14
 
     def __init__(self, message: str, *, accepted: bool = False, retry_after_ms: int = 0) -> None:
         """Create an error after which a retry may succeed.
 
-        retry_after_ms: when a retry may find a place; 0 if unknown. Fronts spread it, so that
-            clients do not come back all at once.
+        retry_after_ms: milliseconds after which a retry may find room in the queue; 0 if unknown.
+            The HTTP and gRPC front ends vary the delay at random, so that clients do not come back
+            all at once.
         """
         super().__init__(message, accepted=accepted)
         self.retry_after_ms = retry_after_ms
 
 
 class MovedError(Unavailable):
-    """Another scheduler has the model, or is going to have it.
+    """Another scheduler has the model, or will have it soon.
 
-    The request is to be sent there; this is no error of the request.
+    The request itself is not wrong: the gateway sends it to the other scheduler.
     """
 
 
-# Errors by gRPC status code; each direct subclass above has a code of its own.
+# Maps a gRPC status code to its error; each direct subclass above has a different code.
 _ERROR_BY_CODE: Final = {cls.code: cls for cls in NereidError.__subclasses__()}
 
-# HTTP statuses by gRPC status code: Triton's table (HttpCodeFromError), in which all others are
-# 400, and three that Triton does not have: DeadlineExceeded, PermissionDenied and Aborted.
+# Maps a gRPC status code to the HTTP status. The entries are those of Triton (HttpCodeFromError);
+# all other codes give 400. Triton lacks the entries for DeadlineExceeded, PermissionDenied and
+# Aborted.
 _HTTP_STATUS_BY_CODE: Final[dict[int, int]] = {
     DeadlineExceeded.code: 504,
     NotFound.code: 404,
@@ -149,14 +153,17 @@ _HTTP_STATUS_BY_CODE: Final[dict[int, int]] = {
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the text of a foreign exception, for quoting; its type if it has no text."""
+    """Return the text of another library's exception for use in a message.
+
+    An exception without text gives the name of its type.
+    """
     return str(error).strip() or type(error).__name__
 
 
 def error_from_code(
     code: int, message: str, *, accepted: bool = False, retry_after_ms: int = 0
 ) -> NereidError:
-    """Return the error with this gRPC status code; Unknown for a code outside the tree."""
+    """Return the error class with this gRPC status code; Unknown if no class has the code."""
     error = _ERROR_BY_CODE.get(code, Unknown)(message, accepted=accepted)
     if retry_after_ms:
         error.retry_after_ms = retry_after_ms

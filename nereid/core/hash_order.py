@@ -1,8 +1,8 @@
-"""The order of names in a hash table of C++: Triton sends and checks some things in that order.
+"""Order of names in a C++ hash table. Triton sends and checks some things in this order.
 
-The table is one of libstdc++'s unordered containers of std::string on 64-bit machines, into which
-the names were put one after the other. Equal names in the same order give the same result on every
-machine.
+The table is an unordered container of std::string in libstdc++ on a 64-bit machine, into which the
+names are inserted one after the other. The same names, inserted in the same order, give the same
+result on every machine.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _BITS: Final = (1 << 64) - 1
 _FACTOR: Final = 0xC6A4A7935BD1E995
 _SEED: Final = 0xC70F6907
 _WORD_BYTES: Final = 8
-# Numbers of buckets of a growing table, which are also the numbers of names that it can hold.
+# Bucket counts of a table as it grows. A table holds at most as many names as it has buckets.
 _SIZES: Final = (13, 29, 59, 127, 257, 541, 1109, 2357, 5087, 10273)
 
 
 def in_hash_order(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names, which must differ, in the order of the table.
+    """Return the names in the order of the hash table; no name may occur twice.
 
-    Very many names are returned as they are.
+    If there are more names than the largest known table holds, their order is not changed.
     """
     if len(names) > _SIZES[-1]:
         return tuple(names)
@@ -33,19 +33,20 @@ def in_hash_order(names: Sequence[str]) -> tuple[str, ...]:
     ordered: list[str] = []
     left = iter(hashes)
     for size in _SIZES[: bisect_left(_SIZES, len(hashes)) + 1]:
-        # The names in the table move to the larger one, in its order.
+        # When the table grows, its names are inserted into the larger one in the order of the
+        # smaller one.
         ordered += islice(left, size - len(ordered))
         buckets: dict[int, list[str]] = {}
         for name in ordered:
             buckets.setdefault(hashes[name] % size, []).append(name)
-        # The order begins with the bucket that came into use last, and within a bucket with the
-        # last name.
+        # The bucket that was filled last comes first. Within a bucket, the name that was inserted
+        # last comes first.
         ordered = [name for bucket in reversed(buckets.values()) for name in reversed(bucket)]
     return tuple(ordered)
 
 
 def _hash(text: bytes) -> int:
-    """Return MurmurHash64A of a text, as std::hash computes it."""
+    """Return the MurmurHash64A value that std::hash computes for a text."""
     value = _SEED ^ len(text) * _FACTOR & _BITS
     whole = len(text) - len(text) % _WORD_BYTES
     for start in range(0, whole, _WORD_BYTES):

@@ -1,4 +1,7 @@
-"""Triton's backends, and the file names that identify a model of each. Knows no configuration."""
+"""Triton's backends, and the file names that identify their models.
+
+This module does not read configurations.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ PYTHON_FILE: Final = "model.py"
 
 
 class KnownBackend(NamedTuple):
-    """Backend with the platform and the file name that imply it; "" means no platform."""
+    """Backend, with the platform and the file name that imply it. A platform of "" means none."""
 
     backend: str
     platform: str
@@ -38,7 +41,7 @@ KNOWN_BACKENDS: Final = (
 
 
 def model_file_backend(filenames: Collection[str]) -> tuple[str, str] | None:
-    """Return the (backend, platform) that a version directory's files imply, or None."""
+    """Return the (backend, platform) that the files of a version directory imply, or None."""
     for known in KNOWN_BACKENDS:
         if known.filename in filenames:
             return known.backend, known.platform

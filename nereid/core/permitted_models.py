@@ -1,7 +1,8 @@
-"""Models that may be steps of an ensemble that a client loads.
+"""Models that a client may use as steps of an ensemble that it loads.
 
-A gateway adds this to the load request of a principal whose grant names models. The last such
-parameter in a message counts, so that clients cannot set it themselves.
+If the grant of a principal names models, the gateway adds them as a parameter to the principal's
+load requests. If a message has the parameter more than once, the last one counts, so clients cannot
+set it.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from typing import Final
 from nereid.core.errors import InvalidArgument
 from nereid.pb import kserve_pb2
 
-# Parameter of the load request.
+# Name of the parameter of the load request.
 PERMITTED_MODELS: Final = "nereid_permitted_models"
-# Length limit of a name: matching takes time by a name's length, and no model's folder has a longer
-# name.
+# Names longer than this do not match: matching takes longer for long names, and no model's folder
+# has a name of this length.
 _MAX_MODEL_NAME: Final = 1024
 
 
 @dataclass(frozen=True)
 class NamePatterns:
-    """Names of models, as shell patterns."""
+    """Model names, written as shell patterns."""
 
     patterns: tuple[str, ...]
 
@@ -34,15 +35,15 @@ class NamePatterns:
         return re.compile("|".join(map(fnmatch.translate, self.patterns)) or "(?!)")
 
     def match(self, name: str) -> bool:
-        """Return whether some pattern covers a name."""
+        """Return whether one of the patterns matches a name."""
         return len(name) <= _MAX_MODEL_NAME and self._compiled.match(name) is not None
 
 
 @dataclass(frozen=True)
 class PermittedModels:
-    """Models permitted to a principal.
+    """Models that a principal may use.
 
-    principal: name of the principal, for the text of the refusal.
+    principal: name of the principal, for the text of a refusal.
     """
 
     principal: str
@@ -57,7 +58,7 @@ class PermittedModels:
 
 
 def permitted_models(request: kserve_pb2.RepositoryModelLoadRequest) -> PermittedModels | None:
-    """Return the permitted models of a load request; None if all models are.
+    """Return the permitted models that a load request names; None if all models are permitted.
 
     Raises:
         InvalidArgument: the parameter was not written by a gateway.

@@ -1,6 +1,6 @@
-"""Delays after which refused clients should come back: the time that a full queue takes to drain.
+"""Delays after which refused clients should retry: the time that a full queue takes to drain.
 
-Pure: the time and the random numbers are arguments.
+The module reads no clock and draws no random numbers: callers pass both.
 """
 
 from __future__ import annotations
@@ -8,23 +8,24 @@ from __future__ import annotations
 from math import ceil
 from typing import Final
 
-# Delay after a drain, a reconnect, or a refusal before anything has been measured.
+# Delay after a drain or a reconnect, or for a refusal before a rate has been measured.
 DEFAULT_MS: Final = 1000
 
-# Bounds of an estimate; a value beyond them says more about the measurement than about the queue.
+# Bounds of an estimate. A value outside them is more likely a measurement error.
 _MIN_MS: Final = 50
 _MAX_MS: Final = 30_000
-# Time over which a rate is measured. It is measured between refusals, because while there are any,
-# the queue is full and the rate is that of the model.
+# Time over which a rate is measured. The rate is measured between two refusals: while requests are
+# refused the queue is full, so the measured rate is the rate of the model.
 _WINDOW_NS: Final = 250_000_000
-# Maximum time between refusals for a measurement; beyond it the queue may have been empty.
+# Maximum time between two refusals for a measurement. If they are further apart, the queue may have
+# been empty meanwhile.
 _MAX_WINDOW_NS: Final = 10 * _WINDOW_NS
 
 
 def spread_ms(retry_after_ms: int, random: float) -> int:
-    """Return a random delay around this one, so that clients refused at once do not return at once.
+    """Return a random delay near this one, so that clients refused together do not retry together.
 
-    The result is between half of the delay and one and a half. random: in [0, 1).
+    The result is between half of the delay and one and a half. random: a random number in [0, 1).
 
     At most five binary digits of the result are significant, so that headers with it can be cached.
     """
@@ -34,26 +35,29 @@ def spread_ms(retry_after_ms: int, random: float) -> int:
 
 
 def whole_seconds(retry_after_ms: int) -> int:
-    """Return the delay in the unit of HTTP's Retry-After; at least 1."""
+    """Return the delay in whole seconds, the unit of HTTP's Retry-After; at least 1."""
     return max(1, ceil(retry_after_ms / 1000))
 
 
 class DrainEstimate:
-    """Estimate of a queue's drain time; it costs nothing except when a request is refused."""
+    """Estimate of the time in which a queue drains.
+
+    Work is done only when a request is refused.
+    """
 
     __slots__ = ("_completed", "_per_ns", "_since_ns")
 
     def __init__(self) -> None:
-        # Start of the present window, and the number of completed requests then.
+        # Start of the current window, and the number of requests completed before it.
         self._since_ns = 0
         self._completed = 0
-        # Completed requests per nanosecond; 0.0 if not measured.
+        # Completed requests per nanosecond; 0.0 before the first measurement.
         self._per_ns = 0.0
 
     def retry_after_ms(self, pending: int, completed: int, now_ns: int) -> int:
-        """Return the time until `pending` requests are completed, at a refusal.
+        """Return the milliseconds until `pending` requests are completed; call at a refusal.
 
-        completed: number of requests completed so far, since ever.
+        completed: number of requests completed since the start.
         """
         elapsed_ns = now_ns - self._since_ns
         if elapsed_ns >= _WINDOW_NS:

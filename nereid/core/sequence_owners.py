@@ -1,8 +1,9 @@
-"""Owners of sequences: texts that a gateway adds to requests with a correlation id.
+"""Owners of sequences: texts that a gateway adds to requests that have a correlation id.
 
-A principal's sequences are its own: another principal's sequence of the same id is a different one.
-Addresses share their sequences, since a client may come from several, and several clients from one:
-an address only decides whose turn it is, and who has how many.
+Each principal has its own sequences: if two principals use the same id, they have two different
+sequences. Clients without a principal share one set of ids whatever their addresses, since a client
+may use several addresses, and several clients one address. An address only identifies a client that
+takes turns with others, and whose sequences are counted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
     from nereid.core.correlation_ids import CorrelationId
 
-# Parameter of the requests that have an owner.
+# Parameter of a request with the id of its sequence. Only requests that have this parameter have an
+# owner.
 SEQUENCE_ID: Final = "sequence_id"
 _PRINCIPAL, _LIMITED_ADDRESS, _ADDRESS = "p", "a", "t"
 _DIGEST_BYTES: Final = 12
@@ -24,22 +26,23 @@ _DIGEST_BYTES: Final = 12
 def principal_owner(*identity: str) -> str:
     """Return the owner for the principal that these texts identify.
 
-    The owner reveals nothing of the texts.
+    The texts cannot be recovered from the owner.
     """
     text = "\0".join(identity).encode("utf-8", "surrogatepass")
     return _PRINCIPAL + blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def address_owner(client: str, *, limited: bool) -> str:
-    """Return the owner for the client behind an address (net.address.client_of).
+    """Return the owner for a client that is known by its address only.
 
+    client: a name by net.address.client_of.
     limited: whether the client may have only its share of a model's slots.
     """
     return (_LIMITED_ADDRESS if limited else _ADDRESS) + client
 
 
 def is_principal(owner: str) -> bool:
-    """Return whether the owner is a principal, rather than an address or nobody."""
+    """Return whether the owner is a principal, not an address or nobody."""
     return owner.startswith(_PRINCIPAL)
 
 
@@ -49,18 +52,18 @@ def is_limited(owner: str) -> bool:
 
 
 def other_id(correlation_id: CorrelationId, owner: str) -> CorrelationId:
-    """Return the id that a model sees in place of a correlation id of another principal's sequence.
+    """Return the id that a model sees if another owner's sequence uses this correlation id.
 
-    The id is of the same kind, and this owner's alone.
+    The result is a text or a number like the correlation id, and no other owner gets the same one.
     """
     text = f"{owner} {correlation_id!r}".encode("utf-8", "surrogatepass")
     digest = blake2b(text, digest_size=_DIGEST_BYTES)
     if isinstance(correlation_id, str):
         return digest.hexdigest()
-    # The result is positive in the protocols' signed fields, and not 0.
+    # The result fits the protocols' signed fields as a positive number, and is not 0.
     return int.from_bytes(digest.digest()[:8]) >> 1 | 1
 
 
 def sequence_key(correlation_id: CorrelationId, owner: str) -> Hashable:
-    """Return the key by which a model version knows a sequence."""
+    """Return the key that identifies a sequence within a model version."""
     return (owner, correlation_id) if is_principal(owner) else correlation_id

@@ -1,7 +1,7 @@
-"""Output of tools on an operator's terminal.
+"""Output of command-line tools to an operator's terminal.
 
-Clients, servers and files chose much of its text. No such text may move the cursor, change the
-order of what is read, or begin a line of its own.
+Much of the text comes from clients, servers and files. Such text must not be able to move the
+cursor, change the reading order, or start a new line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHORT_ESCAPES: Final = {"\n": "\\n", "\r": "\\r"}
 
 
 def escape_controls(text: str) -> str:
-    """Return the text in one line, with controls and order-changing characters escaped."""
+    """Return the text as one line, with control and order-changing characters escaped."""
     return text if text.isprintable() else _CONTROLS.sub(_escape, text)
 
 
@@ -30,19 +30,19 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print each line as one line."""
+    """Print each text on exactly one line, with control characters escaped."""
     sys.stdout.write("".join(f"{escape_controls(line)}\n" for line in lines))
     sys.stdout.flush()
 
 
 def print_error(program: str, error: Exception | str) -> None:
-    """Print on stderr why a program fails; each line names the program."""
+    """Print on stderr why a program failed; each line begins with the program's name."""
     for line in str(error).split("\n"):
         sys.stderr.write(f"{program}: {escape_controls(line)}\n")
 
 
 def log_to_terminal(form: str) -> None:
-    """Log warnings on stderr, each record as one line of this format."""
+    """Log warnings and errors to stderr, each record as one line in this format."""
     handler = logging.StreamHandler()
     handler.setFormatter(_OneLine(form))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

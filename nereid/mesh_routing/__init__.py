@@ -1,5 +1,5 @@
-"""Routing in a mesh with one or several schedulers, as its gateways and executors use it.
+"""Routing of requests in a mesh with one or several schedulers, for gateways and executors.
 
-routing_table decides where each request goes, and is pure; mesh_router keeps the links and the
-pending requests; channels are for control calls.
+The module routing_table decides where each request goes, and does no I/O. The module mesh_router
+has the links and the pending requests. Control calls use channels.
 """

@@ -1,4 +1,4 @@
-"""Access to the mesh's schedulers, however many there are."""
+"""Access to the schedulers of a mesh, whether it has one or several."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ if TYPE_CHECKING:
 
 
 class OneScheduler:
-    """MeshAccess whose only address never changes."""
+    """MeshAccess for a mesh with one scheduler, whose address never changes."""
 
     def __init__(self, open_link: OpenLink, channel: rpc.Channel) -> None:
         self._open_link = open_link
         self._channels = (channel,)
 
     def channels(self) -> Sequence[rpc.Channel]:
-        """Return the only channel."""
+        """Return the channel to the only scheduler."""
         return self._channels
 
     def watch(self, on_addresses: Callable[[list[str]], None], _: object) -> None:
-        """Report the only address, which is empty, at once."""
+        """Report the only address, the empty text, at once."""
         on_addresses([""])
 
     def open_link(self, _: str) -> OpenLink:
-        """Return the function that opens the only link."""
+        """Return the function that opens the link to the only scheduler."""
         return self._open_link
 
     def close_channel(self, address: str) -> None:
-        """Fail: the address never disappears, so this is never called."""
+        """Raise an error: this is never called, because the address never disappears."""
         raise AssertionError(address)
 
 
 class _LinkCodec:
-    """Codec of a link's client end: requests to frames, frames to responses."""
+    """Codec of the client's end of a link: it encodes requests and decodes responses."""
 
     def __init__(self) -> None:
         requests = RequestCodec()
@@ -48,10 +48,13 @@ class _LinkCodec:
 
 
 def dial_scheduler(channel: rpc.Channel, domain: str = "", *, for_models: bool = False) -> OpenLink:
-    """Return a function that opens a link over a channel; it is dialled again until it is closed.
+    """Return a function that opens a link over a channel.
 
-    domain: domain of this process's shared memory (nereid.shm.segments.shm_namespace).
-    for_models: whether requests are calls of models, which are not sent again when the link breaks.
+    When the link breaks, it is dialled again until it is closed.
+
+    domain: text that identifies this process's shared memory (nereid.shm.segments.shm_namespace).
+    for_models: whether models make the requests. Such requests are not sent again when the link
+        breaks.
     """
     metadata = [(SHM_NAMESPACE_KEY, domain)]
     if for_models:

@@ -1,7 +1,7 @@
-"""Calls of the scheduler's control plane, bytes in and bytes out.
+"""Calls of the scheduler's control plane, with serialised requests and responses.
 
-Every call raises NereidError: the scheduler's error, or Unavailable if it did not reply. Knows
-neither services nor the protocols of clients.
+Every call may raise NereidError: the scheduler's error, or Unavailable if the scheduler did not
+reply. This module depends neither on services nor on the protocols of clients.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ _LOST: Final = (
     " call, which does no harm"
 )
 _RECONNECT_PAUSE_S: Final = 0.1
-# Number of parts in which the time for accepting a call is checked.
+# Number of equal parts of the time for accepting a call. A timer checks at the end of each part.
 _CHECKS: Final = 4
 
 
 async def call_scheduler(
     channel: rpc.Channel, method: str, request: bytes, timeout_s: float | None
 ) -> bytes:
-    """Make one call and return the response; without a limit if `timeout_s` is None."""
+    """Make one call and return the response.
+
+    timeout_s: seconds to wait for the response; None means no limit.
+    """
     with _scheduler_errors():
         return await channel.unary(SCHEDULER + method, request, timeout_s=timeout_s)
 
@@ -46,12 +49,14 @@ async def call_scheduler_again(  # noqa: PLR0913 (by keyword)
     reconnect_s: float,
     next_channel: Callable[[], rpc.Channel] | None = None,
 ) -> bytes:
-    """Make one call that may be carried out twice, and return the response.
+    """Make a call that may safely run twice, and return the response.
 
-    If the scheduler is lost meanwhile, the next one that can be reached within `reconnect_s` gets
-    the call, once. The call may be the one that ends schedulers.
+    If the connection breaks during the call, the call is made once more, at the next scheduler that
+    can be reached within `reconnect_s`. It is not repeated further, because the call itself may be
+    the reason why schedulers end.
 
-    next_channel: returns the channel to try then; by default it is the same one.
+    next_channel: function that returns the channel for the second call; by default the same channel
+        is used.
     """
     with _scheduler_errors():
         try:
@@ -77,9 +82,10 @@ async def call_any(
     *,
     is_read: bool = False,
 ) -> bytes:
-    """Make a call that any scheduler can serve: at the first one that is connected, best first.
+    """Make a call that any scheduler can serve, at the first channel that has a connection.
 
-    is_read: whether the call changes nothing, and may go to another scheduler as well if one cannot
+    channels: channels to the schedulers, best first.
+    is_read: whether the call changes nothing. It is then made at another scheduler if one cannot
         serve it.
     """
     failure = Unavailable(UNREACHABLE)
@@ -87,7 +93,7 @@ async def call_any(
         try:
             return await call(channel)
         except Unavailable as error:
-            # Try the next one: without a connection nothing was sent.
+            # Try the next channel: without a connection nothing was sent, so the call has not run.
             if not is_read and error.message != UNREACHABLE:
                 raise
             failure = error
@@ -99,9 +105,9 @@ async def call_responsive_scheduler(
 ) -> bytes:
     """Make a call that the scheduler must accept within `accept_s` and complete in `timeout_s`.
 
-    This distinguishes a scheduler that hangs from one that waits for others, which accepts the call
-    first. A pause of this process, which is no silence of the scheduler, counts for a quarter of
-    `accept_s`.
+    The two limits distinguish a scheduler that hangs from a scheduler that waits for other
+    services: the latter accepts the call first. If this process itself is paused, the pause counts
+    as at most a quarter of `accept_s`.
     """
     loop = asyncio.get_running_loop()
     reply: asyncio.Future[bytes] = loop.create_future()
@@ -152,12 +158,12 @@ def _scheduler_errors() -> Iterator[None]:
     try:
         yield
     except rpc.NotConnectedError as error:
-        # Clients must not see the scheduler's address, which is in the log.
+        # Do not show the scheduler's address to clients. The address is in the log.
         raise unreachable() from error
     except rpc.RpcError as error:
         raise error_from_code(int(error.status), error.message) from error
 
 
 def unreachable() -> Unavailable:
-    """Return the error of requests and calls while no scheduler is connected."""
+    """Return the error for requests and calls while no scheduler is connected."""
     return Unavailable(UNREACHABLE, retry_after_ms=DEFAULT_MS)

@@ -1,6 +1,6 @@
-"""Channels to a mesh's schedulers: one for each of their current addresses.
+"""Channels to a mesh's schedulers, one for each current address.
 
-Links and control calls share them.
+Links and control calls share the channels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class SchedulerChannels:
     """MeshAccess over channels.
 
-    Use it within one event loop, and create one router of it.
+    Use the object within one event loop, and for one router.
     """
 
     def __init__(
@@ -31,7 +31,10 @@ class SchedulerChannels:
         open_channel: Callable[[str], Channel],
         domain: str = "",
     ) -> None:
-        """Set up the access; `domain` is that of shm_namespace() in nereid.shm.segments."""
+        """Set up the access.
+
+        domain: the text of shm_namespace() in nereid.shm.segments.
+        """
         self._specs = list(specs)
         self._open_channel = open_channel
         self._domain = domain
@@ -42,7 +45,7 @@ class SchedulerChannels:
     def channels(self) -> list[Channel]:
         """Return channels for a call that any scheduler can serve, connected ones first.
 
-        After close() there are none.
+        After close() the result is empty.
         """
         addresses = dict.fromkeys([*self._live_addresses(), *self._channels])
         return [self._channels[address] for address in addresses if address in self._channels]
@@ -52,12 +55,12 @@ class SchedulerChannels:
         on_addresses: Callable[[list[str]], None],
         live_addresses: Callable[[], list[str]],
     ) -> None:
-        """Report the addresses from now on, and order channels by the live addresses."""
+        """Report the addresses from now on, and use the live addresses to order channels."""
         self._live_addresses = live_addresses
         self._run(self._watch(on_addresses))
 
     def open_link(self, address: str) -> OpenLink:
-        """Open a channel to an address; return a function that opens its link."""
+        """Open a channel to an address; return a function that opens a link over the channel."""
         channel = self._channels[address] = self._open_channel(address)
         return dial_scheduler(channel, self._domain)
 

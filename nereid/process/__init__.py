@@ -1,1 +1,1 @@
-"""The process of a service: start, standby, liveness, inherited ports, exit."""
+"""Process of a service: start, standby, liveness, inherited ports, exit."""

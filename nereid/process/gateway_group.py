@@ -1,6 +1,7 @@
-"""Directory that the gateways of one `nereid serve --gateways N` share, beside their ports.
+"""Group of the gateways that one `nereid serve --gateways N` starts.
 
-`nereid serve` passes it on in an environment variable; a gateway without it serves alone. Knows no
+Besides their ports, these gateways share a directory. `nereid serve` describes the group in an
+environment variable; a gateway without the variable serves alone. This module depends on no
 service.
 """
 
@@ -19,21 +20,21 @@ _VARIABLE: Final = "NEREID_GATEWAY_GROUP"
 
 @dataclass(frozen=True)
 class GatewayGroup:
-    """Place of one gateway in its group; its number is below the group's size."""
+    """Place of one gateway in its group. The number is in the range from 0 to size - 1."""
 
     number: int
     size: int
-    # Directory of this user alone, which exists for as long as the group does.
+    # Directory that only this user may enter. It exists for as long as the group does.
     directory: Path
 
 
 def group_environ(number: int, size: int, directory: str) -> dict[str, str]:
-    """Return the environment variable by which a gateway finds its group."""
+    """Return the environment variable that describes the group to a gateway."""
     return {_VARIABLE: json.dumps({"number": number, "size": size, "directory": directory})}
 
 
 def read_group(environ: MutableMapping[str, str]) -> GatewayGroup | None:
-    """Return the group of this process, or None; call once."""
+    """Return the group of this process, or None if it serves alone; call this once."""
     text = environ.pop(_VARIABLE, "")
     if not text:
         return None

@@ -1,7 +1,7 @@
-"""Passing of the ports that `nereid serve` has bound to the processes that serve them.
+"""Ports that `nereid serve` has bound and passes on to the processes that serve them.
 
-The ports are passed on in an environment variable; a process without it binds its own. Knows no
-service.
+An environment variable describes the ports; a process without the variable binds its own ports.
+This module depends on no service.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ _VARIABLE: Final = "NEREID_INHERITED_PORTS"
 
 
 def ports_environ(ports: SharedPorts, member: int) -> dict[str, str]:
-    """Return the variable by which a member finds the ports; it inherits ports.descriptors."""
+    """Return the environment variable that describes the ports to a member.
+
+    The member also has to inherit ports.descriptors.
+    """
     return {_VARIABLE: json.dumps(ports.description(member))}
 
 
 def read_ports(environ: MutableMapping[str, str]) -> InheritedPorts | None:
-    """Return the ports that this process inherits, or None; call once."""
+    """Return the ports that this process inherits, or None if there are none; call this once."""
     text = environ.pop(_VARIABLE, "")
     return InheritedPorts(json.loads(text)) if text else None

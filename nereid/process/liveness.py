@@ -1,7 +1,8 @@
-"""Signs of life of processes: heartbeats of a service's event loop, and whether one is stopped.
+"""Signs of life of processes: heartbeats of a service's event loop, and a check for stopped ones.
 
-A supervisor passes the write end of a pipe, and its number in an environment variable; without it
-there are no heartbeats. A full pipe only means that the supervisor does not read it.
+A supervisor passes the write end of a pipe to the process, and the number of that descriptor in an
+environment variable. Without the variable there are no heartbeats. If the pipe is full, the
+supervisor does not read it, which is no error.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ INTERVAL_S: Final = 1.0
 def start_heartbeat(environ: MutableMapping[str, str]) -> None:
     """Send heartbeats from the running event loop, if the environment asks for it.
 
-    Processes that this one starts do not get the pipe.
+    Child processes of this process do not inherit the pipe.
     """
     text = environ.pop(VARIABLE, "")
     if not text.isdecimal():
@@ -40,12 +41,12 @@ def _beat(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
     except BlockingIOError:
         pass
     except OSError:
-        return  # the supervisor has ended, and this process follows
+        return  # the supervisor has ended, and this process will end as well
     loop.call_later(INTERVAL_S, _beat, loop, descriptor)
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped by a signal; False if the system does not tell."""
+    """Return whether a signal has stopped a process; False if the system does not tell."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
     except (OSError, IndexError):

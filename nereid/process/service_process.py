@@ -1,7 +1,8 @@
-"""A service's process: logging, event loop, signals, exit code.
+"""Process of a service: logging, event loop, signals, exit code.
 
 Each entry point (`services/*/__main__.py`, `nereid_mesh.serve.joined`) passes a coroutine function
-that starts its service, awaits `Shutdown.wait()` and drains. Knows no service.
+that starts its service, awaits `Shutdown.wait()` and then drains the service. This module depends
+on no service.
 """
 
 from __future__ import annotations
@@ -34,34 +35,37 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _START_ERROR_CODE = 2
-# Number of objects that may be in cycles, made and not freed since the collector ran, at which it
-# runs again.
+# The garbage collector runs when this many objects that may be in cycles have been made and not
+# freed since its last run.
 _GARBAGE_THRESHOLD = 10_000
 _INTERRUPTED_CODE = 130
-# Delay before deferred imports; a small model is loaded in less.
+# Delay before deferred imports. A small model is loaded in less time.
 _DEFERRED_S = 0.3
 
 
 class StartError(Exception):
-    """The service cannot start; the text says why."""
+    """Raised if the service cannot start. The text says why."""
 
 
 class MetricsPortSettings(Protocol):
-    """Flags of a service that can serve metrics of its own."""
+    """Flags of a service that can serve its own metrics."""
 
     @property
     def metrics_port(self) -> int:
-        """Port of the metrics; -1 means none."""
+        """Port on which metrics are served; -1 means none."""
         ...
 
     @property
     def metrics_address(self) -> str:
-        """Interface of the metrics port."""
+        """Address of the interface on which metrics are served."""
         ...
 
 
 class Shutdown:
-    """Shutdown request, by SIGTERM, SIGINT or request(); create it inside the event loop."""
+    """Request to shut down, made by SIGTERM, SIGINT or request().
+
+    Create the object inside the event loop.
+    """
 
     def __init__(self) -> None:
         self._requested = asyncio.Event()
@@ -70,13 +74,14 @@ class Shutdown:
             loop.add_signal_handler(number, self.request)
 
     def request(self) -> None:
-        """Request the shutdown; wait() returns."""
+        """Request the shutdown, so that wait() returns."""
         self._requested.set()
 
     async def await_start(self, starting: Coroutine[None, None, None]) -> None:
-        """Await the start of a service that may wait long for others, such as object stores.
+        """Wait until a service has started that may wait long for others, such as object stores.
 
-        If a shutdown is requested meanwhile, the process ends at once: it has accepted nothing.
+        If a shutdown is requested meanwhile, the process ends at once: it has not accepted any
+        requests.
         """
         task = asyncio.ensure_future(starting)
         requested = asyncio.ensure_future(self._requested.wait())
@@ -84,8 +89,8 @@ class Shutdown:
         if not task.done():
             _log.info("stopping before the start was finished: nothing was accepted")
             logging.shutdown()
-            # End without the interpreter's clean-up, which would wait for threads that may wait for
-            # a store.
+            # Skip the interpreter's clean-up: it would wait for threads, which may be waiting for
+            # an object store.
             os._exit(0)
         requested.cancel()
         await task
@@ -103,7 +108,10 @@ def run_service(
     name: str,
     program: str,
 ) -> int:
-    """Run `serve` in an event loop and return the exit code; `name` is for the log."""
+    """Run `serve` in an event loop and return the exit code.
+
+    name: the service's name in the log.
+    """
 
     async def run() -> int:
         start_heartbeat(os.environ)
@@ -111,7 +119,7 @@ def run_service(
         return await serve(settings, Shutdown())
 
     set_up_logging(settings, name)
-    # Imported objects live for good; see nereid.process.uncollected.
+    # Imported objects are never freed; see nereid.process.uncollected.
     gc.freeze()
     gc.enable()
     try:
@@ -120,27 +128,28 @@ def run_service(
         sys.stderr.write(f"{program}: {error}\n")
         return _START_ERROR_CODE
     except KeyboardInterrupt:
-        # SIGINT came before it had a handler.
+        # SIGINT arrived before its handler was installed.
         return _INTERRUPTED_CODE
 
 
 def freeze_started_objects() -> None:
-    """Exclude all objects that live by now from garbage collection, as they live for good.
+    """Exclude all present objects from garbage collection, because they are never freed.
 
-    Later objects belong to requests in flight, and hardly any of them are in cycles. At the
-    interpreter's threshold of 700 objects, sixty requests at a time make the collector walk the
-    objects once every sixty requests, so the threshold is raised.
+    Objects that are created later belong to requests in flight, and hardly any of them are in
+    cycles. At the interpreter's threshold of 700 objects, with sixty requests in flight, the
+    collector would walk these objects once every sixty requests, so the threshold is raised.
     """
     gc.freeze()
     gc.set_threshold(_GARBAGE_THRESHOLD)
 
 
 async def finish_start(import_deferred: Callable[[], Awaitable[None]]) -> None:
-    """Import what the service started without, then freeze all objects.
+    """Import the modules that the service started without, then freeze all objects.
 
-    Run this as a task once the service serves.
+    Run this as a task after the service has started to serve.
     """
-    # A delay, because executors join and models load at first, and both wait for this event loop.
+    # Wait first, because executors join and models load right after the start, and both need this
+    # event loop.
     await asyncio.sleep(_DEFERRED_S)
     await import_deferred()
     freeze_started_objects()
@@ -148,7 +157,7 @@ async def finish_start(import_deferred: Callable[[], Awaitable[None]]) -> None:
 
 @contextmanager
 def listening_for(flag: str) -> Iterator[None]:
-    """Turn an OSError of a listen call into a StartError that names its flag."""
+    """Turn an OSError of a listen call into a StartError that names the flag with the address."""
     try:
         yield
     except OSError as error:
@@ -161,7 +170,7 @@ async def metrics_port(
     write: Callable[[Page], None],
     is_ready: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[None]:
-    """Serve the service's own metrics and health meanwhile, if its settings ask for it."""
+    """Serve the service's metrics and health within this context, if the settings ask for it."""
     endpoint = MetricsEndpoint(write, is_ready=is_ready)
     if settings.metrics_port >= 0:
         with listening_for("--metrics-port"):

@@ -1,8 +1,9 @@
-"""Processes that have imported everything and wait until they are needed.
+"""Standby processes, which have imported everything and wait until they are needed.
 
-A supervisor passes one end of a socket, and its number in an environment variable; a process
-without it serves at once. Arguments, environment and descriptors come over that socket, as such a
-process may be older than the plan of its mesh.
+A supervisor passes one end of a socket to the process, and the number of that descriptor in an
+environment variable. A process without the variable serves at once. A standby process may be older
+than the plan of its mesh, so it receives its arguments, environment and descriptors over the
+socket.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ _MAX_DESCRIPTORS: Final = 253
 
 
 class Activation(NamedTuple):
-    """Facts that a process serves with and that were not known when it was started."""
+    """Data that a standby process needs to serve and that was unknown when it was started."""
 
-    # Arguments after the program's name.
+    # Command-line arguments, without the program's name.
     argv: Sequence[str]
     environ: Mapping[str, str]
-    # Descriptors that the process inherits, with the same numbers as here.
+    # Descriptors that the process inherits. They have the same numbers in the supervisor.
     descriptors: Sequence[int]
 
 
 def stand_by(environ: MutableMapping[str, str]) -> None:
-    """Wait until this process is needed, if it was started before that.
+    """Wait until this process is needed, if it was started as a standby process.
 
-    To be called before the process reads settings, and before it has threads, files or an event
-    loop. Ends the process when nobody will ever need it.
+    Call this before the process reads settings, and before it has threads, open files or an event
+    loop. If the supervisor closes the socket, the process is never needed, and exits.
     """
     text = environ.pop(_VARIABLE, "")
     if not text.isdecimal():
@@ -54,7 +55,7 @@ def stand_by(environ: MutableMapping[str, str]) -> None:
 
 
 def _renumber(received: Sequence[int], numbers: Sequence[int]) -> None:
-    """Give descriptors the numbers by which the environment names them."""
+    """Move the received descriptors to the numbers that the environment uses for them."""
     above = max(numbers, default=0) + 1
     moved = []
     for descriptor in received:
@@ -76,7 +77,7 @@ def _is_open(descriptor: int) -> bool:
 
 
 class StandbySocket:
-    """Supervisor's side of the socket, for one process."""
+    """Supervisor's end of the socket to one standby process."""
 
     def __init__(self) -> None:
         self._own, self._theirs = socket.socketpair()
@@ -88,21 +89,21 @@ class StandbySocket:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Environment variable by which the process finds the socket."""
+        """Environment variable that gives the process the number of its end of the socket."""
         return {_VARIABLE: str(self._theirs.fileno())}
 
     def on_started(self) -> None:
-        """Close the process's end here, once the process has it."""
+        """Close the supervisor's copy of the process's end, once the process has inherited it."""
         self._theirs.close()
 
     def activate(self, activation: Activation) -> None:
-        """Activate the process, which is needed now.
+        """Tell the process that it is needed, and send it its activation.
 
         Raises:
             OSError: the process has ended.
         """
-        # Passed in an anonymous memory file, not in the message: a socket's buffer is bounded, and
-        # nobody but the process may read the content.
+        # The activation is sent in an anonymous memory file, not in the message: a socket's buffer
+        # is bounded, and no other process may read the content.
         described = os.memfd_create("nereid-activation", os.MFD_CLOEXEC)
         try:
             os.write(described, json.dumps(activation._asdict()).encode())
@@ -112,6 +113,6 @@ class StandbySocket:
             os.close(described)
 
     def close(self) -> None:
-        """Close the socket; a process that still waits at it ends."""
+        """Close the socket. A process that still waits for its activation exits."""
         self._own.close()
         self._theirs.close()

@@ -1,9 +1,9 @@
-"""Switches the garbage collector off while the programs of services import their modules.
+"""Import of this module switches the garbage collector off, for the imports of a service's program.
 
-Such programs import this module first. Modules leave next to no garbage, and the collector walks
-all of them again and again, which takes a twentieth of their imports' time. run_service()
-(nereid.process.service_process) switches it on. In another program, such as a test, this does
-nothing.
+The programs of services import this module before all others. Importing modules creates next to no
+garbage, but the collector would walk all of their objects again and again, which takes a twentieth
+of the time of the imports. run_service() (nereid.process.service_process) switches the collector on
+again. In any other program, such as a test, importing this module does nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Nereid's gRPC engine: HTTP/2 and gRPC on the wire, servers and clients, and links on top.
+"""Nereid's own gRPC engine: HTTP/2 and gRPC on the wire, servers, clients, and links.
 
-Knows nothing of serving, models or tensors. The names below are imported when they are first used,
-so that a process that only reads an address or a certificate does not load the whole engine.
+The package does not depend on serving, models or tensors. The names below are imported when they
+are first used, so a process that only parses an address or reads a certificate does not load the
+whole engine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The same handlers served by grpcio, for those who want gRPC's reference implementation.
+"""Server with the same handlers on grpcio, for users who prefer gRPC's reference implementation.
 
-The only module of this package that imports grpc. tests/contract/test_grpc_engines.py shows what
-this engine has in common with server.py; docs/decisions/grpc.md has a table of what it lacks.
+No other module of this package imports grpc. tests/contract/test_grpc_engines.py tests what both
+engines have in common; docs/decisions/grpc.md lists what this engine lacks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FOREVER_S = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class PingRules:
-    """Limits at which a peer's pings count as too many (--grpc-http2-*)."""
+    """Limits beyond which a peer has sent too many pings (--grpc-http2-*)."""
 
     max_without_data: int = 2
     min_interval_ms: int = 300_000
@@ -45,7 +45,7 @@ class PingRules:
 
 
 class GrpcioServer:
-    """Server with the methods of `server.Server`."""
+    """Server with the same methods as `server.Server`."""
 
     def __init__(
         self,
@@ -56,14 +56,15 @@ class GrpcioServer:
         self._tasks = HandlerTasks()
         self._methods = _Methods(handlers, self._tasks)
         self._arguments = _arguments(options, pings)
-        # One server for each address: grpc adds no port to a server that has started.
+        # There is one grpc server for each address, because a server that has started takes no more
+        # ports.
         self._servers: list[grpc.aio.Server] = []
         self._claims: list[UnixClaim] = []
 
     async def listen(self, address: str, tls: Tls | None = None) -> str:
-        """Serve at another address; return it with the port that the system chose."""
+        """Listen at another address; return it with the port that the system chose."""
         path = unix_path(address)
-        # Without a claim grpc would take over the Unix socket of a live server.
+        # Without a claim, grpc would take over the Unix socket of a server that is still running.
         claim = UnixClaim(path) if path is not None else None
         server = grpc.aio.server(options=self._arguments)
         server.add_generic_rpc_handlers((self._methods,))
@@ -83,10 +84,10 @@ class GrpcioServer:
         return text_of((host_and_port(address)[0], port))
 
     async def announce_drain(self, limit_s: float, *, listening: bool = False) -> None:
-        """Do nothing: grpc sends GOAWAY, and refuses new calls, only in drain()."""
+        """Do nothing: grpc sends GOAWAY and refuses new calls only in drain()."""
 
     async def drain(self, grace_s: float) -> None:
-        """Refuse new calls, let those in flight finish for at most `grace_s`, then close."""
+        """Refuse new calls, let calls in flight finish for at most `grace_s`, then close."""
         await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
         await self.close()
 
@@ -101,7 +102,7 @@ class GrpcioServer:
 
 
 def _credentials(tls: Tls) -> grpc.ServerCredentials:
-    """Return credentials that are renewed when their files change.
+    """Return TLS credentials that are renewed when their files change.
 
     grpc asks for a new configuration at every handshake.
     """
@@ -158,7 +159,7 @@ def _arguments(options: ServerOptions, pings: PingRules) -> list[tuple[str, int]
 
 
 class _Methods(grpc.GenericRpcHandler):
-    """Table of our routes as grpc's handlers; messages are bytes."""
+    """Our routes as a table of grpc's handlers. Messages are bytes."""
 
     def __init__(self, handlers: Handlers, tasks: HandlerTasks) -> None:
         self._routes = routes_of(handlers)
@@ -188,7 +189,7 @@ class _Methods(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(response)
 
     def _open(self, path: str, context: Any) -> GrpcioCall:
-        """Create a call; it is already done if it was refused."""
+        """Create a call. A call that was refused is already done."""
         call = GrpcioCall(path, context)
         if self._admit is not None:
             call.run_callback(self._admit, call)
@@ -196,9 +197,9 @@ class _Methods(grpc.GenericRpcHandler):
 
 
 class GrpcioCall(Call):
-    """Call carried by grpc.aio.
+    """Call on grpc.aio.
 
-    Messages to send are queued for the one coroutine that may write.
+    Only one coroutine may write, so messages to send are queued for it.
     """
 
     __slots__ = (
@@ -221,7 +222,7 @@ class GrpcioCall(Call):
         self.context = context
         self.reading = asyncio.Event()
         self.reading.set()
-        # Queue of messages to write; `None` asks for the response's headers alone.
+        # Queue of messages to write. `None` stands for the response's headers without a message.
         self._queue: deque[bytes | None] = deque()
         self._queued_bytes = 0
         self._above_low_water = False
@@ -254,24 +255,24 @@ class GrpcioCall(Call):
         message: str = "",
         trailers: Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
-        """End the call after the messages that are queued."""
+        """End the call after the queued messages."""
         if not self.done:
             self._finished = (status, message, tuple(trailers))
             self.mark_done()
 
     def pause(self) -> None:
-        """Stop reading the client's messages."""
+        """Stop reading messages of the client."""
         self.reading.clear()
 
     def resume(self) -> None:
-        """Read the client's messages again after pause()."""
+        """Continue to read messages of the client after pause()."""
         self.reading.set()
 
     async def next(self) -> bytes | None:
-        """Wait for the next message to write; None asks for the response's headers.
+        """Wait for the next message to write. None means that only the headers are to be sent.
 
         Raises:
-            StopAsyncIteration: the handler has finished and all is written.
+            StopAsyncIteration: the handler has finished and all messages were written.
         """
         while not self._queue:
             if self.done:
@@ -290,7 +291,7 @@ class GrpcioCall(Call):
                 self.run_callback(self.on_writable)
 
     async def conclude(self) -> None:
-        """Pass the final status to grpc; raises for any status but OK."""
+        """Pass the final status to grpc. This raises an exception for any status but OK."""
         if self._finished is None:
             return
         status, message, trailers = self._finished
@@ -314,13 +315,13 @@ class GrpcioCall(Call):
 
 
 def _address(peer: str) -> str:
-    """Translate grpc's "ipv4:host:port" or "ipv6:%5Bhost%5D:port" to net.address.text_of's form."""
+    """Translate grpc's "ipv4:host:port" or "ipv6:%5Bhost%5D:port" to the form of text_of()."""
     text = peer.removeprefix("ipv4:").removeprefix("ipv6:")
     return text.replace("%5B", "[").replace("%5D", "]")
 
 
 async def _response(call: GrpcioCall) -> bytes:
-    """Wait for a unary call's response and return it."""
+    """Wait for the response of a unary call and return it."""
     try:
         message = b""
         with contextlib.suppress(StopAsyncIteration):
@@ -336,7 +337,7 @@ async def _response(call: GrpcioCall) -> bytes:
 async def _converse(
     call: GrpcioCall, handler: StreamHandler, messages: AsyncIterator[bytes]
 ) -> None:
-    """Run a stream: one task reads, this coroutine writes."""
+    """Run a stream: a task reads messages, and this coroutine writes messages."""
     if not call.done:
         call.run_callback(handler, call)
     reader = asyncio.get_running_loop().create_task(_read(call, messages))

@@ -1,5 +1,5 @@
 """Shared memory between the processes of one host: segments, leases and mappings.
 
-Only memory that Nereid itself owns. Regions that clients register belong to the gateway's
-`client_shm`.
+This package is for memory that Nereid itself owns. The gateway's `client_shm` has the regions that
+clients register.
 """

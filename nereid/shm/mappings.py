@@ -1,7 +1,7 @@
-"""The reader's side of shared memory: other processes' segments, mapped into this one.
+"""The reader's side of shared memory: segments of other processes, mapped into this process.
 
 A reference (nereid.shm.reference.SharedMemory) may be stale or forged, so its segment is checked
-before it is mapped. Knows no service.
+before it is mapped. This module depends on no service.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nereid.shm.segments import SIZE_SEALS
 if TYPE_CHECKING:
     from nereid.shm.reference import SharedMemory
 
-# Maximum number of mappings that a reader keeps; a writer uses the same few segments again and
+# Maximum number of mappings that a reader keeps. A writer uses the same few segments again and
 # again.
 _MAX_MAPPINGS: Final = 64
 # F_GET_SEALS (linux/fcntl.h), for which Python 3.11 has no name.
@@ -26,18 +26,20 @@ _GET_SEALS: Final = 1034
 
 
 class SegmentLostError(Exception):
-    """The memory that a reference names no longer exists, or never did."""
+    """Raised if the memory that a reference names no longer exists, or never did."""
 
 
 class SegmentMappings:
-    """Segments that this process has mapped; may be used from several threads."""
+    """Segments that this process has mapped. Several threads may use the object."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: OrderedDict[str, memoryview] = OrderedDict()
 
     def view(self, reference: SharedMemory) -> memoryview:
-        """Return the bytes of a reference, in place; they are valid as long as the view is held.
+        """Return the bytes that a reference names, without a copy.
+
+        They stay valid for as long as the view exists.
 
         Raises:
             SegmentLostError: the segment is gone, or never existed.
@@ -45,7 +47,7 @@ class SegmentMappings:
         return part(self.segment(reference.segment_name), reference)
 
     def segment(self, segment_name: str) -> memoryview:
-        """Return all of a segment.
+        """Return the bytes of a whole segment.
 
         Raises:
             SegmentLostError: the segment is gone, or never existed.
@@ -77,7 +79,7 @@ def read(reference: SharedMemory) -> bytes:
 
 
 def view(reference: SharedMemory) -> memoryview:
-    """Return the bytes of a reference, in place, but keep no mapping for the next reference.
+    """Return the bytes that a reference names, without a copy, but do not keep the mapping.
 
     Raises:
         SegmentLostError: the segment is gone, or never existed.
@@ -86,7 +88,10 @@ def view(reference: SharedMemory) -> memoryview:
 
 
 def part(view: memoryview, reference: SharedMemory) -> memoryview:
-    """Return the range of a reference in its segment; raise SegmentLostError if it lies outside."""
+    """Return the part of its segment that a reference names.
+
+    Raises SegmentLostError if the reference names bytes outside the segment.
+    """
     end = reference.offset + reference.size_bytes
     if not 0 <= reference.offset <= end <= len(view):
         raise SegmentLostError(f"{reference} lies outside its segment of {len(view)} bytes")
@@ -94,7 +99,7 @@ def part(view: memoryview, reference: SharedMemory) -> memoryview:
 
 
 def exists(segment_name: str) -> bool:
-    """Return whether the owner of a segment still has it open."""
+    """Return whether the process that owns a segment still has it open."""
     path, inode = _path_and_inode(segment_name)
     try:
         return os.stat(path).st_ino == inode  # noqa: PTH116 (no object for a path as text)
@@ -113,7 +118,8 @@ def _path_and_inode(segment_name: str) -> tuple[str, int]:
 def _map(segment_name: str) -> memoryview:
     path, inode = _path_and_inode(segment_name)
     try:
-        # The flags protect from a descriptor that is a pipe or a terminal by now.
+        # By now the descriptor may be a pipe or a terminal. The flags prevent that opening it
+        # blocks, or changes the controlling terminal.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
         raise SegmentLostError(
@@ -121,7 +127,7 @@ def _map(segment_name: str) -> memoryview:
         ) from error
     try:
         status = os.fstat(descriptor)
-        # Only memory files have seals; an unsealed file could shrink under its readers.
+        # Only memory files have seals. An unsealed file could shrink while it is read.
         sealed = fcntl.fcntl(descriptor, _GET_SEALS) & SIZE_SEALS == SIZE_SEALS
         if status.st_ino != inode or not sealed:
             raise SegmentLostError(f"segment {segment_name} is gone")

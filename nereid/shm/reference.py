@@ -1,4 +1,4 @@
-"""References that travel in place of tensors that lie in shared memory."""
+"""References to shared memory, which messages carry in place of tensors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class SharedMemory(NamedTuple):
-    """Range of a segment (nereid.shm.segments) that both ends of a hop can map."""
+    """Part of a segment (nereid.shm.segments) that sender and receiver of a message can map."""
 
     segment_name: str
     offset: int

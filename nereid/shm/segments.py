@@ -1,18 +1,19 @@
-"""The writer's side of shared memory: a process's own segments, which others of its host can map.
+"""The writer's side of shared memory: segments of this process, which others on its host can map.
 
-A segment is an anonymous memory file. The kernel frees it with its last holder, so there is nothing
-to clean up after a process that was killed. It has no path that another user could open: a process
-of the same user opens it through /proc/<pid>/fd. A segment's name consists of the process id, the
-descriptor and the inode number; the inode number exposes a descriptor that was closed and used
-again. Segments can neither shrink nor grow, so a reader's mapping stays valid for as long as it is
-held, even if the writer dies.
+A segment is an anonymous memory file. The kernel frees it when no process holds it any more, so
+there is nothing to clean up after a process that was killed. It has no path that another user could
+open: a process of the same user opens it through /proc/<pid>/fd. A segment's name consists of the
+process id, the descriptor and the inode number; if the inode number differs, the descriptor was
+closed and used for another file. Segments can neither shrink nor grow, so a reader's mapping stays
+valid for as long as it is held, even if the writer dies.
 
-One process writes a segment. Others read it until they notify its owner that they are done, and the
-owner reuses it for the next tensor. If that cannot be known (a cancelled request, a broken link)
-the segment is discarded instead, which does not affect a reader that has mapped it.
+One process writes a segment. Others read it until they notify its owner that they are done; then
+the owner reuses it for the next tensor. If the owner cannot know whether they are done (after a
+cancelled request or a broken link), it discards the segment instead. Readers that have mapped the
+segment are not affected.
 
-A segment may be granted to another process, which writes to it again and again, each time that it
-is free, without asking. Knows no service.
+A segment may be granted to another process. That process may write to the segment whenever it is
+free, without asking the owner. This module depends on no service.
 """
 
 from __future__ import annotations
@@ -29,30 +30,31 @@ from typing import Final
 
 from nereid.shm.reference import SharedMemory
 
-# Size from which tensors go through a segment, which is then cheaper than inline (docs/decisions/).
+# Tensors of at least this size travel in a segment, which is then cheaper than in the message
+# (docs/decisions/).
 SHM_THRESHOLD_BYTES: Final = 1 << 16
 # Alignment of tensors in a segment, in bytes.
 ALIGNMENT: Final = 64
-# Time after which free segments are returned to the system, roughly.
+# Approximate time after which a free segment is returned to the system.
 IDLE_S: Final = 10.0
 _MIN_TRIM_INTERVAL_S: Final = 0.1
-# Maximum ratio of a segment to a tensor for which it is reused.
+# A segment is reused for a tensor only if it is at most this many times larger than the tensor.
 MAX_WASTE: Final = 2
 _PAGE: Final = 4096
 # F_ADD_SEALS and seals (linux/fcntl.h), for which Python 3.11 has no names.
 _ADD_SEALS: Final = 1033
 _SHRINK, _GROW, _FUTURE_WRITE = 0x2, 0x4, 0x10
-# States of a granted segment, in its last byte. The process that it is granted to sets IN_USE when
-# it writes to a free segment; the owner sets the others.
+# States of a granted segment, kept in its last byte. The process that holds the grant sets IN_USE
+# when it writes to a free segment; the owner sets the other states.
 IN_USE, FREE, DISCARDED = 0, 1, 2
 SIZE_SEALS: Final = _SHRINK | _GROW
 
 
 def shm_namespace(limit_bytes: int) -> str:
-    """Return a text that is equal in two processes that can open each other's segments.
+    """Return a text that is equal in two processes if they can open each other's segments.
 
-    They can if they have the same kernel, process id namespace, user and capabilities. The text is
-    empty in a process that shares no memory.
+    Two processes can do so if they have the same kernel, process id namespace, user and
+    capabilities. The text is empty in a process that shares no memory.
     """
     if not limit_bytes or not hasattr(os, "memfd_create"):
         return ""
@@ -67,29 +69,29 @@ def shm_namespace(limit_bytes: int) -> str:
 
 
 def trim_interval_s(idle_s: float) -> float:
-    """Return the time between calls of SegmentPool.trim()."""
+    """Return the seconds between two calls of SegmentPool.trim()."""
     return max(idle_s / 2, _MIN_TRIM_INTERVAL_S)
 
 
 def aligned(size_bytes: int) -> int:
-    """Return the next offset in a segment at which a tensor may start."""
+    """Return the next offset, from this one on, at which a tensor may start in a segment."""
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def segment_owner(segment_name: str) -> str:
-    """Return the id of the process that a segment belongs to, from its name."""
+    """Return the id of the process that owns the segment with this name."""
     return segment_name.partition(".")[0]
 
 
 class Segment:
-    """Memory of this process that others can map."""
+    """Memory of this process that other processes can map."""
 
     __slots__ = ("descriptor", "freed_at", "granted", "name", "size_bytes", "user", "view")
 
     def __init__(self, size_bytes: int, *, writable: bool = False) -> None:
         """Create a segment.
 
-        writable: whether other processes of this user may write to it as well.
+        writable: whether other processes of this user may write to the segment as well.
 
         Raises:
             OSError: the system has no more memory or descriptors.
@@ -102,8 +104,8 @@ class Segment:
             self.view = memoryview(mmap.mmap(self.descriptor, size_bytes))
             if not writable:
                 with contextlib.suppress(OSError):
-                    # From here on not even this user can map the segment for writing; kernels since
-                    # 5.1 support this.
+                    # From now on no process, not even of this user, can map the segment for
+                    # writing. Kernels support this since 5.1.
                     fcntl.fcntl(self.descriptor, _ADD_SEALS, _FUTURE_WRITE)
         except BaseException:
             os.close(self.descriptor)
@@ -112,17 +114,17 @@ class Segment:
         inode = os.fstat(self.descriptor).st_ino
         self.name = f"{os.getpid()}.{self.descriptor}.{inode}"
         self.freed_at = 0.0
-        # Object in this process that took the segment.
+        # Object in this process for which the segment was taken from the pool.
         self.user: object = None
-        # True if the segment is granted to another process, until it is discarded.
+        # True from the time when the segment is granted to another process until it is discarded.
         self.granted = False
 
     def range(self, offset: int, size_bytes: int) -> SharedMemory:
-        """Return the reference to a part."""
+        """Return a reference to a part of the segment."""
         return SharedMemory(self.name, offset, size_bytes)
 
     def close(self) -> None:
-        """Close the segment; views and other processes' mappings stay valid."""
+        """Close the segment. Views and the mappings of other processes stay valid."""
         if self.granted:
             self.view[-1] = DISCARDED
         os.close(self.descriptor)
@@ -130,24 +132,27 @@ class Segment:
 
 
 class SegmentPool:
-    """Bounded pool of segments; may be used from several threads."""
+    """Pool of segments with a size limit. Several threads may use it."""
 
     def __init__(self, limit_bytes: int, *, writable: bool = False) -> None:
-        """Create a pool; `writable`: other processes of this user may write to its segments."""
+        """Create a pool.
+
+        writable: whether other processes of this user may write to the segments.
+        """
         self._limit_bytes = limit_bytes
         self._writable = writable
-        # A reentrant lock: the garbage collector may discard a lease's segment while the lock is
-        # held.
+        # The lock is reentrant: while this thread holds it, the garbage collector may delete a
+        # lease, which discards the lease's segment.
         self._lock = threading.RLock()
         self._taken: dict[str, Segment] = {}
-        # Free segments; the one that was freed first comes first.
+        # Free segments, ordered by the time at which they became free.
         self._free: list[Segment] = []
-        # Size of all segments, taken and free.
+        # Size of all segments, in use or free.
         self.total_bytes = 0
 
     @property
     def used_count(self) -> int:
-        """Number of segments in use; granted ones count while they are not free."""
+        """Number of segments in use. Granted segments that are free are not counted."""
         with self._lock:
             return sum(
                 not (segment.granted and segment.view[-1] == FREE)
@@ -155,7 +160,7 @@ class SegmentPool:
             )
 
     def acquire_segment(self, size_bytes: int, user: object = None) -> Segment | None:
-        """Return a segment of at least this size for `user`; None if the pool is full."""
+        """Take a segment of at least this size for `user`; return None if the pool is full."""
         with self._lock:
             segment = self._fitting(size_bytes) or self._new(size_bytes)
             if segment is not None:
@@ -164,7 +169,7 @@ class SegmentPool:
             return segment
 
     def grant_segment(self, size_bytes: int, user: object) -> Segment | None:
-        """Return a segment for another process, which keeps it on behalf of `user` until discard().
+        """Take a segment and grant it to another process, which keeps it until discard().
 
         Returns None if the pool is full.
         """
@@ -176,7 +181,7 @@ class SegmentPool:
             return segment
 
     def free_segment(self, name: str) -> None:
-        """Return a segment that nobody reads any more; ignored if it is not taken."""
+        """Return a segment that nobody reads any more to the pool; no-op if it is not in use."""
         with self._lock:
             segment = self._taken.get(name)
             if segment is not None and segment.granted:
@@ -188,19 +193,19 @@ class SegmentPool:
                 self._free.append(segment)
 
     def discard(self, name: str) -> None:
-        """Close a segment that may still be read; it is never used again."""
+        """Close a segment that may still be read. It is not used again."""
         with self._lock:
             self._close(self._taken.pop(name, None))
 
     def discard_granted(self, name: str, user: object) -> None:
-        """Close a segment that was granted to this user; others are ignored."""
+        """Close a segment if it was granted for this user; no-op for other segments."""
         with self._lock:
             segment = self._taken.get(name)
             if segment is not None and segment.granted and segment.user is user:
                 self.discard(name)
 
     def discard_segments_of(self, user: object) -> None:
-        """Discard the segments that this user took."""
+        """Discard the segments that were taken for this user."""
         with self._lock:
             for name in [taken.name for taken in self._taken.values() if taken.user is user]:
                 self._close(self._taken.pop(name))
@@ -225,8 +230,8 @@ class SegmentPool:
         return best
 
     def _new(self, size_bytes: int) -> Segment | None:
-        # Rounding up by at most an eighth lets tensors of similar sizes share segments. Memory that
-        # is not written to costs nothing.
+        # Sizes are rounded up by at most an eighth, so that tensors of similar sizes can use the
+        # same segments. Memory that is never written to costs nothing.
         step = max(_PAGE, 1 << max(0, size_bytes.bit_length() - 3))
         size_bytes = -(-size_bytes // step) * step
         while self._free and self.total_bytes + size_bytes > self._limit_bytes:
@@ -247,7 +252,10 @@ class SegmentPool:
 
 
 class Lease:
-    """Segment in use by one request; discarded if the lease is dropped without free()."""
+    """Hold on a segment for one request.
+
+    A lease that is deleted before free() discards the segment.
+    """
 
     __slots__ = ("_held", "_segments", "segment")
 
@@ -257,7 +265,7 @@ class Lease:
         self.segment = segment
 
     def free(self) -> None:
-        """Return the segment to the pool: nobody reads it any more."""
+        """Return the segment to the pool, because nobody reads it any more."""
         if self._held:
             self._held = False
             self._segments.free_segment(self.segment.name)

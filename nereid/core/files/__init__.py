@@ -1,1 +1,1 @@
-"""Files and directories: what may be read, at which pace, and what is removed at exit."""
+"""Files and directories: safe and paced reads, and temporary directories removed at exit."""

@@ -1,12 +1,15 @@
-"""JSON documents that servers send to tools, with a size limit, as any server may be queried."""
+"""Parser of JSON documents that servers send to tools.
+
+The size is limited, because a tool may query a server that is not trusted.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import Any, Final
 
-# Limit of a document: ten times that of a mesh of 10,000 models. A value may take twenty times its
-# text in memory.
+# Maximum size of a document. A document for a mesh of 10,000 models has a tenth of this size. A
+# parsed value may take twenty times as much memory as its text.
 MAX_BYTES: Final = 16 << 20
 MAX_ERROR_BYTES: Final = 1 << 16
 
@@ -15,7 +18,7 @@ def parse_document(body: bytes) -> Any:
     """Return the value of a JSON body.
 
     Raises:
-        ValueError: the body is no JSON, too deep, or longer than MAX_BYTES.
+        ValueError: the body is not JSON, is nested too deeply, or is longer than MAX_BYTES.
     """
     if len(body) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes")
@@ -26,7 +29,7 @@ def parse_document(body: bytes) -> Any:
 
 
 def error_text(body: bytes) -> str:
-    """Return the text of an error's body."""
+    """Return the error message that a response body contains."""
     try:
         document = parse_document(body)
     except ValueError:

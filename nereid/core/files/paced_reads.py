@@ -1,8 +1,8 @@
-"""Expensive reads that many callers request: one at a time, shared, and with pauses.
+"""Expensive reads that many callers ask for: one at a time, shared by callers, with pauses.
 
-A caller gets data that was read after its call, so that nothing is kept that could be out of date.
-A read in progress is not shared, since it may have begun too early; the next read is shared by all
-that call meanwhile.
+A caller gets data that was read after its call, so the data is never out of date. A new caller does
+not share a read that is in progress, because that read may have begun too early. All calls that
+arrive during a read share the next one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
 
-# Maximum pause, however long a read took.
+# Maximum pause after a read, even if the read took very long.
 _MAX_PAUSE_S: Final = 1.0
 
 K = TypeVar("K", bound="Hashable")
@@ -21,7 +21,7 @@ V = TypeVar("V")
 
 
 class _Read(Generic[V]):
-    """Read that has not begun; `waiters` counts the callers that share it."""
+    """Read that has not begun; `waiters` is the number of callers that share it."""
 
     def __init__(self, task: asyncio.Task[V]) -> None:
         self.task = task
@@ -29,10 +29,13 @@ class _Read(Generic[V]):
 
 
 class PacedReads(Generic[K, V]):
-    """Reads of one process, by key."""
+    """Reads that are paced together. Callers with the same key share a read."""
 
     def __init__(self, read: Callable[[K], Awaitable[V]], *, share: float = 0.2) -> None:
-        """Pace `read`; `share` is the part of the time that reads may take while requested."""
+        """Pace calls of `read`.
+
+        share: maximum share of the time, from 0 to 1, that reads may take.
+        """
         self._read = read
         self._pauses = 1 / share - 1
         self._next: dict[K, _Read[V]] = {}
@@ -40,7 +43,7 @@ class PacedReads(Generic[K, V]):
         self._not_before_s = 0.0
 
     async def get(self, key: K) -> V:
-        """Return the result of a read that begins after this call; its exception is raised."""
+        """Return the result, or raise the exception, of a read that begins after this call."""
         read = self._next.get(key)
         if read is None:
             read = _Read(asyncio.ensure_future(self._run(key)))
@@ -51,7 +54,7 @@ class PacedReads(Generic[K, V]):
         finally:
             read.waiters -= 1
             if not read.waiters and not read.task.done():
-                # No caller waits for the read any more.
+                # No caller waits for this read any more.
                 read.task.cancel()
                 if self._next.get(key) is read:
                     del self._next[key]

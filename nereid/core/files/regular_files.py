@@ -1,4 +1,4 @@
-"""Reading of a model repository's files, which may be anything: a pipe without writer, a device."""
+"""Safe reading of a model repository's files, which may be pipes without a writer, or devices."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from io import BufferedReader
 
-# Size limit far above any configuration, labels or source file.
+# Size limit that is far above the size of any configuration, label file or source file.
 SMALL_FILE_BYTES: Final = 64 << 20
 
 
 def read_regular_file(path: Path, limit: int = SMALL_FILE_BYTES) -> bytes:
-    """Return the content of a file or of a link's target, without waiting for other processes.
+    """Return the content of a regular file, without waiting for other processes.
+
+    Links are followed.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or has more bytes than the limit.
+        OSError: the path cannot be read, is not a regular file, or has more bytes than the limit.
     """
     with open_regular_file(path) as file:
         data = file.read(limit + 1)
@@ -31,10 +33,12 @@ def read_regular_file(path: Path, limit: int = SMALL_FILE_BYTES) -> bytes:
 
 
 def open_regular_file(path: Path) -> BufferedReader:
-    """Open a file or a link's target for reading, without waiting for other processes.
+    """Open a regular file for reading, without waiting for other processes.
+
+    Links are followed.
 
     Raises:
-        OSError: it cannot be read, or is no regular file.
+        OSError: the path cannot be opened, or is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -47,10 +51,10 @@ def open_regular_file(path: Path) -> BufferedReader:
 
 
 def find_special_file(path: Path) -> Path | None:
-    """Return a pipe or a device that a library must not open, or None.
+    """Return the path of a pipe or device that a library must not open, or None if there is none.
 
-    The path itself and everything in this directory are checked. A library would wait for ever, or
-    read without an end.
+    The path itself is checked and, if it is a directory, everything in it. A library that opened a
+    pipe or device could wait or read for ever.
     """
     for entry in (path, *_entries(path)):
         with suppress(OSError):

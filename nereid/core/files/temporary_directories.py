@@ -1,8 +1,8 @@
-"""Temporary directories that are removed with the last process that uses them, even a killed one.
+"""Temporary directories that are removed when no process uses them any more.
 
-Each user of a directory holds a shared lock on it, which the kernel releases with its processes;
-the last one to release it removes the directory. Directories that killed processes have left are
-removed by the next processes at their start.
+Each process that uses a directory holds a shared lock on it, which the kernel releases when the
+process ends, even if it is killed. The last process to call release() removes the directory.
+Directories that killed processes have left behind are removed when other processes start.
 """
 
 from __future__ import annotations
@@ -23,28 +23,30 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Prefixes of the directories' names, by purpose. The first one is short because paths of sockets
-# begin with it.
+# Prefixes of directory names, one for each purpose. The first one is short, because it is part of
+# paths of sockets, whose length is limited.
 SERVE: Final = "nereid."
 OVERRIDE: Final = "nereid.model-"
 PYTHON_ENV: Final = "nereid.env-"
 _PREFIXES: Final = (SERVE, OVERRIDE, PYTHON_ENV)
 
-# Suffix that mkdtemp() adds to a prefix, and the mode that it sets.
+# Form of the random suffix that mkdtemp() adds to a prefix, and the mode of the directories that it
+# makes.
 _RANDOM: Final = re.compile(r"[a-z0-9_]{8}")
 _MODE: Final = 0o700
-# Lowest number of descriptors that children inherit: no library has opened one so high.
+# Lowest number for descriptors that child processes inherit. Libraries do not open descriptors with
+# numbers this high.
 _HIGH: Final = 200
 
 
 class TemporaryDirectory:
-    """Directory that exists until release(), and for as long as others use it."""
+    """Directory that exists until release(), and longer if other processes use it."""
 
     def __init__(self, path: Path) -> None:
-        """Use the directory `path` that make() has made, in this process or another.
+        """Use a directory that make() has made, in this process or in another one.
 
         Raises:
-            OSError: it is no such directory, or it is being removed.
+            OSError: the path is not such a directory, or the directory is being removed.
         """
         self.path = path
         self._lock = _open(path)
@@ -64,15 +66,15 @@ class TemporaryDirectory:
             try:
                 return cls(path)
             except (BlockingIOError, FileNotFoundError):
-                # Another process considered the directory abandoned.
+                # Another process found the directory unlocked and considered it abandoned.
                 continue
 
     def share(self) -> int:
-        """Return a descriptor that keeps the directory for as long as a process has it."""
+        """Return a descriptor; the directory exists while any process holds the descriptor."""
         return fcntl.fcntl(self._lock, fcntl.F_DUPFD_CLOEXEC, _HIGH)
 
     def release(self) -> None:
-        """Stop using the directory; to be called once."""
+        """Stop using the directory; call this once."""
         try:
             _remove_unused(self.path, self._lock)
         finally:
@@ -91,7 +93,7 @@ class TemporaryDirectory:
 
 
 def is_temporary(path: Path, prefix: str) -> bool:
-    """Return whether a path may be one that make() has given a directory with this prefix."""
+    """Return whether make() may have made a directory at this path, with this prefix."""
     name = path.name
     return (
         name.startswith(prefix)
@@ -101,7 +103,7 @@ def is_temporary(path: Path, prefix: str) -> bool:
 
 
 def remove_abandoned() -> None:
-    """Remove this user's directories that no process uses."""
+    """Remove this user's temporary directories that no process uses."""
     for path in Path(tempfile.gettempdir()).glob(f"{SERVE}*"):
         if not any(is_temporary(path, prefix) for prefix in _PREFIXES):
             continue
@@ -117,12 +119,12 @@ def remove_abandoned() -> None:
 
 
 def begin_removal_of_abandoned() -> None:
-    """Begin remove_abandoned() in a thread that nobody waits for: it may take long."""
+    """Run remove_abandoned() in a thread that nobody waits for, because it may take long."""
     Thread(target=remove_abandoned, name="removal", daemon=True).start()
 
 
 def _open(path: Path) -> int:
-    """Return a descriptor of a directory of this user; raises OSError if it is none."""
+    """Return a descriptor of a directory of this user; raise OSError for any other path."""
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     status = os.fstat(lock)
     if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == _MODE:
@@ -134,8 +136,8 @@ def _open(path: Path) -> int:
 def _remove_unused(path: Path, lock: int) -> bool:
     """Remove a directory unless another process uses it; return whether it was removed.
 
-    If several processes do this at once, the last one gets the lock: each gives up its own shared
-    lock first.
+    Each process gives up its shared lock first. If several processes call this at once, the last
+    one can therefore get the exclusive lock.
     """
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

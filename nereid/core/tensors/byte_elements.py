@@ -1,6 +1,6 @@
-"""The framing of BYTES tensors: each element is a 4-byte little-endian length and that many bytes.
+"""Framing of BYTES tensors: each element is a 4-byte little-endian length and that many bytes.
 
-Must not import numpy: services that start use this before they need arrays.
+This module must not import numpy: services use it at their start, before they need arrays.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ def _split_until(raw: Buffer, position: int, stop: int) -> tuple[list[bytes], in
 
 
 def join_bytes(elements: Iterable[bytes | str]) -> bytes:
-    """Return the raw form of BYTES elements; text is encoded as UTF-8."""
+    """Return the raw bytes of a BYTES tensor with these elements; text is encoded as UTF-8."""
     rest = iter(elements)
-    # Join in pieces: the parts to be joined take twenty times the memory of short elements.
+    # Join a limited number of elements at a time: a list of short elements takes twenty times their
+    # memory.
     pieces = []
     while data := list(islice(rest, _JOINED_AT_ONCE)):
         pieces.append(_join_some(data))

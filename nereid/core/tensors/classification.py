@@ -1,7 +1,8 @@
-"""The classification extension: parameters that request an output's top classes.
+"""Classification extension: parameters with which clients request an output's top classes.
 
-Clients request a number of classes in place of a tensor; gateways forward no other parameter. An
-ensemble may request more of a step's model: classes with other labels, and the tensor as well.
+A client may request a number of classes in place of a tensor. Gateways forward no other parameter
+of this extension. An ensemble may in addition ask the model of a step for other labels, and for the
+tensor beside the classes.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _BESIDE: Final = "classification_beside"
 
 
 class Classification(NamedTuple):
-    """Classes requested of an output.
+    """Request for the top classes of an output.
 
-    labels: labels of the classes; None means the model's own.
-    beside: whether the tensor is wanted, too. Then the classes are another output of the response,
-        with the same name and after all others.
+    labels: labels of the classes; None means the labels of the model.
+    beside: whether the response should contain the tensor, too. The classes are then one more
+        output of the response, with the same name, after all other outputs.
     """
 
     most: int
@@ -38,7 +39,10 @@ class Classification(NamedTuple):
 
 
 def requested_classifications(outputs: Iterable[Output]) -> dict[str, Classification]:
-    """Return the requested classes by output name; the first of equal names counts."""
+    """Map the names of outputs to the classes requested of them.
+
+    If a name occurs more than once, its first request counts.
+    """
     classifications: dict[str, Classification] = {}
     for output in outputs:
         parameters = output.parameters
@@ -52,7 +56,7 @@ def requested_classifications(outputs: Iterable[Output]) -> dict[str, Classifica
 
 
 def request_classification(output: Output, wanted: Classification) -> None:
-    """Add the parameters that request an output's classes."""
+    """Add the parameters that request classes of an output."""
     output.parameters[CLASSIFICATION].int64_param = wanted.most
     if wanted.labels is not None:
         output.parameters[_LABELS].string_param = "\n".join(wanted.labels)
@@ -65,9 +69,10 @@ def read_labels(
     model_path: Path,
     read: Callable[[str], bytes] | None = None,
 ) -> dict[str, tuple[str, ...]]:
-    """Return the labels of each output with a label file: one label per line.
+    """Map each output that has a label file to its labels. A label file has one label per line.
 
-    read: reads a file by its path in the model's directory, if the directory is not on this host.
+    read: function that reads a file of the model's directory by its relative path. It is needed
+        only if the directory is not on this host.
 
     Raises:
         Internal: a label file cannot be read.
@@ -82,7 +87,7 @@ def read_labels(
         except OSError as error:
             raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
         text = content.decode("utf-8", errors="replace")
-        # Translate line ends like a file that is opened as text.
+        # Translate line ends as Python does when it opens a file as text.
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         labels[output.name] = tuple(text.split("\n"))
     return labels

@@ -1,6 +1,7 @@
-"""The tensor datatypes of KServe v2 and Triton: names, sizes and configuration numbers.
+"""Tensor datatypes of KServe v2 and Triton: names, sizes and numbers in configurations.
 
-Does not import numpy: the services that never look inside a tensor run without it.
+This module does not import numpy, because services that never look inside a tensor run without
+numpy.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Bytes per element; BYTES elements vary and are preceded by a length (nereid.core.tensors.tensors).
+# Maps a datatype to the bytes of one element. BYTES is missing, because each of its elements has
+# its own length (nereid.core.tensors.byte_elements).
 SIZE_BYTES: Final[dict[str, int]] = {
     "BOOL": 1,
     "UINT8": 1,
@@ -30,7 +32,8 @@ SIZE_BYTES: Final[dict[str, int]] = {
 BYTES: Final = "BYTES"
 NAMES: Final = frozenset(SIZE_BYTES) | {BYTES}
 
-# Numbers of model_config.proto's DataType: TYPE_INVALID is 0, TYPE_STRING is KServe's BYTES.
+# Maps a datatype to its number in model_config.proto's DataType, where TYPE_INVALID is 0 and
+# TYPE_STRING is KServe's BYTES.
 CONFIG_NUMBER: Final[dict[str, int]] = {
     "BOOL": 1,
     "UINT8": 2,
@@ -51,11 +54,11 @@ NAME_OF_CONFIG_NUMBER: Final[dict[int, str]] = {n: name for name, n in CONFIG_NU
 
 
 def element_count(shape: Sequence[int]) -> int:
-    """Return the number of elements of a shape; an empty shape is a scalar."""
+    """Return the number of elements of a tensor with this shape; an empty shape is a scalar."""
     return prod(shape)
 
 
 def byte_size(datatype: str, shape: Sequence[int]) -> int | None:
-    """Return the raw size of a tensor in bytes; None for BYTES, whose elements vary."""
+    """Return the raw size of a tensor in bytes; None for BYTES, whose elements vary in length."""
     size = SIZE_BYTES.get(datatype)
     return None if size is None else size * prod(shape)

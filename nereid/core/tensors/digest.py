@@ -1,9 +1,9 @@
-"""Digests of requests: the keys of their responses in the cache.
+"""Digests of requests, which are the keys of responses in the cache.
 
 Two requests to one version of a model have equal digests if and only if their inputs and parameters
 are equal, in any order. The requested outputs are not included: only the model's configuration says
-whether those are all. Fields that do not affect the response (id, deadline, priority, trace) are
-left out.
+whether a request asks for all outputs. Fields that do not affect the response (id, deadline,
+priority, trace) are left out.
 
 Clients choose the digested content. If they could find two inputs with the same digest, one client
 could get another's response. Therefore digests are BLAKE3, keyed by a secret of the mesh, and every
@@ -26,25 +26,33 @@ if TYPE_CHECKING:
 
 DIGEST_BYTES: Final = 32
 KEY_BYTES: Final = 32
-# Size up to which one call for all payloads, copied together, is cheaper than one call for each.
+# If all payloads together are at most this large, copying them together and hashing them in one
+# call is cheaper than one call for each payload.
 _JOINED_BYTES: Final = 8192
 
 
 class Layout(NamedTuple):
-    """Inputs that a head declares; equivalent for heads that differ only in their order."""
+    """Inputs that a head declares, prepared for digests.
 
-    # Hash of the key and the declared inputs; each request continues a copy of it.
+    Layouts of heads that declare the same inputs in different orders give the same digests.
+    """
+
+    # Hash state after the key and the declared inputs. The digest of each request continues a copy
+    # of this state.
     hasher: blake3
-    # Indices of the payloads, in the order in which the digest reads them; `None` if they are in
-    # that order already.
+    # Indices of the payloads in the order in which the digest reads them; `None` if they are in
+    # this order already.
     order: tuple[int, ...] | None
     inputs: int
-    # Packs the lengths of the parameters' text and of each payload.
+    # Format of the lengths of the parameters' text and of each payload.
     lengths: struct.Struct
 
 
 def layout_of(head: kserve_pb2.ModelInferRequest, key: bytes) -> Layout:
-    """Return the layout of requests with this head; `key` is a secret of KEY_BYTES."""
+    """Return the layout of requests with this head.
+
+    key: secret of KEY_BYTES.
+    """
     inputs = head.inputs
     order = tuple(sorted(range(len(inputs)), key=lambda index: inputs[index].name))
     ordered = kserve_pb2.ModelInferRequest(inputs=[inputs[index] for index in order])
@@ -62,7 +70,10 @@ def digest(
     parameters: dict[str, Parameter] | None,
     payloads: Sequence[bytes | memoryview],
 ) -> bytes:
-    """Return the digest, of DIGEST_BYTES; there is one payload for each of the layout's inputs."""
+    """Return a request's digest, of DIGEST_BYTES.
+
+    payloads: one payload for each input of the layout.
+    """
     base, order, _, lengths = layout
     if order is not None:
         payloads = [payloads[index] for index in order]
@@ -82,6 +93,6 @@ def digest(
 
 
 def digest_of_parts(key: bytes, *parts: bytes) -> bytes:
-    """Return a keyed digest, of DIGEST_BYTES, of these parts in this order."""
+    """Return a keyed digest of these parts in this order; it has DIGEST_BYTES."""
     framed = [struct.pack("<Q", len(part)) + part for part in parts]
     return blake3(b"".join(framed), key=key).digest()

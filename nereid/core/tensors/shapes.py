@@ -1,4 +1,4 @@
-"""Tensor shapes: how they are written, and whether dims with variable parts allow one."""
+"""Tensor shapes: their text form, and checks against dims that may be variable."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# Size of a variable dimension.
+# Size that stands for a variable dimension.
 VARIABLE: Final = -1
-# Maximum rank of a request's tensor. No model has so many dimensions: a tensor that has more is
-# refused unread.
+# Maximum rank of a tensor in a request. No model has so many dimensions, so a tensor with a higher
+# rank is refused before its data is read.
 MAX_RANK: Final = 1024
-# Number of elements that no message can have.
+# Number of elements that is too large for any message.
 MANY_ELEMENTS: Final = 1 << 63
 _FEW_DIMENSIONS: Final = 16
 
 
 def bounded_count(shape: Sequence[int]) -> int:
-    """Return the number of elements of a shape, or MANY_ELEMENTS if there are at least so many.
+    """Return the number of elements of a shape, or MANY_ELEMENTS if there are at least as many.
 
-    Takes shapes of any rank in linear time; dimensions must not be negative.
+    The time is linear in the rank, which may be any number. Dimensions must not be negative.
     """
     if len(shape) <= _FEW_DIMENSIONS:
         return min(prod(shape), MANY_ELEMENTS)
@@ -36,22 +36,22 @@ def bounded_count(shape: Sequence[int]) -> int:
 
 
 def format_shape(shape: Iterable[int]) -> str:
-    """Return a shape as Triton prints it: [1,2,-1]."""
+    """Return a shape in the form in which Triton prints it: [1,2,-1]."""
     return f"[{','.join(map(str, shape))}]"
 
 
 def shape_fits(shape: Sequence[int], dims: Sequence[int]) -> bool:
-    """Return whether dims allow a shape: of equal rank, and equal wherever not variable."""
+    """Return whether a shape matches dims: it has the same rank, and the size of each fixed dim."""
     return len(shape) == len(dims) and all(
         dim in (VARIABLE, size) for size, dim in zip(shape, dims, strict=True)
     )
 
 
 def substitute(into: Sequence[int], dims: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    """Return `into` with the variable sizes of a shape.
+    """Return `into` with its variable dimensions replaced by sizes of `shape`.
 
-    The sizes that `shape` has where `dims` are variable take the places where `into` is variable,
-    in their order.
+    The sizes are those that `shape` has where `dims` are variable. The first of them replaces the
+    first variable dimension of `into`, and so on.
     """
     sizes = iter(size for size, dim in zip(shape, dims, strict=True) if dim == VARIABLE)
     return tuple(next(sizes, -1) if dim == VARIABLE else dim for dim in into)

@@ -1,7 +1,7 @@
 """Conversion of raw tensor bytes to numpy arrays and back.
 
 Raw bytes are little-endian, row-major, without padding. BF16 has no numpy type and appears as
-uint16. Importing this module imports numpy, which takes a tenth of a service's start.
+uint16. Importing this module imports numpy, which takes a tenth of a service's start-up time.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _DATATYPE_OF: Final[dict[np.dtype[Any], str]] = {
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
-    """Return the KServe name of a numpy type; strings of any kind are BYTES.
+    """Return the KServe datatype of a numpy type. All types of strings are BYTES.
 
     Raises:
-        InvalidArgument: KServe has no such datatype.
+        InvalidArgument: KServe has no datatype for the numpy type.
     """
     if dtype.kind in "OSU":
         return BYTES
@@ -56,7 +56,9 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
 
 
 def from_raw(raw: Buffer, datatype: str, shape: Sequence[int]) -> Array:
-    """Return a view of raw as an array of this shape; BYTES elements are copied as bytes objects.
+    """Return an array of this shape over raw tensor bytes.
+
+    The array is a view, except that BYTES elements are copied into bytes objects.
 
     Raises:
         InvalidArgument: raw does not hold exactly the elements that shape needs.
@@ -81,6 +83,6 @@ def from_raw(raw: Buffer, datatype: str, shape: Sequence[int]) -> Array:
 def to_raw(array: Array) -> bytes:
     """Return the raw bytes of an array, in row-major order."""
     if array.dtype.kind in "OSU":
-        # An iterator, because a list of all elements would be made at once.
+        # Pass an iterator, because a list would hold all elements at once.
         return join_bytes(array.flat)
     return array.tobytes()

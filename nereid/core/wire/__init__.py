@@ -1,6 +1,6 @@
 """Requests, responses and notices between the services, and their encodings.
 
-Knows neither streams nor models.
+This package does not depend on how the messages are transported, or on models.
 """
 
 # layout: compiled

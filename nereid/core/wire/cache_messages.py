@@ -1,7 +1,7 @@
 """Messages between the scheduler and the cache, and their codecs.
 
-An in-memory link passes the objects themselves; the codecs are for links over sockets. Keys and
-values are opaque bytes. Knows no model and no store.
+A link in memory passes the objects themselves; links over sockets use the codecs. Keys and values
+are opaque bytes, so this module does not depend on models or on the cache's store.
 """
 
 # layout: not compiled, off the hot path
@@ -15,9 +15,9 @@ from nereid.pb import nereid_pb2 as pb
 
 
 class CacheLookup(NamedTuple):
-    """Request for the value of a key.
+    """Request to look up the value of a key.
 
-    id: unique on its link.
+    id: number of the lookup, unique on its link.
     trace_context: context of the parent span; empty if the request is not traced.
     """
 
@@ -27,10 +27,10 @@ class CacheLookup(NamedTuple):
 
 
 class CacheStore(NamedTuple):
-    """Value to keep.
+    """Request to store the value of a key.
 
-    time_to_live_ms: 0 means the cache's own default.
-    trace_context: like in lookups.
+    time_to_live_ms: milliseconds until the value expires; 0 means the default of the cache.
+    trace_context: context of the parent span; empty if the request is not traced.
     """
 
     key: bytes
@@ -42,7 +42,7 @@ class CacheStore(NamedTuple):
 class LookupResult(NamedTuple):
     """Result of the lookup with the same id.
 
-    A value of None is a miss; failures are misses, too.
+    A value of None is a miss. A lookup that failed counts as a miss, too.
     """
 
     id: int
@@ -51,9 +51,9 @@ class LookupResult(NamedTuple):
 
 @dataclass(slots=True)
 class CacheUsage:
-    """Counters of a cache since its start.
+    """Counters that a cache reports, since its start.
 
-    capacity_bytes: 0 if it is unknown or unbounded.
+    capacity_bytes: maximum size of the cache's content; 0 if unknown or unlimited.
     """
 
     entries: int = 0
@@ -68,15 +68,15 @@ class CacheUsage:
     store_ns: int = 0
 
     def to_proto(self) -> pb.CacheUsage:
-        """Return the protobuf message with the same fields."""
+        """Return the protobuf message with the same content."""
         return pb.CacheUsage(**{name: getattr(self, name) for name in _USAGE_FIELDS})
 
     def counts_less_than(self, other: CacheUsage) -> bool:
-        """Return whether this report is of a process that started after the other's report."""
+        """Return whether a counter is lower than in an earlier report: the cache was restarted."""
         return any(getattr(self, name) < getattr(other, name) for name in _COUNTERS)
 
     def add_counts(self, other: CacheUsage) -> None:
-        """Add the counts of an earlier process."""
+        """Add the counters of a report, such as the last one before the cache restarted."""
         for name in _COUNTERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -94,11 +94,11 @@ class CacheRequestCodec:
     """Codec of frames from the scheduler to the cache."""
 
     def size_bytes(self, item: CacheRequest) -> int:
-        """Return roughly how many bytes an item adds to a frame."""
+        """Return the approximate number of bytes that an item adds to a frame."""
         return len(item.key) + (len(item.value) if isinstance(item, CacheStore) else 0)
 
     def encode(self, items: list[CacheRequest]) -> bytes:
-        """Return the frame of these items."""
+        """Return a frame with these items."""
         frame = pb.CacheFrame()
         for item in items:
             if isinstance(item, CacheLookup):
@@ -129,11 +129,11 @@ class CacheReplyCodec:
     """Codec of frames from the cache to the scheduler."""
 
     def size_bytes(self, item: CacheReply) -> int:
-        """Return roughly how many bytes an item adds to a frame."""
+        """Return the approximate number of bytes that an item adds to a frame."""
         return len(item.value or b"") if isinstance(item, LookupResult) else 0
 
     def encode(self, items: list[CacheReply]) -> bytes:
-        """Return the frame of these items; the last usage counts."""
+        """Return a frame with these items; of several usage reports, only the last is included."""
         frame = pb.LookupResultFrame()
         for item in items:
             if isinstance(item, LookupResult):

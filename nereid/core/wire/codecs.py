@@ -1,6 +1,6 @@
-"""Codecs of the links between gateway and scheduler: requests and responses to frames and back.
+"""Codecs of links between gateway and scheduler: frames from requests and responses, and back.
 
-A deadline is sent as remaining time, because the clocks of two machines differ.
+A deadline is sent as the remaining time, because the clocks of two machines differ.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Error in place of an item that cannot be encoded, for example because it exceeds protobuf's limit.
+# Error that replaces an item that cannot be encoded, for example because it exceeds protobuf's
+# limit.
 _NOT_ENCODABLE = ErrorStatus(Internal.code, INTERNAL_MESSAGE, accepted=True)
 _MAX_KEPT_HEAD_BYTES = 1 << 20
-# Tags of an InferRequest's fields.
+# Tags of fields of InferRequest.
 _REQUEST_ID: Final = 0x22
 _REQUEST_ID_TAG: Final = bytes((_REQUEST_ID,))
 _REMAINING_US: Final = 0x40
@@ -57,8 +58,8 @@ _REMAINING_US_TAG: Final = bytes((_REMAINING_US,))
 class RequestCodec:
     """Codec of frames from a gateway to the scheduler.
 
-    A request that cannot be encoded is sent as an error: it gets a response and does not affect the
-    others in its frame.
+    A request that cannot be encoded is replaced by an error. It still gets a response, and the
+    other requests in its frame are not affected.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -66,15 +67,15 @@ class RequestCodec:
         self._plain = PlainItems()
 
     def size_bytes(self, item: ToScheduler) -> int:
-        """Return roughly how many bytes an item adds to a frame."""
+        """Return the approximate number of bytes that an item adds to a frame."""
         if isinstance(item, InferRequest):
-            # A reference to shared memory counts as its length as a tuple, which is next to
-            # nothing.
+            # A reference to shared memory is a tuple. Its length, which is a very small number, is
+            # good enough here.
             return len(item.head) + sum(map(len, item.payloads))
         return 0
 
     def encode(self, items: list[ToScheduler]) -> bytes:
-        """Return the frame of these items."""
+        """Return a frame with these items."""
         try:
             return self._frame(items)
         except Exception:
@@ -100,13 +101,13 @@ class RequestCodec:
                 and _is_plain(item)
                 and write(pieces, item.id, item.head, item.payloads, self._tail(item))
             ):
-                # The items behind it go into the same message: requests keep their order.
+                # All later items go into the same message, so that requests keep their order.
                 pieces.append(self._message(items[count:]))
                 break
         return b"".join(pieces)
 
     def _tail(self, item: InferRequest) -> bytes:
-        """Return the fields of a plain request behind its payloads."""
+        """Return the encoded fields that follow the payloads of a plain request."""
         tail = b""
         if item.request_id:
             text = item.request_id.encode()
@@ -125,7 +126,7 @@ class RequestCodec:
             elif isinstance(item, Cancel):
                 frame.cancelled_ids.append(item.id)
             elif isinstance(item, FlowControl):
-                flows[item.id] = item.paused  # the last one counts
+                flows[item.id] = item.paused  # the last item for a request counts
             else:
                 frame.released_segments.extend(item.segment_names)
         for number, paused in flows.items():
@@ -133,7 +134,7 @@ class RequestCodec:
         return frame.SerializeToString()
 
     def decode(self, frame: bytes) -> list[ToScheduler]:
-        """Return a frame's items, requests first: no cancellation overtakes its request."""
+        """Return a frame's items, requests first, so that no cancellation overtakes its request."""
         now = self._clock()
         items: list[ToScheduler] = []
         position, length = 0, len(frame)
@@ -153,9 +154,9 @@ class RequestCodec:
 
 
 def _is_plain(item: InferRequest) -> bool:
-    """Return whether a request has nothing to send but a plain item's fields.
+    """Return whether PlainItems can write a request: all other fields have their defaults.
 
-    These are id, head, payloads, and the fields that RequestCodec._tail() writes.
+    PlainItems writes id, head, payloads, and the fields that RequestCodec._tail() encodes.
     """
     return not (
         item.parameters
@@ -172,7 +173,7 @@ def _is_plain(item: InferRequest) -> bool:
 
 
 def _read_tail(request: InferRequest, frame: bytes, position: int, end: int, now: float) -> bool:
-    """Read the fields that _tail() writes; return False if there are others."""
+    """Read the fields that _tail() writes; return False if there are any others."""
     while position < end:
         tag = frame[position]
         number, position = decode_varint(frame, position + 1)
@@ -190,8 +191,9 @@ def _read_tail(request: InferRequest, frame: bytes, position: int, end: int, now
 
 
 def _read_rest(frame: pb.RequestFrame, items: list[ToScheduler], now: float) -> None:
-    """Add the first request that is not plain, and the items behind it."""
-    # Iterating over a repeated field ends with an exception, which costs more than a slice.
+    """Decode the items from the first request that is not plain to the frame's end."""
+    # Iterate over a slice: iterating over the repeated field itself ends with an exception, which
+    # costs more.
     items.extend([_read_request(message, now) for message in frame.requests[:]])
     if frame.cancelled_ids:
         items.extend(map(Cancel, frame.cancelled_ids))
@@ -206,21 +208,21 @@ def _read_rest(frame: pb.RequestFrame, items: list[ToScheduler], now: float) -> 
 class ResponseCodec:
     """Codec of frames from the scheduler to a gateway.
 
-    A response that cannot be encoded is sent as an error.
+    A response that cannot be encoded is replaced by an error.
     """
 
     def __init__(self) -> None:
         self._plain = PlainItems()
 
     def size_bytes(self, item: FromScheduler) -> int:
-        """Return roughly how many bytes an item adds to a frame."""
+        """Return the approximate number of bytes that an item adds to a frame."""
         if not isinstance(item, InferResponse):
             return 0
         size = len(item.head) + sum(map(len, item.payloads))
         return size + _size_of_trace(item.trace) if item.trace else size
 
     def encode(self, items: list[FromScheduler]) -> bytes:
-        """Return the frame of these items."""
+        """Return a frame with these items."""
         try:
             return self._frame(items)
         except Exception:
@@ -254,7 +256,8 @@ class ResponseCodec:
     def decode(self, frame: bytes) -> list[FromScheduler]:
         """Return a frame's items, notices first.
 
-        A scheduler that shuts down announces that before it returns requests.
+        The order matters: a scheduler that shuts down has to be known as such before its returned
+        requests are handled.
         """
         responses: list[InferResponse] = []
         position, length = 0, len(frame)
@@ -272,7 +275,7 @@ class ResponseCodec:
 
 
 def _read_others(frame: pb.ResponseFrame, responses: list[InferResponse]) -> Iterator[Notice]:
-    """Return a frame's notices, and add its other fields to the responses."""
+    """Return a frame's notices, and add traces and timings to its responses."""
     if frame.traces:
         for item in responses:
             if not item.more and item.id in frame.traces:
@@ -304,7 +307,7 @@ def _response_message(items: list[FromScheduler]) -> bytes:
 
 
 def _write_notice(item: Notice, frame: pb.ResponseFrame) -> None:
-    """Add a notice to a frame; the last one of each kind counts."""
+    """Add a notice to a frame; a later notice of the same kind replaces it."""
     if isinstance(item, CachedModels):
         frame.cached_models.shm_namespace = item.shm_namespace
         frame.cached_models.names[:] = item.names
@@ -340,7 +343,7 @@ def _write_trace(models: Iterable[TracedModel], message: pb.TracedRequest) -> No
         for moment, ns in times:
             written.times.add(name=moment, ns=ns)
         for tensor in tensors:
-            # protobuf leaves the data out if it is None.
+            # If the data is None, protobuf omits the field.
             written.tensors.add(**tensor._asdict())
 
 
@@ -390,7 +393,7 @@ def _write_rule(rule: TraceRule, message: pb.TraceRule) -> None:
 
 
 def write_log_rules(rules: LogRules, message: pb.LogRules) -> None:
-    """Write log rules into a message."""
+    """Write the log rules into a message."""
     message.verbose, message.info, message.warning, message.error, message.format, _ = rules
 
 
@@ -458,7 +461,7 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
     request.request_id = message.request_id
     if message.parameters:
         request.parameters = read_parameters(message.parameters)
-        # Only a request with a correlation id has an owner.
+        # Only requests with a correlation id have an owner.
         request.sequence_owner = message.sequence_owner
     request.priority = message.priority
     request.timeout_us = message.timeout_us
@@ -475,7 +478,7 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
 
 
 def write_response(item: InferResponse, message: pb.InferResponse) -> None:
-    """Write a response without its id into a message."""
+    """Write a response, without its id, into a message."""
     message.head = item.head
     if item.more:
         message.more = True
@@ -488,7 +491,7 @@ def write_response(item: InferResponse, message: pb.InferResponse) -> None:
 
 
 def read_response(message: pb.InferResponse) -> InferResponse:
-    """Return the response in a message."""
+    """Return the response that a message contains."""
     if message.HasField("error"):
         if message.moved:
             return moved_response(message.id)
@@ -505,7 +508,7 @@ def read_response(message: pb.InferResponse) -> InferResponse:
 def write_payloads(
     payloads: Sequence[Payload], messages: RepeatedCompositeFieldContainer[pb.Payload]
 ) -> None:
-    """Append payloads to a repeated Payload field."""
+    """Append payloads to a repeated field of Payload messages."""
     for payload in payloads:
         if isinstance(payload, SharedMemory):
             segment_name, offset, size_bytes = payload
@@ -516,8 +519,8 @@ def write_payloads(
 
 
 def read_payloads(messages: Sequence[pb.Payload]) -> list[Payload]:
-    """Return the payloads of a repeated Payload field."""
-    # Iterating over a repeated field ends with an exception, which costs more than indexing it.
+    """Return the payloads in a repeated field of Payload messages."""
+    # Use the index: iterating over a repeated field ends with an exception, which costs more.
     if len(messages) == 1:
         message = messages[0]
         if message.HasField("shared_memory"):
@@ -538,7 +541,7 @@ def _read_shared_memory(message: pb.SharedMemory) -> SharedMemory:
 def write_parameters(
     parameters: dict[str, Parameter], messages: MutableMapping[str, kserve_pb2.InferParameter]
 ) -> None:
-    """Fill a map of InferParameter; integers beyond int64 are written as uint64."""
+    """Fill a map of InferParameter. Integers that are too large for int64 are written as uint64."""
     for key, value in parameters.items():
         message = messages[key]
         if isinstance(value, bool):
@@ -557,7 +560,7 @@ def write_parameters(
 def read_parameters(
     messages: MutableMapping[str, kserve_pb2.InferParameter],
 ) -> dict[str, Parameter]:
-    """Return the values of a map of InferParameter; one without a value is left out."""
+    """Return the values in a map of InferParameter, without parameters that have no value."""
     parameters: dict[str, Parameter] = {}
     for key, message in messages.items():
         choice = message.WhichOneof("parameter_choice")
@@ -581,10 +584,10 @@ def read_error(message: pb.ErrorStatus) -> ErrorStatus:
 
 
 def remaining_us(deadline: float | None, now: float) -> int:
-    """Return the microseconds until a deadline, at least 1; 0 without a deadline."""
+    """Return the microseconds until a deadline, at least 1; return 0 if there is no deadline."""
     return 0 if deadline is None else max(1, int((deadline - now) * 1e6))
 
 
 def deadline_of(remaining: int, now: float) -> float | None:
-    """Return the deadline, in monotonic seconds, after remaining microseconds; None for 0."""
+    """Return the time.monotonic() of a deadline from the remaining microseconds; None for 0."""
     return now + remaining / 1e6 if remaining else None

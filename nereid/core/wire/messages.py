@@ -1,8 +1,9 @@
 """Messages between gateway and scheduler.
 
-An in-memory link passes the objects themselves; nereid.core.wire.codecs has the frames of other
+A link in memory passes the objects themselves; nereid.core.wire.codecs encodes them for other
 links. A head is a serialised protobuf message without the parts that differ from request to
-request, so that a service can cache what it derives from a head by its bytes.
+request. Services can therefore cache results that they derive from a head, with the head's bytes as
+the key.
 
 Classes whose objects are created for each request are not data classes: the __init__ of a data
 class is interpreted even where the class is compiled.
@@ -21,38 +22,39 @@ if TYPE_CHECKING:
 
 Parameter = bool | int | float | str
 
-# Parameter of a requested output by which a client requests its top classes.
+# Name of the parameter with which a client requests the top classes of an output.
 CLASSIFICATION: Final = "classification"
 
-# Reason for which a decoupled model refuses a request for a single response; the fronts name the
-# protocol.
+# Reason why a decoupled model refuses a request for a single response. The HTTP and gRPC front ends
+# put the name of their protocol before it.
 DECOUPLED: Final = "doesn't support models with decoupled transaction policy"
 
 
-# Tensor bytes; a memoryview only inside the gateway, once it has mapped a response's tensors.
+# Bytes of one tensor. A memoryview occurs only inside the gateway, after it has mapped the tensors
+# of a response.
 Payload = bytes | memoryview | SharedMemory
 
 
 def payload_bytes(payload: Payload) -> int:
-    """Return the size of a tensor, inline or in shared memory."""
+    """Return the size in bytes of a tensor, inline or in shared memory."""
     return payload.size_bytes if isinstance(payload, SharedMemory) else len(payload)
 
 
 class ErrorStatus(NamedTuple):
-    """Failure as the client sees it; `code` is a gRPC status code."""
+    """Failure in the form in which the client sees it; `code` is a gRPC status code."""
 
     code: int
     message: str
     # See errors.NereidError.
     accepted: bool = False
-    # True if the model itself responded with the error: its request counts as executed.
+    # True if the model itself responded with the error. The request then counts as executed.
     by_model: bool = False
     # See errors.Unavailable.
     retry_after_ms: int = 0
 
 
 def error_status_of(error: NereidError) -> ErrorStatus:
-    """Return the status of this error."""
+    """Return the status that describes this error."""
     return ErrorStatus(
         error.code, error.message, error.accepted, retry_after_ms=error.retry_after_ms
     )
@@ -65,8 +67,8 @@ class Arrival:
     """Arrival of a request at its gateway.
 
     protocol: "http" or "grpc".
-    received_ns: time at which the request was complete.
-    call: the call of that protocol.
+    received_ns: time at which the whole request had arrived, in nanoseconds.
+    call: the protocol's call object.
     streamed: whether the call is a stream of requests.
     """
 
@@ -86,14 +88,14 @@ class Arrival:
 
 
 class InferRequest:
-    """One inference request of a gateway to the scheduler.
+    """Inference request that a gateway sends to the scheduler.
 
     id: unique in the mesh.
-    request_id: the client's text.
+    request_id: text with which the client identifies the request.
     head: a ModelInferRequest without id, parameters and tensor data.
     payloads: one raw tensor for each of the head's inputs.
-    timeout_us: Triton's limit of the queueing time.
-    deadline: the client's limit of everything, in time.monotonic() seconds.
+    timeout_us: limit of the time in the queue, in microseconds, as in Triton.
+    deadline: time.monotonic() at which the client stops waiting for the response.
     """
 
     __slots__ = (
@@ -155,43 +157,48 @@ class InferRequest:
         self.timeout_us = timeout_us
         self.deadline = deadline
         self.trace_context = trace_context
-        # Error that the gateway found in the body. The scheduler reports it, because an unknown
-        # model comes first.
+        # Error that the gateway found in the body. The scheduler reports the error, because it
+        # checks first whether the model is known.
         self.error_status = error_status
-        # Digest of everything in the request that affects its response; empty if the scheduler does
-        # not want it.
+        # Digest of all parts of the request that affect its response; empty if the scheduler does
+        # not need a digest.
         self.digest = digest
-        # Number of the instance whose model sent the request; 0 for a client, or a model outside a
-        # request.
+        # Number of the instance whose model sent the request. It is 0 for requests of clients, and
+        # for calls that a model makes while it executes no request.
         self.caller = caller
-        # Number of models' calls in which this one is nested. Scheduler only: it is not sent.
+        # Number of nested models' calls around this request. Used in the scheduler only: it is not
+        # sent.
         self.depth = depth
-        # True if the client accepts any number of responses; decoupled models refuse all other
-        # requests.
+        # True if the client accepts any number of responses. A decoupled model refuses the request
+        # otherwise.
         self.accepts_many = accepts_many
-        # True if the request was sent before, to a scheduler or to an instance, and may have begun
-        # to run.
+        # True if the request was sent before, to a scheduler or an instance, and may have begun to
+        # run there.
         self.resent = resent
-        # Sender for whom it is pending: an account (nereid.rpc.net.limits.budget) or an
-        # authenticated principal. Gateway only: it is not sent.
+        # Sender to whom the pending request is charged: an account (nereid.rpc.net.limits.budget)
+        # or an authenticated principal. Used in the gateway only: it is not sent.
         self.sender = sender
-        # Regions of clients' shared memory that the request names. Gateway only: it is not sent.
+        # Clients' shared memory regions that the request names. Used in the gateway only: not sent.
         self.region_use = region_use
-        # True if the client wants an empty final response of a decoupled model. Gateway only: it is
-        # not sent.
+        # True if the client wants a decoupled model's final response even if it is empty. Used in
+        # the gateway only: it is not sent.
         self.wants_empty_final = wants_empty_final
-        # Lease of the segment with the payloads. Gateway only: it is not sent.
+        # Lease of the segment that contains the payloads. Used in the gateway only: it is not sent.
         self.lease = lease
-        # Arrival at the gateway, if requests are traced or recorded. Gateway only: it is not sent.
+        # Arrival at the gateway, set if requests are traced or recorded. Used in the gateway only:
+        # it is not sent.
         self.arrival = arrival
-        # Owner of the request's sequence (nereid.core.sequence_owners); empty if nobody owns it in
-        # particular.
+        # Owner of the request's sequence (nereid.core.sequence_owners); empty if the sequence has
+        # no owner.
         self.sequence_owner = sequence_owner
-        # True if the last response is to have RequestTimings.
+        # True if the last response should contain RequestTimings.
         self.wants_timings = wants_timings
 
     def __reduce__(self) -> tuple[type[InferRequest], tuple[Any, ...]]:
-        """Pickle the request; compiled classes need this for decoder processes to send it."""
+        """Return how to pickle the request: without this, a compiled class cannot be pickled.
+
+        Requests are pickled when decoder processes send them.
+        """
         return InferRequest, (
             self.id,
             self.head,
@@ -219,26 +226,26 @@ class InferRequest:
 
 
 class Cancel(NamedTuple):
-    """The client of request `id` has cancelled it or disconnected."""
+    """Notice that the client of request `id` has cancelled it or disconnected."""
 
     id: int
 
 
 class FlowControl(NamedTuple):
-    """The client of request `id` does not keep up with the responses, or does so again."""
+    """Notice that the client of request `id` reads responses too slowly, or has caught up."""
 
     id: int
     paused: bool
 
 
 class Release(NamedTuple):
-    """The gateway has read the responses in these segments."""
+    """Notice that the gateway has read the responses in these segments."""
 
     segment_names: tuple[str, ...]
 
 
 class TracedTensor(NamedTuple):
-    """Input or output in a trace; `data` is None if it was left out."""
+    """Input or output of a request in a trace; `data` is None if it was left out of the trace."""
 
     activity: str
     name: str
@@ -248,13 +255,13 @@ class TracedTensor(NamedTuple):
 
 
 class TracedModel(NamedTuple):
-    """Part of one model in a request that is traced to a file.
+    """Trace of one model's part in a request that is traced to a file.
 
     The model is the requested one, a step of an ensemble, or a model that another model calls.
 
-    context and parent are trace contexts (nereid.observability.tracing). Times have Triton's names
-    and are nanoseconds of the scheduler's monotonic clock. The gateway adds the tensors of the
-    requested model itself.
+    The fields context and parent are trace contexts (nereid.observability.tracing). Times have
+    Triton's names and are nanoseconds of the scheduler's monotonic clock. The scheduler leaves out
+    the tensors of the requested model, which the gateway adds.
     """
 
     context: bytes
@@ -269,31 +276,31 @@ class TracedModel(NamedTuple):
 class RequestTimings(NamedTuple):
     """Durations of the phases of a request, as far as its scheduler knows them.
 
-    A phase or value that did not occur, or is not known, is missing, 0 or empty.
+    Phases and values that did not occur or are unknown are missing, 0 or empty.
 
-    Phases have the names of Server-Timing's entries. They do not overlap, so that their sum is no
-    more than the time that the request took. An ensemble's phases are those of the steps that its
-    response waited for, one after the other.
+    Phases have the same names as the entries of the Server-Timing header. Phases do not overlap, so
+    their sum is at most the duration of the request. For an ensemble, the phases are those of the
+    steps that delayed its response, one after the other.
     """
 
     phases: tuple[tuple[str, int], ...] = ()
     batch_size: int = 0
     instance: str = ""
-    # Number of times that the request was given to an instance, including this one.
+    # Number of times that the request was given to an instance, including the last time.
     attempt: int = 0
-    # True if the response was found in the response cache, or is shared with an equal request.
+    # True if the response comes from the response cache, or from an equal request that ran.
     cached: bool = False
 
 
 class InferResponse:
-    """Response to the request of the same id: outputs, or an error.
+    """Response to the request with the same id: outputs, or an error.
 
-    head is a ModelInferResponse without id and tensor data; payloads holds one raw tensor for each
-    of its outputs: all of them inline, or all in the segment segment_name. With an error, head
-    names the model if the request was accepted.
+    The field head is a ModelInferResponse without id and tensor data. The field payloads has one
+    raw tensor for each output: either all of them are inline, or all are in the segment
+    segment_name. If there is an error, head names the model if the request was accepted.
 
-    A decoupled model's request has any number of responses; all but the last have `more`. The last
-    may lack both head and error: then it only ends the request.
+    A request to a decoupled model has any number of responses; `more` is True in all but the last.
+    If the last one has neither head nor error, it only ends the request.
     """
 
     __slots__ = (
@@ -324,57 +331,60 @@ class InferResponse:
         self.error = error
         self.segment_name = segment_name
         self.more = more
-        # Traces in the last response to a request that is traced to a file; the requested model
-        # comes first.
+        # Traces in the last response to a request that is traced to a file. The trace of the
+        # requested model comes first.
         self.trace = trace
-        # Timings in the last response to a request that wants them.
+        # Timings in the last response to a request that asked for them.
         self.timings: RequestTimings | None = None
-        # True if an instance that was lost while it executed the request may still read its
+        # True if an instance was lost while it executed the request, and may still read the input
         # tensors.
         self.inputs_in_use = False
 
     def with_payloads(self, payloads: list[Payload]) -> InferResponse:
-        """Return a copy of this response without error, with other, inline payloads."""
+        """Return a copy of this response with other payloads, which are inline, and no error."""
         response = InferResponse(self.id, self.head, payloads, more=self.more, trace=self.trace)
         response.timings, response.inputs_in_use = self.timings, self.inputs_in_use
         return response
 
 
 class MovedResponse(InferResponse):
-    """Return of a request to its gateway, in place of a response.
+    """Message with which a scheduler returns a request to its gateway, in place of a response.
 
-    The request has not begun to run, and another scheduler has its model now, to which it is to be
-    sent. The error is for a gateway that knows only one scheduler.
+    The request has not begun to run. Another scheduler has the model now, so the gateway has to
+    send the request there. The error is for gateways that know only one scheduler.
     """
 
     __slots__ = ()
 
 
 def moved_response(request_id: int) -> MovedResponse:
-    """Return the response for a request that the scheduler returns to its gateway."""
+    """Return the message with which a scheduler returns a request to its gateway."""
     return MovedResponse(request_id, error=MOVED)
 
 
 class CachedModels(NamedTuple):
-    """Models whose requests need a digest, the key for it, and the scheduler's memory domain.
+    """Notice of the models whose requests need a digest, the digests' key, and a memory domain.
 
-    The domain is that of nereid.shm.segments.shm_namespace. Replaces the previous notice.
+    The domain is the text that nereid.shm.segments.shm_namespace() returned in the scheduler. The
+    notice replaces the previous one.
     """
 
     names: tuple[str, ...]
     shm_namespace: str = ""
-    # Secret key of digests; empty if the scheduler computes the digests.
+    # Secret key for digests; empty if the scheduler computes the digests itself.
     digest_key: bytes = b""
-    # Id that no request has, so that code that looks responses up by id needs no extra test.
+    # No request has this id, so code that looks up responses by id needs no extra check for
+    # notices.
     id: int = 0
 
 
 class TraceRule(NamedTuple):
-    """Rule for tracing requests that arrive unsampled: every rate-th, up to `limit` (-1: no limit).
+    """Rule for tracing requests that are not sampled by their sender: every rate-th, up to `limit`.
 
-    log_frequency: traces per file (0: all in one).
-    times, tensors: content of the files.
-    turn: number that distinguishes equal rules that were set one after the other.
+    limit: maximum number of traces; -1 means no limit.
+    log_frequency: number of traces per file; 0 means all in one file.
+    times, tensors: whether the files contain times, and tensors.
+    turn: number that tells apart equal rules that were set one after the other.
     """
 
     on: bool
@@ -387,7 +397,7 @@ class TraceRule(NamedTuple):
 
 
 class TraceRules(NamedTuple):
-    """The default rule, and the rules of models that have their own."""
+    """Notice of the default trace rule, and of models' own rules by the models' names."""
 
     default: TraceRule
     models: tuple[tuple[str, TraceRule], ...] = ()
@@ -395,7 +405,7 @@ class TraceRules(NamedTuple):
 
 
 class LogRules(NamedTuple):
-    """Log settings of all services; see nereid.observability.logging.LogSettings."""
+    """Notice of the log settings of all services; see nereid.observability.logging.LogSettings."""
 
     verbose: int
     info: bool
@@ -406,16 +416,16 @@ class LogRules(NamedTuple):
 
 
 class Ownership(NamedTuple):
-    """Models whose requests a scheduler of several accepts, by their qualified names.
+    """Notice of the models whose requests a scheduler accepts, if the mesh has several schedulers.
 
-    Replaces the previous notice of this scheduler. Requests to a model that no scheduler names go
-    to any of them.
+    Models have their qualified names. The notice replaces the scheduler's previous one. Requests to
+    a model that no scheduler names may go to any scheduler.
     """
 
-    # Name of the scheduler, which it keeps when it restarts.
+    # Name of the scheduler, which stays the same after a restart.
     scheduler: str
-    # Number of the scheduler's view of the mesh. If two schedulers name a model, the one with the
-    # larger (epoch, scheduler) has it.
+    # Version number of the mesh as the scheduler sees it. If two schedulers name the same model,
+    # the one with the larger (epoch, scheduler) has it.
     epoch: int
     models: tuple[str, ...]
     # True if the scheduler is shutting down and accepts no new requests.
@@ -424,13 +434,13 @@ class Ownership(NamedTuple):
 
 
 class LastCounts(NamedTuple):
-    """Final counts of a scheduler that ends: a serialised CountsResponse."""
+    """Notice of the final counts of a scheduler that ends: a serialised CountsResponse."""
 
     response: bytes
     id: int = 0
 
 
-# Messages about the mesh, not about a request. All have the id 0.
+# Messages about the mesh, not about a request. The id of each is 0.
 Notice = CachedModels | TraceRules | LogRules | Ownership | LastCounts
 ToScheduler = InferRequest | Cancel | FlowControl | Release
 FromScheduler = InferResponse | Notice

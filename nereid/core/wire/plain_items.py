@@ -1,8 +1,9 @@
-"""The items of links' frames as bytes: an id, a head, inline payloads, and what their owner adds.
+"""Fast codec for simple items of links' frames: an id, a head, inline payloads, further fields.
 
-Requests and responses are alike in this. A protobuf message is the concatenation of its parts.
-Building or reading the same bytes with message objects takes two to three times as long. Items that
-are not so simple are left to protobuf. Knows no link.
+Requests and responses begin with the same fields. An encoded protobuf message is the concatenation
+of its fields, so these bytes can be written and read directly. With protobuf's message objects it
+would take two to three times as long. Other items are left to protobuf. This module does not depend
+on links.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ if TYPE_CHECKING:
 
     from nereid.core.wire.messages import Payload
 
-# Tags. Fields of InferRequest and InferResponse have the same numbers, and so have those of their
-# frames.
+# Tags of fields. InferRequest and InferResponse use the same field numbers, and so do their frames.
 _ITEM: Final = 0x0A
 _ID: Final = 0x08
 _ID_TAG: Final = bytes((_ID,))
 _HEAD: Final = 0x12
 _PAYLOAD: Final = 0x1A
 _INLINE: Final = 0x0A
-# Size limit of an item, below protobuf's own limit, so that protobuf reports its own errors.
+# Maximum size of an item. It is below protobuf's own limit, so that protobuf reports the errors of
+# larger items.
 _MAX_BYTES: Final = 1 << 30
 
 
 class PlainItems:
-    """Writer or reader of one link's items; remembers the bytes that precede their parts."""
+    """Writer or reader of the items of one link. It caches the bytes that precede each part."""
 
     __slots__ = (
         "_head",
@@ -47,10 +48,12 @@ class PlainItems:
 
     def __init__(self) -> None:
         self._ids = VarintSequence()
-        # Last head that was read and its field; last payload's size and the bytes that precede it.
+        # Head that was read last, and its encoded field; size of the payload that was read last,
+        # and the bytes that precede it.
         self._head, self._head_field = b"", _sized(_HEAD, 0)
         self._size, self._prefix = 0, _sized(_PAYLOAD, 2) + _sized(_INLINE, 0)
-        # Bytes that precede a part: by the head, and by the sizes of a payload and of an item.
+        # Caches of the encoded bytes of heads, and of the bytes before payloads and items, by their
+        # sizes.
         self._heads = BoundedCache[bytes, bytes](1024, 4096)
         self._payloads = BoundedCache[int, bytes](1024)
         self._items = BoundedCache[int, bytes](1024)
@@ -63,9 +66,11 @@ class PlainItems:
         payloads: Sequence[Payload],
         tail: bytes = b"",
     ) -> bool:
-        """Append an item's bytes; return False, with nothing appended, if it is left to protobuf.
+        """Append an item's bytes and return True.
 
-        tail: the item's further fields, which come behind the payloads.
+        If protobuf has to write the item, append nothing and return False.
+
+        tail: encoded fields of the item that follow the payloads.
         """
         if number <= 0 or not head:
             return False
@@ -99,12 +104,12 @@ class PlainItems:
     def read(
         self, frame: bytes, begin: int, end: int
     ) -> tuple[int, bytes, list[Payload], int] | None:
-        """Return id, head and payloads of an item, and where its other fields begin.
+        """Return an item's id, head and payloads, and the position at which its other fields begin.
 
         Returns None if protobuf has to read the item.
         """
-        # A number that runs past the item's end makes the final position differ from the end, so it
-        # needs no check here.
+        # The id is not checked for running past the item's end: the final position would then
+        # differ from the end.
         if begin + 2 > end or frame[begin] != _ID:
             return None
         number, position = self._ids.decode(frame, begin + 1)
@@ -132,7 +137,7 @@ class PlainItems:
         return (number, self._head, payloads, position) if position <= end else None
 
     def _read_prefix(self, frame: bytes, position: int, end: int) -> int:
-        """Learn the bytes before a payload; return where it begins, or 0 if it is not inline."""
+        """Remember the bytes before a payload; return where it begins, or 0 if it is not inline."""
         if position + 4 > end:
             return 0
         size, start = decode_varint(frame, position + 1)
@@ -147,10 +152,10 @@ class PlainItems:
 
 
 def item_end(frame: bytes, position: int) -> tuple[int, int]:
-    """Return where the item at a position begins and ends; (0, 0) if it is something else.
+    """Return where the item at a position begins and ends; (0, 0) if the field is no item.
 
     Raises:
-        DecodeError: the frame ends before it.
+        DecodeError: the frame ends before the item does.
     """
     if frame[position] != _ITEM:
         return 0, 0

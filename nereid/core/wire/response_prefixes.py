@@ -1,7 +1,8 @@
 """Bytes that precede the outputs of a response in an Executed message.
 
-A protobuf message is the concatenation of its parts: for outputs of known sizes all but their bytes
-is known in advance. Executors write responses with these bytes, and schedulers recognise them.
+An encoded protobuf message is the concatenation of its fields. If the sizes of the outputs are
+known, everything except the bytes of the outputs is known in advance. Executors write responses
+with these prefixes, and schedulers recognise them.
 """
 
 # layout: not compiled, off the hot path
@@ -20,7 +21,10 @@ _LENGTH_DELIMITED: Final = 2
 
 
 def response_prefixes(head: bytes, sizes: Sequence[int]) -> list[bytes]:
-    """Return the bytes before each of a response's outputs, one or more, all inline."""
+    """Return the bytes that precede each output of a response.
+
+    sizes: sizes in bytes of the outputs, at least one; all are inline.
+    """
     payloads = []
     content = _field(pb.InferResponse.HEAD_FIELD_NUMBER, len(head)) + head
     length = len(content)

@@ -1,15 +1,16 @@
-"""The layout of a binary trace context.
+"""Layout of a binary trace context.
 
-Version, trace id, span id, flags, then the text of W3C's `tracestate`, if there is one.
+A context consists of version, trace id, span id and flags, followed by the text of W3C's
+`tracestate` if there is one.
 """
 
 # layout: not compiled, off the hot path
 
 from typing import Final
 
-# Size of a context without the tracestate.
+# Size in bytes of a context without its tracestate.
 CONTEXT_BYTES: Final = 26
-# Slices of a context.
+# Positions of the parts of a context.
 TRACE_ID: Final = slice(1, 17)
 TRACE_STATE: Final = slice(CONTEXT_BYTES, None)
 

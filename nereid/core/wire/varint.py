@@ -1,4 +1,4 @@
-"""Protobuf's variable-length integers, for code that reads or writes its wire format by hand."""
+"""Protobuf's variable-length integers, for code that handles the wire format itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from google.protobuf.message import DecodeError
 
-# Limits of a number of 64 bits, 7 to a byte.
+# Limits for a number of 64 bits, of which each byte holds 7.
 _END_SHIFT: Final = 70
 _MAX_BYTES: Final = 10
 
@@ -17,13 +17,13 @@ class Bytes(Protocol):
     def __getitem__(self, part: slice, /) -> bytes | memoryview: ...
 
 
-# Bytes of a number's low bits, with further bytes following and without.
+# Encoded bytes of 7 bits of a number: _FIRST if further bytes follow, _LAST if none follow.
 _FIRST: Final = [bytes((value | 0x80,)) for value in range(0x80)]
 _LAST: Final = [bytes((value,)) for value in range(0x80)]
 
 
 def encode_varint(value: int) -> bytes:
-    """Return the bytes of a number that is not negative."""
+    """Return the encoded bytes of a number, which must not be negative."""
     if value <= 0x7F:
         return _LAST[value]
     encoded = _FIRST[value & 0x7F]
@@ -36,7 +36,10 @@ def encode_varint(value: int) -> bytes:
 
 
 class VarintSequence:
-    """Codec of numbers that are mostly close to the one before; shared bytes are remembered."""
+    """Codec of numbers that are mostly close to their predecessor.
+
+    It caches the encoded bytes that such numbers share.
+    """
 
     __slots__ = ("_high", "_high_bytes")
 
@@ -45,7 +48,7 @@ class VarintSequence:
         self._high_bytes = b""
 
     def encode(self, value: int) -> bytes:
-        """Return the bytes of a number, like encode_varint()."""
+        """Return the encoded bytes of a number, like encode_varint()."""
         high = value >> 7
         if not high:
             return _LAST[value]
@@ -54,7 +57,7 @@ class VarintSequence:
         return _FIRST[value & 0x7F] + self._high_bytes
 
     def decode(self, data: bytes, position: int) -> tuple[int, int]:
-        """Return the number at a position, and the position behind it, like decode_varint()."""
+        """Return the number at a position, and the position after it, like decode_varint()."""
         first, rest = data[position], position + 1
         if first > 0x7F and self._high and data.startswith(self._high_bytes, rest):
             return self._high << 7 | first & 0x7F, rest + len(self._high_bytes)
@@ -65,10 +68,10 @@ class VarintSequence:
 
 
 def decode_varint(data: Bytes, position: int) -> tuple[int, int]:
-    """Return the number at a position, and the position behind it.
+    """Return the number at a position, and the position after it.
 
     Raises:
-        DecodeError: the data ends before the number does, or it is no number of 64 bits.
+        DecodeError: the data ends before the number does, or the number does not fit into 64 bits.
     """
     if isinstance(data, bytes):
         return _decode(data, position)
@@ -77,7 +80,7 @@ def decode_varint(data: Bytes, position: int) -> tuple[int, int]:
 
 
 def _decode(data: bytes, position: int) -> tuple[int, int]:
-    """Decode a number from bytes, which the compiled form indexes without a call."""
+    """Decode a number. The parameter is bytes, which the compiled form can index without a call."""
     try:
         byte = data[position]
         position += 1

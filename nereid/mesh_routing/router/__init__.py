@@ -1,3 +1,3 @@
-"""Routes of requests to schedulers, and the table of requests without a response yet."""
+"""Routes of requests to schedulers, and the table of requests that wait for a response."""
 
 # layout: compiled, covered

@@ -1,9 +1,10 @@
-"""The client of the schedulers: a link to each, and each request to the one that has its model.
+"""Client of the schedulers: it has a link to each, and sends a request to its model's scheduler.
 
-A request is sent again if the link that it went over breaks, or if its scheduler returns it because
-it shuts down or another scheduler has its model now. A request waits while no scheduler has the
-model, up to the reconnect limit. It gets all responses up to the last one, and none of them twice;
-once it is cancelled it gets none. Knows neither services nor the protocols of clients.
+A request is sent again if its link breaks, or if the scheduler returns the request. A scheduler
+returns requests when it shuts down, or when another scheduler has the model now. While no scheduler
+has the model, the request waits, at most for the reconnect limit. The sender of a request gets
+every response exactly once, up to the last one, and no more responses after a cancellation. This
+module depends neither on services nor on the protocols of clients.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 NO_OWNER: Final = "no scheduler serves the model at present"
-# Maximum number of returns of a request. Each time another scheduler said that it has the model; if
-# it happens more often, schedulers disagree.
+# Maximum number of times that a request is returned. Each return means that another scheduler
+# should have the model. If a request is returned more often, the schedulers disagree.
 _MAX_RETURNS: Final = 16
 _CACHED_HEADS: Final = 4096
 _MAX_CACHED_HEAD_BYTES: Final = 8192
@@ -46,7 +47,7 @@ _MAX_CACHED_HEAD_BYTES: Final = 8192
 class MeshRouter:
     """Owner of the links and of the table of pending requests.
 
-    Sends new requests, and sends requests again.
+    The router sends new requests, and sends requests again whose link broke or that were returned.
     """
 
     def __init__(  # noqa: PLR0913 (by keyword)
@@ -60,14 +61,14 @@ class MeshRouter:
         on_end: OnEnd = ignore_end,
         on_link_lost: Callable[[str], None] | None = None,
     ) -> None:
-        """Create a router without links; see open().
+        """Create a router without links. The method open() opens the links.
 
-        reconnect_limit_s: maximum time for which a request waits for a scheduler that has its
-            model, and for which new requests are accepted while no scheduler is connected. With
-            None requests fail with their link, and new ones wait for the next link; that a
-            scheduler shuts down changes nothing.
-        on_end: like that of PendingRequests.
-        on_link_lost: called with the text of the scheduler whose link broke.
+        reconnect_limit_s: maximum seconds for which a request waits for a scheduler that has its
+            model. New requests are accepted for this long while no scheduler is connected. With
+            None, requests fail when their link breaks, new requests wait for the next link, and
+            announcements that a scheduler shuts down are ignored.
+        on_end: see PendingRequests.
+        on_link_lost: called with the name of a scheduler when the link to it broke.
         """
         self.pending = PendingRequests(tensors, self, on_end)
         self._on_link_lost = on_link_lost
@@ -83,31 +84,32 @@ class MeshRouter:
         self._table = RoutingTable[Route]()
         self._notices = NoticeMerge[Route]()
         self._by_head = BoundedCache[bytes, Route](_CACHED_HEADS, _MAX_CACHED_HEAD_BYTES)
-        # State of the frame that is being read: whether requests may go elsewhere after it, and the
-        # requests that its scheduler returns.
+        # State of the frame that is being read: whether the frame changed the routing table, and
+        # the requests that the frame returns.
         self._table_changed = False
         self._returned: list[PendingRequest] = []
-        # Held requests by id, in the order of held_until.
+        # Maps a request's id to the request while it waits for a scheduler, in the order of
+        # held_until.
         self._held: dict[int, PendingRequest] = {}
         self._held_timer: Timer | None = None
         self._closed = False
-        # True if no scheduler has been connected for longer than the limit, or if this is closed.
+        # True if no scheduler has been connected for longer than the limit, or after close().
         self._unreachable = False
         self._alone_timer: Timer | None = None
 
     def live_addresses(self) -> list[str]:
-        """Return the connected schedulers' addresses; those that are shutting down come last."""
+        """Return the addresses of connected schedulers; schedulers that shut down come last."""
         return [route.address for route in self._table.live()]
 
     def open(self) -> None:
-        """Open the links, unless they are open or were closed; call from the event loop."""
+        """Open the links, unless they are open or closed; call this from the event loop."""
         if not self._opened and not self._closed:
             self._opened = True
             self._start_alone_timer()
             self._schedulers.watch(self._set_addresses, self.live_addresses)
 
     def close(self, reason: NereidError | None = None) -> None:
-        """End the links; pending requests fail with the reason, new ones are refused."""
+        """Close the links. Pending requests fail with the reason, and new requests are refused."""
         self._closed = self._unreachable = True
         self.pending.set_only_route(None)
         self.links_up = 0
@@ -129,9 +131,10 @@ class MeshRouter:
     # --- the links ------------------------------------------------------------------------------
 
     def _set_addresses(self, addresses: list[str]) -> None:
-        """Open links to new addresses, and retire those whose address is gone.
+        """Open links to new addresses, and retire the links whose address has disappeared.
 
-        A retired link is kept while it is up: its scheduler may be finishing what it accepted.
+        A retired link is kept while it is up, because its scheduler may still be finishing
+        requests.
         """
         if self._closed:
             return
@@ -148,23 +151,24 @@ class MeshRouter:
                 self._forget_places()
 
     def on_frame_end(self, link: Route) -> None:
-        """Handle announcements and returned requests after all items of their frame."""
-        # Compare with the announcements before this frame: the frame's items have no order, and the
-        # requests that it returns may have been returned before the announcement that it brings.
+        """Handle a frame's announcements and returned requests, after all its items were read."""
+        # Use the number of announcements before this frame. Items of a frame have no order, so the
+        # requests in it may have been returned before the announcement in it was made.
         announcements = link.announcements
         link.announcements += link.unread_announcements
         link.unread_announcements = 0
         if self._table_changed:
             self._table_changed = False
             self._on_table_changed()
-        # The same frame may have named the schedulers that have the requests' models now.
+        # Handle returned requests after announcements: the frame may announce which schedulers have
+        # the models now.
         returned, self._returned = self._returned, []
         for pending in returned:
             if pending.request.id in self.pending.requests:
                 self._on_moved(link, pending, announcements)
 
     def _on_down(self, route: Route) -> None:
-        """Handle a broken link: requests sent over it without a response are sent again."""
+        """Handle a broken link: its requests that have no response yet are sent again."""
         if not route.up:
             return
         self._on_disconnected(route)
@@ -182,7 +186,7 @@ class MeshRouter:
         for pending in self._held.values():
             returned_by = pending.attempts.returned_by
             if returned_by is not None and returned_by[0] is route:
-                # The scheduler may have the model when it comes back.
+                # When the scheduler is connected again, it may have the model.
                 pending.attempts.returned_by = None
         text = "the link to %s broke; %d requests are sent again, or wait for a scheduler"
         _log.warning(text, route, len(unfinished))
@@ -192,7 +196,7 @@ class MeshRouter:
             self._remove(route)
 
     def _on_disconnected(self, route: Route) -> None:
-        """Withdraw everything that a scheduler had announced."""
+        """Withdraw all announcements of a scheduler that is not connected any more."""
         route.up = route.shares = False
         route.domain = ""
         self.links_up -= 1
@@ -207,7 +211,7 @@ class MeshRouter:
                 self._start_alone_timer()
 
     def on_notice(self, notice: Notice, link: Route) -> None:
-        """Handle a notice of a scheduler: its greeting, what it owns, or rules."""
+        """Handle a notice of a scheduler: a greeting, an announcement of models, or rules."""
         if self._closed:
             return
         if isinstance(notice, Ownership):
@@ -223,7 +227,10 @@ class MeshRouter:
         self._forward(self._notices.on_notice(link, notice))
 
     def take_back(self, pending: PendingRequest, link: Route) -> bool:
-        """Take a request back that its scheduler returned, to dispatch it after the frame."""
+        """Accept a request that its scheduler returned.
+
+        The request is dispatched after all items of the frame.
+        """
         if self._limit_s is None:
             return False
         if pending.route is link:
@@ -232,7 +239,7 @@ class MeshRouter:
         return True
 
     def _on_greeting(self, route: Route, greeting: CachedModels) -> None:
-        """Handle the first item on a link that came up; it may be repeated."""
+        """Handle the greeting, the first item on a link that came up. A scheduler may repeat it."""
         route.domain = greeting.shm_namespace
         self._tensors.on_scheduler_domain(route.domain)
         route.shares = self._tensors.shared
@@ -249,7 +256,7 @@ class MeshRouter:
         _log.info("connected to %s%s", route, waited)
 
     def _share_tensors(self) -> None:
-        """Put tensors into shared memory if any scheduler can pass them on."""
+        """Put tensors into shared memory if a scheduler shares memory with this process."""
         domains = (route.domain for route in self._routes.values() if route.shares)
         self._tensors.on_scheduler_domain(next(domains, ""))
 
@@ -263,7 +270,7 @@ class MeshRouter:
         self._on_table_changed()
 
     def _on_lost(self, route: Route) -> None:
-        """Forget a scheduler whose link has been down for longer than the limit."""
+        """Forget the models of a scheduler whose link has been down for longer than the limit."""
         route.timer = None
         self._table.forget(route)
         self._on_table_changed()
@@ -274,7 +281,7 @@ class MeshRouter:
             self._alone_timer = self._clock.call_at(limit, self._on_alone_limit)
 
     def _stop_timers(self, route: Route) -> None:
-        """Stop the timers that run while a route is down and while no scheduler is connected."""
+        """Stop the timer of a lost link, and the timer that runs while no link is up."""
         for timer in (route.timer, self._alone_timer):
             if timer is not None:
                 timer.cancel()
@@ -298,7 +305,7 @@ class MeshRouter:
         self.pending.set_only_route(None if self._closed else self._table.only())
 
     def place(self, pending: PendingRequest) -> Route | None:
-        """Return the route of a new request; None if it is held or has failed."""
+        """Return the route of a new request; None if the request is held or has failed."""
         if self._unreachable:
             self.pending.fail(pending, unreachable())
             return None
@@ -308,7 +315,7 @@ class MeshRouter:
         return route
 
     def _find_route(self, request: InferRequest) -> Route | None:
-        """Return the route of a new request; None if it has to wait."""
+        """Return the route of a new request; None if the request has to wait."""
         head = request.head
         route = self._by_head.get(head)
         if route is None:
@@ -324,16 +331,17 @@ class MeshRouter:
 
     def _on_table_changed(self) -> None:
         self._forget_places()
-        # Dispatch in the order of arrival: requests of a sequence may be among them.
+        # Dispatch the requests in the order of their arrival, because some may belong to the same
+        # sequence.
         for request_id in sorted(self._held):
             if request_id in self.pending.requests:
                 self._dispatch(self._held[request_id])
             else:
-                # The scheduler that returned the request has responded to it as well.
+                # The scheduler returned the request, but has responded to it as well.
                 del self._held[request_id]
 
     def _on_moved(self, route: Route, pending: PendingRequest, announcements: int) -> None:
-        """Dispatch a request anew that a scheduler returned before it began to run."""
+        """Dispatch a request that its scheduler returned before the request began to run."""
         pending.route = None
         attempts = pending.attempts
         attempts.returns += 1
@@ -345,11 +353,12 @@ class MeshRouter:
             self._dispatch(pending)
 
     def _dispatch(self, pending: PendingRequest) -> None:
-        """Send a request that no scheduler has, or hold it."""
+        """Send a request that is at no scheduler, or hold it until there is a route."""
         request = pending.request
         model = _model_of(request.head)
         returned_by = pending.attempts.returned_by
-        # If the request was returned, another scheduler has the model, and is going to name it.
+        # If the request was returned, another scheduler has the model. That scheduler will name the
+        # model soon, so wait for its announcement.
         route = self._table.find(model) if returned_by is None else self._table.owner(model)
         if route is None and request.caller:
             route = self._table.find_leaving(model)
@@ -361,12 +370,13 @@ class MeshRouter:
         self._held.pop(request.id, None)
         pending.route = route
         if not route.shares:
-            # The request's tensors may have been put into shared memory for another scheduler.
+            # The tensors may have been put into shared memory when the request was sent to another
+            # scheduler.
             self._tensors.make_inline(request)
         route.send(request)
 
     def send_again(self, pending: PendingRequest) -> None:
-        """Send a request again whose response was lost."""
+        """Send a request again because its response was lost."""
         pending.route = None
         self._dispatch(pending)
 
@@ -388,8 +398,8 @@ class MeshRouter:
         self._held_timer = None
         now = self._clock.time()
         if self._limit_s is not None and self._table.is_lone:
-            # The only scheduler is shutting down: requests wait for its end, and then for the next
-            # one.
+            # The only scheduler is shutting down. Requests wait until it has ended and the next one
+            # is up.
             if self._held:
                 self._held_timer = self._clock.call_at(now + self._limit_s, self._on_held_limit)
             return
@@ -404,7 +414,10 @@ class MeshRouter:
 
 
 def _model_of(head: bytes) -> str:
-    """Return the model that a head names; "" for an invalid head, which any scheduler refuses."""
+    """Return the model that a head names; "" if the head is invalid.
+
+    Any scheduler refuses a request with an invalid head.
+    """
     try:
         return kserve_pb2.ModelInferRequest.FromString(head).model_name
     except DecodeError:

@@ -1,7 +1,8 @@
-"""The requests that a client of the scheduler has sent, until each has its last response.
+"""Requests that a client of the schedulers has sent, until the last response to each.
 
-Numbers them, delivers responses, reads those that lie in shared memory, and waits for the last one
-when the client drains. nereid.mesh_routing decides which link they go over. Runs in one event loop.
+The table numbers the requests, delivers responses, and reads responses from shared memory. When the
+client drains, the table waits until no request is left. The router (mesh_router) decides which link
+a request goes over. All of this runs in one event loop.
 """
 
 # layout: not covered, links in integration tests reach the rest
@@ -36,59 +37,59 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.router.route import Route
 
     OnResponse = Callable[[InferResponse], None]
-    # Function that gets a request and its gRPC status code.
+    # Function that is called with a request that has ended, and with its gRPC status code.
     OnEnd = Callable[["PendingRequest", int], None]
 
 _log = logging.getLogger(__name__)
 
-# Maximum number of times that a request is sent again because its response was lost with an
-# executor.
+# Maximum number of times that a request is sent again because an executor died and its response was
+# lost.
 _MAX_LOST_RESPONSES: Final = 2
 
 
 class TensorSharing(Protocol):
     """Sharing of tensors between this process and the mesh."""
 
-    # True if the scheduler is known to share memory with this process.
+    # True if a scheduler is known to share memory with this process.
     shared: bool
 
     def on_scheduler_domain(self, domain: str) -> None:
         """Set the domain of the memory that the scheduler shares.
 
-        It is empty if the scheduler shares none, or is disconnected.
+        The domain is empty if the scheduler shares no memory, or is not connected.
         """
 
     def make_inline(self, request: InferRequest) -> None:
-        """Replace a request's references to shared memory by bytes."""
+        """Replace references to shared memory in a request by the bytes."""
 
     def open_response(self, response: InferResponse) -> None:
-        """Open the segment of a response.
+        """Open the segment of a response, so that its tensors can be read.
 
         Raises:
             SegmentLostError: the segment does not exist any more.
         """
 
     def lost_response(self, response: InferResponse) -> InferResponse:
-        """Return the response to deliver in place of one whose segment is lost for good."""
+        """Return the error to deliver in place of a response whose segment is lost."""
 
 
 @dataclass(slots=True)
 class Attempts:
-    """Obstacles that kept a request from being served at once; most requests have none."""
+    """Record of events that delayed a request. Most requests have no such record."""
 
-    # Responses that could not be opened, because their executor had died.
+    # Number of responses that could not be opened because their executor had died.
     lost_responses: int = 0
     # Number of times that a scheduler returned the request.
     returns: int = 0
-    # Scheduler that returned the request last and is still connected, and the number of its
-    # announcements before that.
+    # Scheduler that returned the request last, and the number of announcements that it had made
+    # before. It is `None` if that scheduler has been disconnected since.
     returned_by: tuple[Route, int] | None = None
-    # Time of the clock until which the request is held.
+    # Time, by the router's clock, until which the request is held.
     held_until: float = 0.0
 
 
 class PendingRequest:
-    """Request that was sent, as its sender sees it."""
+    """Pending request, as its sender sees it."""
 
     __slots__ = (
         "_attempts",
@@ -112,85 +113,97 @@ class PendingRequest:
         self.request = request
         self.on_response = on_response
         self.size_bytes = size_bytes
-        # Route that the request was sent over; `None` while it is held.
+        # Route over which the request was sent; `None` while the request is held.
         self.route = route
-        # Number of delivered responses with `more`.
+        # Number of delivered responses that had `more` set.
         self.responses = 0
         self._attempts: Attempts | None = None
 
     @property
     def attempts(self) -> Attempts:
-        """Record of the request's attempts, created when it is first needed."""
+        """Record of the request's attempts; it is created when it is first used."""
         if self._attempts is None:
             self._attempts = Attempts()
         return self._attempts
 
     def cancel(self) -> None:
-        """Deliver no more responses; no-op after the last one."""
+        """Cancel the request: no more responses are delivered. No-op after the last response."""
         self._client.cancel(self.request.id)
 
     def set_flow(self, *, paused: bool) -> None:
-        """Pause the model, or let it go on; no-op after the last response."""
+        """Pause the request's model, or let it continue. No-op after the last response."""
         self._client.set_flow(self.request.id, paused=paused)
 
 
 class RequestRouter(Protocol):
-    """Decides where the requests of a table go."""
+    """Interface of the router, which decides where the requests of a table go."""
 
     def place(self, pending: PendingRequest) -> Route | None:
-        """Return the route of a new request; None if it is held or has failed."""
+        """Return the route of a new request; None if the request is held or has failed."""
 
     def send_again(self, pending: PendingRequest) -> None:
-        """Send a request again whose response was lost."""
+        """Send a request again because its response was lost."""
 
     def drop_held(self, pending: PendingRequest) -> None:
-        """Stop holding a request that was cancelled and that no scheduler has."""
+        """Stop holding a request that is at no scheduler and was cancelled."""
 
     def take_back(self, pending: PendingRequest, link: Route) -> bool:
-        """Take back a request that a scheduler returned; False gives its client the error."""
+        """Accept a request that a scheduler returned, and return True.
+
+        If this returns False, the client gets the error that came with the request.
+        """
 
     def on_notice(self, notice: Notice, link: Route) -> None:
-        """Handle a notice among the items of a link."""
+        """Handle a notice that came over a link."""
 
     def on_frame_end(self, link: Route) -> None:
-        """Handle the end of a frame; called only after request_frame_end()."""
+        """Handle the end of a frame.
+
+        This is called only if request_frame_end() was called for the frame.
+        """
 
 
 def ignore_end(pending: PendingRequest, status: int) -> None:
-    """Record nothing of a request that has ended. This function is an `OnEnd`."""
+    """Do nothing when a request has ended. This function is an `OnEnd`."""
 
 
 class PendingRequests:
-    """Table of pending requests, which delivers their responses."""
+    """Table of pending requests. It delivers their responses."""
 
     def __init__(
         self, tensors: TensorSharing, router: RequestRouter, on_end: OnEnd = ignore_end
     ) -> None:
-        """Create an empty table; `on_end` records the end of each request, however it ends."""
+        """Create an empty table.
+
+        on_end: called when a request has ended, for whatever reason.
+        """
         self._on_end = on_end
         self._tensors = tensors
         self._router = router
-        # Route of every new request at present; `None` if the router decides for each.
+        # Route of all new requests; `None` if the router chooses a route for each.
         self._only_route: Route | None = None
-        # Size of the payloads of pending requests, as their senders counted them.
+        # Total payload size of pending requests, as reported by their senders.
         self.pending_bytes = 0
-        # Pending requests by id.
+        # Maps an id to the pending request.
         self.requests: dict[int, PendingRequest] = {}
-        # Last id given to a request. It begins at random, so that a request's id is unique in the
-        # mesh, also when the request is sent again.
+        # Last id that was given to a request. Numbers begin at a random value, so that the id of a
+        # request is unique in the mesh, even if the request is sent again.
         self.last_id = int.from_bytes(os.urandom(5), "little") << 20
-        # Lenders of the segments of responses that are still read, by segment name.
+        # Maps a segment's name to the route over which the response in it came, for responses that
+        # are still being read.
         self._lenders: dict[str, Route] = {}
         self._drained: asyncio.Future[None] | None = None
-        # True if there is work to do once the items of a frame are read.
+        # True if the router must be called after all items of the current frame were read.
         self._frame_end_due = False
 
     def infer(
         self, request: InferRequest, on_response: OnResponse, size_bytes: int = 0
     ) -> PendingRequest:
-        """Send a request; on_response is called for each response until one without `more`.
+        """Send a request.
 
-        The first call may come before this returns.
+        on_response is called for each response, up to the first one without `more`.
+
+        It may be called before this method returns.
         """
         route = self._only_route
         request_id = request.id = self.last_id = self.last_id + 1
@@ -203,19 +216,20 @@ class PendingRequests:
             if route is None:
                 return pending
         if len(requests) == 1:
-            # No other request is pending, so none can share a frame with this one.
+            # No other request is pending, so waiting for more requests to fill the frame would be
+            # useless.
             route.send_now(request)
         else:
             route.send(request)
         return pending
 
     def cancel(self, request_id: int) -> None:
-        """Forget a request, and have the scheduler cancel it."""
+        """Forget a request, and tell the scheduler to cancel it."""
         pending = self.requests.pop(request_id, None)
         if pending is None:
             return
         self.pending_bytes -= pending.size_bytes
-        # Drop the lease here, because others in this process may hold the request for longer.
+        # Drop the lease now, because other code in this process may hold the request for longer.
         pending.request.lease = None
         if pending.route is None:
             self._router.drop_held(pending)
@@ -225,7 +239,7 @@ class PendingRequests:
         self.check_drained()
 
     def set_flow(self, request_id: int, *, paused: bool) -> None:
-        """Have the scheduler pause or resume the model of a request."""
+        """Tell the scheduler to pause or resume the model of a request."""
         pending = self.requests.get(request_id)
         if pending is not None and pending.route is not None:
             pending.route.send(FlowControl(request_id, paused))
@@ -233,7 +247,8 @@ class PendingRequests:
     def release_segments(self, segment_names: tuple[str, ...]) -> None:
         """Give segments of responses back to the executors that own them.
 
-        For links that broke, their schedulers have done so already.
+        If a link broke, its scheduler has already given back the segments of responses that came
+        over it.
         """
         by_lender: dict[Route, list[str]] = {}
         for segment_name in segment_names:
@@ -246,7 +261,7 @@ class PendingRequests:
     def refuse(
         self, request: InferRequest, on_response: OnResponse, error: NereidError
     ) -> PendingRequest:
-        """Deliver an error in place of sending the request."""
+        """Deliver an error for a request that is not sent."""
         request.id = self.last_id = self.last_id + 1
         pending = PendingRequest(self, request, on_response, 0)
         _deliver(pending, _failure(request.id, error))
@@ -254,7 +269,7 @@ class PendingRequests:
         return pending
 
     async def drain(self, timeout_s: float) -> bool:
-        """Wait until no request is pending; return False if the time runs out first."""
+        """Wait until no request is pending; return False after `timeout_s` seconds."""
         if not self.requests:
             return True
         self._drained = asyncio.get_running_loop().create_future()
@@ -270,17 +285,18 @@ class PendingRequests:
     # --- for the router -------------------------------------------------------------------------
 
     def set_only_route(self, route: Route | None) -> None:
-        """Send all new requests over this route; with None the router places each."""
+        """Send all new requests over this route; with None, the router chooses a route for each."""
         self._only_route = route
 
     def request_frame_end(self) -> None:
-        """Have on_frame_end called after all items of the frame that is being read."""
+        """Ask for a call of the router's on_frame_end() after the current frame was read."""
         self._frame_end_due = True
 
     def on_link_down(self, link: Route) -> list[PendingRequest]:
         """Return the requests of a broken link that can be sent again.
 
-        Those that have had a response fail, because their clients would get it twice.
+        Requests that have already had a response fail, because their clients would get that
+        response twice.
         """
         self._lenders = {
             name: lender for name, lender in self._lenders.items() if lender is not link
@@ -298,7 +314,7 @@ class PendingRequests:
         self.check_drained()
 
     def fail(self, pending: PendingRequest, reason: NereidError) -> None:
-        """Fail a request, unless it was cancelled meanwhile."""
+        """Fail a request, unless it was cancelled or has ended meanwhile."""
         if self.requests.pop(pending.request.id, None) is not None:
             self.pending_bytes -= pending.size_bytes
             _deliver(pending, _failure(pending.request.id, reason))
@@ -306,28 +322,32 @@ class PendingRequests:
 
     def fail_all(self, reason: NereidError) -> None:
         """Fail all requests with this error."""
-        # Fail them one by one: a callback may cancel others, and this may be called for an item of
-        # a frame that has more items for them.
+        # Look each request up again: a callback may cancel others. This may run while a frame is
+        # read that has further items for these requests.
         for pending in list(self.requests.values()):
             self.fail(pending, reason)
         self.check_drained()
 
     def check_drained(self) -> None:
-        """Finish drain() if no request is left; call after requests ended without a response."""
+        """Finish drain() if no request is left.
+
+        Call this after requests ended without a response from a scheduler.
+        """
         if self._drained is not None and not self.requests and not self._drained.done():
             self._drained.set_result(None)
 
     # --- responses ------------------------------------------------------------------------------
 
     def on_items(self, link: Route, items: list[Any]) -> None:  # noqa: C901 - hot path
-        """Handle the responses and notices of one frame, which came over this link."""
+        """Handle the responses and notices of one frame that came over a link."""
         table = self.requests
         on_end = self._on_end
         for item in items:
             pending = table.get(item.id)
             if pending is not None:
                 del table[item.id]
-                # The item is a response: notices have the id 0, which no request has.
+                # A pending request was found, so the item is a response: notices have the id 0,
+                # which no request has.
                 if (
                     item.error is not None
                     and isinstance(item, MovedResponse)
@@ -350,7 +370,7 @@ class PendingRequests:
             elif not isinstance(item, InferResponse):
                 self._router.on_notice(item, link)
             elif item.segment_name:
-                # The response's request was cancelled.
+                # The request was cancelled, so give the response's segment back.
                 link.send(Release((item.segment_name,)))
         if self._frame_end_due:
             self._router.on_frame_end(link)
@@ -360,9 +380,9 @@ class PendingRequests:
     def _deliver_shared(
         self, pending: PendingRequest, response: InferResponse, link: Route
     ) -> bool:
-        """Deliver a response in shared memory, or one whose request is there.
+        """Deliver a response if it, or its request, has tensors in shared memory.
 
-        Returns False if the response is lost, and the request is sent again.
+        Returns False if the response was lost and the request has been sent again.
         """
         request = pending.request
         if response.segment_name:
@@ -372,13 +392,13 @@ class PendingRequests:
             except SegmentLostError as error:
                 if self._retry_lost(pending, response, error):
                     return False
-                self.cancel(request.id)  # there may be more to come
+                self.cancel(request.id)  # further responses may follow
                 response = self._tensors.lost_response(response)
         if request.lease is not None and not response.more:
             in_use = response.inputs_in_use or request.resent
             if response.error is None and not pending.responses and not in_use:
-                # Otherwise an executor may still be reading the segment: if the request ran twice,
-                # the other one.
+                # In all other cases an executor may still be reading the segment. If the request
+                # ran twice, that is the executor that did not respond.
                 request.lease.free()
             request.lease = None
             request.payloads = []
@@ -388,7 +408,7 @@ class PendingRequests:
     def _retry_lost(
         self, pending: PendingRequest, response: InferResponse, error: SegmentLostError
     ) -> bool:
-        """Send a request again whose executor died before its response was opened."""
+        """Send a request again if its executor died before the response could be opened."""
         request = pending.request
         attempts = pending.attempts
         attempts.lost_responses += 1
@@ -409,7 +429,7 @@ def _failure(request_id: int, error: NereidError) -> InferResponse:
 
 
 def _deliver(pending: PendingRequest, response: InferResponse) -> None:
-    """Call on_response; if that fails, report an internal error to it and go on."""
+    """Call on_response. If it raises an exception, call it again with an internal error."""
     try:
         pending.on_response(response)
     except Exception:

@@ -1,6 +1,6 @@
-"""The link to one scheduler, and the interfaces that a client of schedulers needs.
+"""Link to one scheduler, and interfaces that the router needs.
 
-The process around it implements these.
+The process that uses the router implements the interfaces.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class SchedulerLink(Protocol):
-    """Part of a link (nereid.rpc.Link) to the scheduler that is needed here."""
+    """Methods of a link (nereid.rpc.Link) to the scheduler that the router uses."""
 
     up: bool
 
     def send(self, item: ToScheduler) -> None:
-        """Enqueue an item; it is sent with the others of this turn of the event loop."""
+        """Enqueue an item, to be sent at the end of this turn of the event loop."""
 
     def send_now(self, item: ToScheduler) -> None:
-        """Send an item and all enqueued items at once."""
+        """Send an item and all enqueued items immediately."""
 
     def close(self) -> None:
-        """End the link for good."""
+        """Close the link. It is not opened again."""
 
 
 class OpenLink(Protocol):
-    """Function that opens a link to the scheduler, over a channel or in memory."""
+    """Function that opens a link to the scheduler, either over a channel or in memory."""
 
     def __call__(
         self,
@@ -40,11 +40,11 @@ class OpenLink(Protocol):
         on_up: Callable[[], None],
         on_down: Callable[[], None],
     ) -> SchedulerLink:
-        """Open the link; on_up may be called before this returns."""
+        """Open the link; on_up may be called before this method returns."""
 
 
 class Timer(Protocol):
-    """An asyncio.TimerHandle or an equivalent."""
+    """Handle of a scheduled call: an asyncio.TimerHandle or an equivalent."""
 
     def cancel(self) -> None:
         """Cancel the call."""
@@ -52,47 +52,47 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Part of an event loop that is needed here."""
+    """Methods of an event loop that the router uses as its clock."""
 
     def time(self) -> float:
         """Return the time in seconds."""
         ...
 
     def call_at(self, when: float, callback: Callable[[], None], /) -> Timer:
-        """Call a function at a time of this clock."""
+        """Call a function when this clock reaches a time."""
         ...
 
 
 class Schedulers(Protocol):
-    """Access to the schedulers' addresses and links."""
+    """Source of the schedulers' addresses and of links to them."""
 
     def watch(
         self,
         on_addresses: Callable[[list[str]], None],
         live_addresses: Callable[[], list[str]],
     ) -> None:
-        """Call on_addresses with the addresses, at once or soon, and after every change.
+        """Call on_addresses with all addresses, now or soon, and again after every change.
 
-        live_addresses: returns the addresses of connected schedulers; those that shut down come
-            last.
+        live_addresses: function that returns the addresses of connected schedulers; schedulers that
+            shut down come last.
         """
 
     def open_link(self, address: str) -> OpenLink:
-        """Return a function that opens links to the scheduler at an address."""
+        """Return a function that opens links to the scheduler at this address."""
 
     def close_channel(self, address: str) -> None:
-        """Close the channel to an address that no longer has a scheduler."""
+        """Close the channel to an address at which there is no scheduler any more."""
 
 
 class MeshAccess(Schedulers, Protocol):
-    """Access to the schedulers for one router and for control calls."""
+    """Access to the schedulers, for one router and for control calls."""
 
     def channels(self) -> Sequence[Channel]:
-        """Return channels for a call that any scheduler can serve, best first."""
+        """Return channels for a call that any scheduler can serve, the best channel first."""
 
 
 class Route:
-    """Link to one scheduler, with its state."""
+    """Link to one scheduler, with the link's state."""
 
     def __init__(
         self,
@@ -101,19 +101,24 @@ class Route:
         on_items: Callable[[Route, list[FromScheduler]], None],
         on_down: Callable[[Route], None],
     ) -> None:
-        """Open a link to an address, which is empty if there is only one scheduler."""
+        """Open a link to an address.
+
+        The address is empty if the mesh has only one scheduler.
+        """
         self.address = address
-        # True once the scheduler has greeted: requests can be sent.
+        # True after the scheduler's greeting: requests can be sent.
         self.up = False
-        # True if the scheduler shares memory with this process; domain of its memory.
+        # True if the scheduler shares memory with this process, and the domain of the scheduler's
+        # memory.
         self.shares = False
         self.domain = ""
-        # True if the address is no longer among the schedulers' addresses.
+        # True if the address has been removed from the schedulers' addresses.
         self.retired = False
-        # Number of announcements of owned models, before the frame that is being read and in it.
+        # Number of announcements of owned models: in earlier frames, and in the frame that is being
+        # read.
         self.announcements = 0
         self.unread_announcements = 0
-        # Timer that forgets the scheduler's models some time after the link broke.
+        # Timer that withdraws the scheduler's models a while after the link broke.
         self.timer: Timer | None = None
         self._link = open_link(
             on_items=partial(on_items, self),
@@ -123,7 +128,7 @@ class Route:
         self.send, self.send_now = self._link.send, self._link.send_now
 
     def close(self) -> None:
-        """End the link for good."""
+        """Close the link. It is not opened again."""
         self._link.close()
 
     def __str__(self) -> str:

@@ -1,3 +1,3 @@
-"""The table of routes: which scheduler names which model, by what the schedulers announce."""
+"""Routing table: which scheduler has which model, according to the schedulers' announcements."""
 
 # layout: covered, pure

@@ -1,9 +1,10 @@
-"""Merge of several schedulers' notices: models that need digests, trace rules, log rules.
+"""Merge of the notices of several schedulers: models that need digests, trace rules, log rules.
 
-Announcements of owned models are not merged here. Pure.
+Announcements of owned models are not merged here. The module does no I/O.
 
-Trace and log rules are the same at all schedulers, or about to be: a change counts wherever it
-comes from. The rules that a scheduler announces when it joins count only if there is no other.
+Trace and log rules are the same at all schedulers, or will soon be. A change therefore counts,
+whichever scheduler announces it. The rules that a scheduler announces when it joins count only if
+no other scheduler is connected.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Key = TypeVar("Key", bound="Hashable")
 
 
 class NoticeMerge(Generic[Key]):
-    """Last notices of each scheduler; keys stand for schedulers."""
+    """Last notices of each scheduler. Keys identify schedulers."""
 
     def __init__(self) -> None:
         self._cached: dict[Key, CachedModels] = {}
@@ -30,7 +31,11 @@ class NoticeMerge(Generic[Key]):
         self._trace_rules: TraceRules | None = None
 
     def on_notice(self, key: Key, notice: Notice) -> Notice | None:
-        """Return the merged notice; None if nothing changed or the notice is not merged."""
+        """Handle a notice and return the merged notice.
+
+        Returns None if the merged notice has not changed, or if notices of this kind are not
+        merged.
+        """
         if isinstance(notice, CachedModels):
             self._cached[key] = notice
             return self._merge_cached()
@@ -43,14 +48,14 @@ class NoticeMerge(Generic[Key]):
         return notice if isinstance(notice, LastCounts) else None
 
     def on_down(self, key: Key) -> Notice | None:
-        """Forget a scheduler that is not connected any more; return the merged notice, if any."""
+        """Forget a disconnected scheduler; return the merged CachedModels, or None."""
         self._cached.pop(key, None)
         self._traced.pop(key, None)
         self._logged.pop(key, None)
         return self._merge_cached() if self._cached else None
 
     def _merge_cached(self) -> CachedModels:
-        """Merge the cached models of the schedulers that have the same digest key.
+        """Merge the cached models of all schedulers that have the same digest key.
 
         The other schedulers compute the digests themselves.
         """

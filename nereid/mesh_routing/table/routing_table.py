@@ -1,10 +1,10 @@
-"""Table of the scheduler that each model's requests go to, from the schedulers' announcements.
+"""Table that maps a model to the scheduler for its requests, from the schedulers' announcements.
 
-A scheduler is live while its link is up. If several live schedulers name a model, the one with the
-largest (epoch, name) has it, as at the executors. Requests to a model that none names go to any
-live scheduler, which knows what is wrong with the model or where it is. But if the model's
-scheduler was lost a short time ago, another one is about to take it over, and until then its
-requests wait. Pure.
+A scheduler is live while its link is up. If several live schedulers name a model, the scheduler
+with the largest (epoch, name) has it; executors use the same rule. Requests to a model that no
+scheduler names go to any live scheduler, which knows what is wrong with the model or where the
+model is. If the model's scheduler was lost a short time ago, another scheduler will soon take the
+model over, so requests to the model wait until then. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _NAMESPACE_END = "::"
 class _Scheduler:
     live: bool = False
     leaving: bool = False
-    # The scheduler's epoch and name; (0, "") in a mesh that has one scheduler, which announces
-    # nothing.
+    # The scheduler's epoch and name. They are (0, "") in a mesh with one scheduler, which makes no
+    # announcements.
     rank: tuple[int, str] = (0, "")
-    # Models of the scheduler's last announcement; kept for a while after its link broke.
+    # Models that the scheduler announced last. They are kept for a while after its link broke.
     models: frozenset[str] = field(default_factory=frozenset)
 
     @property
@@ -38,67 +38,72 @@ class _Scheduler:
 
 
 class RoutingTable(Generic[Key]):
-    """Table whose keys stand for links, one for each scheduler."""
+    """Table of schedulers and their models. Keys identify the links, one for each scheduler."""
 
     def __init__(self) -> None:
         self._schedulers: dict[Key, _Scheduler] = {}
-        # Owner of each model by its name as clients write it; `None` means that requests wait for
-        # the scheduler that takes the model over.
+        # Maps a model, by the name that clients use, to the scheduler that has it. `None` means
+        # that requests wait until another scheduler takes the model over.
         self._owners: dict[str, Key | None] = {}
-        # Scheduler that had each model and is shutting down.
+        # Maps a model to the scheduler that has it, if that scheduler is shutting down.
         self._leaving: dict[str, Key | None] = {}
 
     def add(self, key: Key) -> None:
-        """Add a scheduler that may exist."""
+        """Add a scheduler, which may not exist yet."""
         self._schedulers[key] = _Scheduler()
 
     def remove(self, key: Key) -> None:
-        """Remove a scheduler that does not exist any more."""
+        """Remove a scheduler that no longer exists."""
         del self._schedulers[key]
         self._update()
 
     def on_up(self, key: Key) -> None:
-        """Mark a scheduler as live; its announcements replace all earlier ones."""
+        """Mark a scheduler as live. Its next announcement replaces all earlier ones."""
         scheduler = self._schedulers[key]
         scheduler.live, scheduler.leaving = True, False
         self._update()
 
     def on_down(self, key: Key) -> None:
-        """Mark a scheduler as lost; requests to its models wait for another one to name them."""
+        """Mark a scheduler as lost.
+
+        Requests to its models wait until another scheduler names the models.
+        """
         self._schedulers[key].live = False
         self._update()
 
     def on_ownership(self, key: Key, owned: Ownership) -> None:
-        """Apply an announcement of a scheduler."""
+        """Apply a scheduler's announcement of its models."""
         for known in self._schedulers.values():
             if not known.live and known.rank[1] == owned.scheduler:
-                # The same scheduler was known under another address.
+                # This scheduler was known under another address, where it is not connected any
+                # more.
                 known.models = frozenset()
         scheduler = self._schedulers[key]
         scheduler.rank = owned.epoch, owned.scheduler
-        # A scheduler that leaves stops naming its models before another one names them.
+        # A scheduler that shuts down announces fewer models before another scheduler announces
+        # them, so keep the models of its earlier announcements.
         had = scheduler.models if owned.leaving else frozenset[str]()
         scheduler.models = had.union(owned.models)
         scheduler.leaving = owned.leaving
         self._update()
 
     def forget(self, key: Key) -> None:
-        """Forget the models of a scheduler that has been down too long for a takeover."""
+        """Forget the models of a lost scheduler, because the time for a takeover has passed."""
         if not self._schedulers[key].live:
             self._schedulers[key].models = frozenset()
             self._update()
 
     def live(self) -> Iterator[Key]:
-        """Yield the keys of live schedulers in the order of addition; leaving ones come last."""
+        """Yield the keys of live schedulers in the order of addition, but leaving ones last."""
         for leaving in (False, True):
             for key, scheduler in self._schedulers.items():
                 if scheduler.live and scheduler.leaving is leaving:
                     yield key
 
     def only(self) -> Key | None:
-        """Return the scheduler that all requests go to, whatever their model.
+        """Return the scheduler for all requests, whatever their model, or None.
 
-        That is the only scheduler there is, if it accepts requests; otherwise None.
+        There is one if the mesh has a single scheduler, and this scheduler accepts requests.
         """
         if len(self._schedulers) != 1:
             return None
@@ -111,20 +116,20 @@ class RoutingTable(Generic[Key]):
         return [scheduler.rank[1] for scheduler in self._schedulers.values()] == [""]
 
     def owner(self, model: str) -> Key | None:
-        """Return the live scheduler that names this model, or None."""
+        """Return the live scheduler that names this model, or None if there is none."""
         return self._owners.get(model)
 
     def find(self, model: str) -> Key | None:
-        """Return the scheduler for the model's requests; None if they have to wait."""
+        """Return the scheduler for requests to a model; None if the requests have to wait."""
         if model in self._owners:
             return self._owners[model]
         return next((key for key, scheduler in self._schedulers.items() if scheduler.accepts), None)
 
     def find_leaving(self, model: str) -> Key | None:
-        """Return the scheduler for requests of models if only schedulers that shut down are live.
+        """Return the scheduler for models' calls if all live schedulers are shutting down.
 
-        A leaving scheduler that has the model serves them, since its end waits for the requests
-        during which models make them.
+        A scheduler that shuts down waits for the requests during which models make such calls, so
+        it still serves calls to the models that it has.
         """
         if any(scheduler.accepts for scheduler in self._schedulers.values()):
             return None
@@ -133,7 +138,7 @@ class RoutingTable(Generic[Key]):
     def _update(self) -> None:
         owners: dict[str, Key | None] = {}
         leaving: dict[str, Key | None] = {}
-        # The best scheduler comes last, and replaces the others.
+        # The best scheduler comes last, so its entries replace those of the others.
         by_rank = sorted(self._schedulers.items(), key=lambda item: item[1].rank)
         for key, scheduler in sorted(by_rank, key=lambda item: item[1].accepts):
             owner = key if scheduler.accepts else None
@@ -145,7 +150,10 @@ class RoutingTable(Generic[Key]):
 
 
 def _plain_names(owners: dict[str, Key | None]) -> dict[str, Key | None]:
-    """Return the owners by names without namespaces, if unique and no model's own name."""
+    """Map names without a namespace to schedulers.
+
+    A name is left out if it is ambiguous, or is itself a model's full name.
+    """
     plain: dict[str, Key | None] = {}
     ambiguous = set(owners)
     for name, owner in owners.items():

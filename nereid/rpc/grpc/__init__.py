@@ -1,4 +1,4 @@
 """gRPC over `nereid.rpc.http2`: calls, clients and servers.
 
-Messages are opaque bytes here: no module knows their meaning.
+Messages are opaque bytes: no module of this package interprets them.
 """

@@ -1,9 +1,9 @@
-"""Detection of requests and messages that do not arrive in time.
+"""Detection of requests and messages that arrive too slowly, or not at all.
 
-A unary request, and a message of a stream that has begun, must make progress within the read
-timeout. While anything is arriving, the connection as a whole must reach a minimum rate, and no
-request or message may take longer than a total time. Pure: an `Arrivals` examines its connection
-whenever it is called. Knows no frames.
+A unary request must make progress within the read timeout, and so must a message of a stream after
+it has begun. While anything is arriving, the connection as a whole must reach a minimum rate, and
+no request or message may take longer than a total time. The module reads no clock: an `Arrivals`
+examines its connection whenever it is called.
 """
 
 # layout: compiled
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Arrivals(Generic[M]):
-    """Requests and messages that are arriving on one connection."""
+    """Requests and messages that are arriving on one connection, and the limits of their times."""
 
     def __init__(self, limits: Limits, streams: dict[int, M], receiver: Receiver[M]) -> None:
         self._streams = streams
@@ -30,15 +30,16 @@ class Arrivals(Generic[M]):
         self._progress = ProgressWatch(limits.read_timeout_s)
         self._rate = UploadWatch(replace(limits.upload, total_s=None))
         self._total_s = limits.upload.total_s
-        # Start times of unary calls; a `PartialMessage` keeps its own.
+        # Maps a unary call's id to the time at which its request began to arrive. A
+        # `PartialMessage` has its own start time.
         self._began: dict[int, float] = {}
         self._read_timeout_s = limits.read_timeout_s
-        # Size and start time of a frame or header block that is not complete.
+        # Size of an incomplete frame or header block, and the time since when it is incomplete.
         self._unfinished_bytes = 0
         self._unfinished_since: float | None = None
 
     def overdue_calls(self, now: float) -> list[M]:
-        """Return the calls whose requests are late although the client may send."""
+        """Return the calls whose requests are late although flow control lets the client send."""
         progress: dict[int, tuple[int, int]] = {}
         began: dict[int, float] = {}
         overdue: dict[int, M] = {}
@@ -47,7 +48,8 @@ class Arrivals(Generic[M]):
                 if not call.is_arriving:
                     continue
                 partial = call.partial_message
-                # A frame counts against the windows as a whole when it begins.
+                # A whole frame is counted against the windows when it begins, so also look at its
+                # missing bytes.
                 arriving = self._receiver.arriving_bytes(call)
                 progress[call.id] = call.unacknowledged_bytes, arriving
                 if call.is_unary:
@@ -67,9 +69,9 @@ class Arrivals(Generic[M]):
         return list(overdue.values())
 
     def unfinished_too_long(self, now: float) -> bool:
-        """Return whether the client leaves a frame or header block incomplete for too long."""
+        """Return whether a frame or header block has been incomplete for too long."""
         before, self._unfinished_bytes = self._unfinished_bytes, self._receiver.unfinished_bytes
-        # Fewer bytes than before mean that another frame has begun.
+        # If there are fewer bytes than before, another frame has begun.
         if not self._unfinished_bytes or self._unfinished_bytes < before:
             self._unfinished_since = None
         elif self._unfinished_since is None:

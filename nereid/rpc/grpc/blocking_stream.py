@@ -1,9 +1,9 @@
-"""A blocking client: one connection with one bidirectional stream, for a thread of its own.
+"""Blocking client: one connection with one bidirectional stream, for a thread of its own.
 
 The owner's thread reads and writes the socket itself, without an event loop in between. While that
-thread is busy elsewhere, one background thread of the process reads the socket for it, so that a
-peer's keepalive pings get their replies during a long computation. A stopped process (SIGSTOP)
-replies to no pings.
+thread is busy with other work, a background thread, one for the whole process, reads the socket.
+The peer's keepalive pings are therefore answered even during a long computation. A stopped process
+(SIGSTOP) does not answer pings.
 """
 
 # layout: compiled
@@ -40,7 +40,7 @@ _LIMITS = Limits(trusts_peer=True)
 class BlockingStream:
     """Bidirectional stream for one thread at a time.
 
-    Only cut() and read_from_any_thread() may be called from any thread.
+    The methods cut() and read_from_any_thread() may be called from any thread.
     """
 
     def __init__(  # noqa: PLR0913 (by keyword)
@@ -53,9 +53,11 @@ class BlockingStream:
         tls: Tls | None = None,
         background_keepalive: bool = True,
     ) -> None:
-        """Dial and open the stream; `timeout_s` bounds both together.
+        """Connect and open the stream.
 
-        background_keepalive: False if the owner polls the socket itself all the time.
+        timeout_s: seconds within which both must be done.
+        background_keepalive: whether the background thread reads the socket. False is for an owner
+            that polls the socket itself all the time.
 
         Raises:
             RpcError: the server cannot be reached, or it refuses the connection.
@@ -66,12 +68,12 @@ class BlockingStream:
         self._messages: deque[bytes] = deque()
         self._buffer = bytearray(_READ_BYTES)
         self._view = memoryview(self._buffer)
-        # Every use of the connection flushes its output, so there is nothing to wake.
+        # Every use of the connection writes its output, so the wake callback has nothing to do.
         self._connection = ClientConnection(_LIMITS, wake=_nothing, on_stream_slot=_nothing)
         self._http2 = self._connection.http2
         self._sender = self._http2.sender
-        # Guards the connection, which the owner uses, or the background thread while the owner is
-        # busy elsewhere.
+        # Guards the connection. The owner uses the connection, or the background thread while the
+        # owner is busy.
         self._lock = threading.Lock()
         try:
             self._socket = connect(address, timeout_s, tls)
@@ -79,8 +81,8 @@ class BlockingStream:
             raise RpcError(
                 Status.UNAVAILABLE, f"cannot connect to {address}: {reason(error)}"
             ) from error
-        # recv() on a Unix socket also wakes its thread when the peer reads what was sent, because
-        # there is room to write again. poll() wakes only for the requested event.
+        # On a Unix socket, recv() also wakes its thread when the peer reads what was sent, because
+        # the socket is writable again. poll() wakes only for the event that was asked for.
         self._readable: select.poll | None = None
         if self._socket.family == socket.AF_UNIX:
             self._readable = select.poll()
@@ -98,7 +100,7 @@ class BlockingStream:
             _BACKGROUND_READER.add_stream(self)
 
     def receive(self) -> bytes | None:
-        """Block for the next message; return None once the stream ended well or was closed here."""
+        """Block until the next message; return None if the stream ended well or was closed here."""
         messages = self._messages
         with self._lock:
             while not messages:
@@ -111,22 +113,22 @@ class BlockingStream:
             return messages.popleft()
 
     def fileno(self) -> int:
-        """Return the socket's descriptor, for an owner that polls other things too."""
+        """Return the socket's descriptor, for owners that poll other descriptors as well."""
         return self._socket.fileno()
 
     @property
     def has_input(self) -> bool:
-        """True if read_messages() has a result although the socket has nothing to read."""
+        """True if read_messages() has a result even though the socket has nothing to read."""
         return bool(self._messages) or self._ended or self._closed
 
     @property
     def ended(self) -> bool:
-        """True if no further message comes and read_messages() has no error to raise."""
+        """True if no further message will come and read_messages() will not raise an error."""
         ended_well = self._ended and self._error is None
         return (ended_well or self._closed) and not self._messages
 
     def read_messages(self) -> list[bytes]:
-        """Return the messages that are there, without waiting; for owners that poll the socket."""
+        """Return the messages that have arrived, without waiting; owners that poll call this."""
         with self._lock:
             messages = self._take_messages()
             if not messages and (self._ended or self._closed):
@@ -134,7 +136,7 @@ class BlockingStream:
             return messages
 
     def read_from_any_thread(self) -> list[bytes]:
-        """Return the messages that are there, like read_messages(), but raise nothing.
+        """Return the messages that have arrived, like read_messages(), but raise no error.
 
         The list is empty while another thread uses the stream.
         """
@@ -159,20 +161,20 @@ class BlockingStream:
                 raise self._error
 
     def cut(self) -> None:
-        """End the stream, from any thread; a blocked receive() returns None.
+        """End the stream from any thread; a blocked receive() returns None.
 
-        The owner still has to close the stream: until then no other socket gets the descriptor that
-        the owner may be waiting for.
+        The owner still has to close the stream. Until then the descriptor, at which the owner may
+        be waiting, is not given to another socket.
         """
         self._closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Cut the stream and close its socket; only the owner may call it."""
+        """Cut the stream and close its socket. Only the owner may call this."""
         self.cut()
         _BACKGROUND_READER.remove_stream(self)
-        # The shutdown wakes a thread that holds the lock in a read.
+        # The shutdown by cut() wakes a thread that holds the lock while it reads.
         if self._lock.acquire(timeout=_CLOSE_S):
             try:
                 self._socket.close()
@@ -182,18 +184,19 @@ class BlockingStream:
     # --- for the background thread
 
     def read_in_background(self) -> None:
-        """Reply to the peer's pings and settings while the owner is away."""
+        """Reply to the peer's pings and settings while the owner is busy."""
         if not self._lock.acquire(blocking=False):
             return
         try:
-            # select() would refuse the descriptors of a process that has a thousand others.
+            # Do not use select(): it refuses high descriptors, which occur if a process has a
+            # thousand others.
             poll = select.poll()
             poll.register(self._socket, select.POLLIN)
             while not (self._ended or self._closed):
                 if not poll.poll(0) or not self._try_read():
                     return
         except (OSError, ValueError):
-            # The stream was closed meanwhile; the owner notices by itself.
+            # The stream was closed meanwhile, which the owner will notice.
             return
         finally:
             self._lock.release()
@@ -201,7 +204,7 @@ class BlockingStream:
     # --- inside, with the lock held
 
     def _open(self, timeout_s: float) -> None:
-        """Send the request and wait for the server's settings, which prove it speaks HTTP/2."""
+        """Send the request and wait for the server's settings, which show that it speaks HTTP/2."""
         self._connection.start(self._stream)
         self._flush()
         limit = time.monotonic() + timeout_s
@@ -222,10 +225,11 @@ class BlockingStream:
             raise self._error
 
     def _take_messages(self) -> list[bytes]:
-        """Read once without waiting and return all messages that are there.
+        """Read without waiting, and return all messages that have arrived.
 
-        poll() reports what is left in the socket after that, but not what the TLS layer has
-        decrypted and keeps, so a TLS socket is read until nothing is left.
+        A plain socket is read once, because poll() reports data that is left in the socket. It does
+        not report data that the TLS layer has already decrypted, so a TLS socket is read until
+        nothing is left.
         """
         if not isinstance(self._socket, ssl.SSLSocket):
             if not (self._ended or self._closed):
@@ -238,7 +242,7 @@ class BlockingStream:
         return messages
 
     def _try_read(self) -> bool:
-        """Read without waiting; return False if nothing came but perhaps TLS's own records."""
+        """Read without waiting; return False if there was nothing to read."""
         self._socket.settimeout(0)
         try:
             return self._read()
@@ -246,7 +250,10 @@ class BlockingStream:
             self._socket.settimeout(None)
 
     def _read(self, *limits: int) -> bool:
-        """Read once, with `limits` passed on to recv_into(); return False if nothing came."""
+        """Read once; return False if nothing came.
+
+        limits: further arguments of recv_into().
+        """
         try:
             size = self._socket.recv_into(self._buffer, *limits)
         except (BlockingIOError, ssl.SSLWantReadError):
@@ -275,7 +282,7 @@ class BlockingStream:
     def _flush(self) -> None:
         sender = self._sender
         try:
-            # data_to_send() checks the same two fields; checking them here first saves a call.
+            # data_to_send() checks the same two fields. Checking them here first saves a call.
             while (sender.out or sender.ready) and (out := self._http2.data_to_send()):
                 self._socket.sendall(out[0] if len(out) == 1 else b"".join(out))
         except OSError as error:
@@ -295,7 +302,7 @@ def _nothing() -> None:
 
 
 class _BackgroundReader:
-    """The one thread of the process that reads for streams whose owners are busy."""
+    """Thread that reads for streams whose owners are busy. A process has one such thread."""
 
     def __init__(self) -> None:
         self._streams: set[BlockingStream] = set()

@@ -1,7 +1,7 @@
-"""One RPC as its handler sees it, whichever engine carries it.
+"""One RPC as its handler sees it, with any engine.
 
-Nothing here knows of sockets or frames. A handler's exceptions other than RpcError become INTERNAL
-with a fixed text; the log has the details.
+The module does not depend on sockets or frames. If a handler raises an exception other than
+RpcError, the call ends with INTERNAL and a fixed text; the log has the details.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ log = logging.getLogger("nereid.rpc")
 
 _INTERNAL_TEXT = "internal error"
 _NONE: tuple[str, ...] = ()
-# Slots of each engine's call class. They are not in Call itself, because the call of our own engine
-# is a stream as well, and only one of two base classes may have slots.
+# Slots for the call class of each engine. Call itself has no slots: the call of our own engine is a
+# stream as well, and only one of two base classes may have slots.
 CALL_SLOTS: tuple[str, ...] = (
     "deadline",
     "done",
@@ -48,36 +48,38 @@ def fail_with(call: Call, error: Exception) -> None:
 
 
 class Call(Protocol):
-    """One RPC on the server, created by an engine and used on the event loop's thread only.
+    """One RPC on the server. An engine creates it, and it is used only in the event loop's thread.
 
-    This is a protocol with an implementation: the calls of all engines extend it, except that of
-    our own engine, which is compiled and may extend compiled classes only.
+    The class is a protocol with an implementation. The calls of the other engines derive from it.
+    The call of our own engine does not: it is compiled, and a compiled class can only extend
+    compiled classes.
 
     A call is `done` after its response, a reset, a lost connection or a passed deadline. From then
-    on replying is a silent no-op.
+    on, replies are silently ignored.
     """
 
-    # `_NONE` by name: a literal would make mypy refuse assignments to the attributes declared here.
+    # Use the name `_NONE`: with a literal, mypy would refuse assignments to the attributes declared
+    # here.
     __slots__ = _NONE
 
     path: str
     peer: str
-    # Metadata with lower-case keys; values of keys ending in -bin are bytes.
+    # Metadata with lower-case keys. The values of keys that end in -bin are bytes.
     metadata: Sequence[tuple[str, str | bytes]]
-    # Deadline on time.monotonic()'s clock, or `None`.
+    # Time of the deadline on time.monotonic()'s clock; `None` means no deadline.
     deadline: float | None
-    # Callback that is called once if the peer, the connection or the deadline ends the call before
-    # its response.
+    # Function that is called once if the peer, the connection or the deadline ends the call before
+    # the response.
     on_cancel: Callable[[], None] | None
-    # Callbacks of streams only, set when the call is opened.
+    # Functions for streams only; the handler sets them when the call is opened.
     on_message: Callable[[bytes], None] | None
     on_half_close: Callable[[], None] | None
-    # Callback for `buffered_bytes` falling below the low-water mark (64 KiB) after it was above, or
-    # to zero.
+    # Function that is called when `buffered_bytes` falls from above the low-water mark (64 KiB) to
+    # below it, or to zero.
     on_writable: Callable[[], None] | None
     done: bool
-    # Bytes of the request that are charged to the client until the call is done or release() is
-    # called.
+    # Bytes of the request that are charged to the client until the call is done, or until
+    # release().
     held_bytes: int
 
     def __init__(
@@ -97,7 +99,7 @@ class Call(Protocol):
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes sent that still wait for the peer's window or the socket; sending never blocks."""
+        """Sent bytes that wait for the peer's window or the socket. Sending never blocks."""
         raise NotImplementedError
 
     @property
@@ -107,12 +109,12 @@ class Call(Protocol):
 
     @property
     def peer_is_local(self) -> bool:
-        """True if the peer is on this host, as far as its address shows."""
+        """True if the peer's address shows that the peer is on this host."""
         return True
 
     @property
     def local(self) -> str:
-        """Address at which the call arrived; empty if it is not known."""
+        """Address at which the call arrived; empty if unknown."""
         return ""
 
     def get(self, key: str) -> str | bytes | None:
@@ -130,21 +132,21 @@ class Call(Protocol):
     ) -> None:
         """Reply to a unary call with a response given in parts.
 
-        The parts are not joined where that can be avoided.
+        The parts are not joined, if the engine can avoid it.
         """
         self.send(b"".join(parts))
         self.finish(trailers=trailers)
 
     def accept(self) -> None:
-        """Send a stream's response headers now, so that the client knows the stream is open."""
+        """Send the response headers of a stream now, so that the client knows it is open."""
         raise NotImplementedError
 
     def send(self, message: bytes) -> None:
-        """Send one message on a stream."""
+        """Send one message of a stream."""
         raise NotImplementedError
 
     def send_now(self, message: bytes) -> None:
-        """Send one message on a stream to a peer that has nothing else to do.
+        """Send one message of a stream at once, to a peer that has nothing else to do.
 
         The message leaves before this turn of the event loop is over, if the engine can do that.
         """
@@ -170,19 +172,19 @@ class Call(Protocol):
         fail_with(self, error)
 
     def run_callback(self, callback: Callable[..., None], *args: object) -> None:
-        """Run a handler or one of its callbacks; an exception ends the call."""
+        """Run a handler or one of its callbacks. An exception ends the call."""
         try:
             callback(*args)
         except Exception as error:
             self.fail_with(error)
 
     def mark_done(self) -> None:
-        """Mark the call as done, and drop the handler's callbacks."""
+        """Mark the call as done, and drop its callbacks."""
         self.done = True
         self.on_cancel = self.on_message = self.on_half_close = self.on_writable = None
 
     def cancel(self) -> None:
-        """End the call because of the peer, the connection or the deadline, and report it."""
+        """End the call because of the peer, the connection or the deadline, and call on_cancel."""
         if not self.done:
             callback = self.on_cancel
             self.mark_done()
@@ -195,7 +197,7 @@ class Call(Protocol):
         return NO_ACCOUNT
 
     def hold(self, size_bytes: int) -> None:  # noqa: ARG002
-        """Charge bytes that are kept for the client until release(), or until the call is done.
+        """Charge bytes that are kept for the client, until release() or until the call is done.
 
         Raises:
             RpcError: the bytes exceed a limit.
@@ -203,22 +205,22 @@ class Call(Protocol):
         return  # mypy would take an empty body for abstract
 
     def release(self) -> None:
-        """Release the charge of hold(): the bytes are freed, or counted elsewhere from now on."""
+        """Release the charge of hold(): the bytes were freed, or are counted elsewhere now."""
         return  # mypy would take an empty body for abstract
 
     def set_keepalive(self, interval_s: float | None, timeout_s: float) -> None:  # noqa: ARG002
-        """Replace the server's keepalive options for this connection.
+        """Replace the server's keepalive options on this connection.
 
-        Pings are sent, and a silent peer is given up, no sooner than the connection's timers run.
-        With `interval_s` None no ping is sent, because the peer's liveness is watched by other
-        means.
+        The new limits are applied when the connection's timers run, so the actual times may be
+        longer. If `interval_s` is None, no pings are sent, because the caller watches the peer in
+        another way.
         """
         return  # mypy would take an empty body for abstract
 
     def pause(self) -> None:
-        """Stop reopening the client's flow-control window of a stream."""
+        """Stop reopening the client's flow-control window, so that the client has to pause."""
         raise NotImplementedError
 
     def resume(self) -> None:
-        """Reopen the client's window after pause()."""
+        """Reopen the client's flow-control window after pause()."""
         raise NotImplementedError

@@ -1,7 +1,8 @@
-"""The asyncio client: calls over one shared connection that is dialled on demand.
+"""Client for asyncio: calls share one connection, which is dialled when it is needed.
 
-A call made while there is no connection waits for the dial in progress. After a failed dial, calls
-fail at once with UNAVAILABLE until the back-off has passed; the next call dials again.
+If there is no connection, a call starts a dial, or waits for the dial that is in progress. After a
+failed dial, calls fail at once with UNAVAILABLE until the back-off has passed; the next call after
+that dials again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from nereid.rpc.net.dialing import LookUp
     from nereid.rpc.net.tls_files import Tls
 
-    # Function that opens a stream, given a callback for each message and one for the stream's end.
+    # Function that opens a stream. Its arguments are a callback for each message, and one for the
+    # stream's end.
     OpenStream = Callable[
         [Callable[[bytes], None], Callable[[RpcError | None], None]], "StreamHandle"
     ]
@@ -42,36 +44,36 @@ _CACHED_BLOCKS = 256
 
 
 class StreamHandle(Protocol):
-    """Client's end of a stream, whichever channel carries it."""
+    """Client's end of a stream, for any kind of channel."""
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes sent that still wait for the connection, the window or the socket."""
+        """Sent bytes that wait for the connection, the window or the socket."""
         ...
 
     def send(self, message: bytes) -> None:
-        """Queue one message; never blocks. No-op after half_close() or the end."""
+        """Queue one message without blocking; no-op after half_close() or the end."""
         ...
 
     def half_close(self) -> None:
-        """End the client's side after the messages already sent."""
+        """End the client's side after the messages that were sent."""
         ...
 
     def cancel(self) -> None:
-        """Reset the stream; no callback is called any more."""
+        """Reset the stream. No callback is called after this."""
         ...
 
     def pause(self) -> None:
-        """Stop reopening the server's flow-control window."""
+        """Stop reopening the server's flow-control window, so that the server has to pause."""
         ...
 
     def resume(self) -> None:
-        """Reopen the server's window after pause()."""
+        """Reopen the server's flow-control window after pause()."""
         ...
 
 
 class Channel(Protocol):
-    """Client of one server; belongs to one event loop."""
+    """Client of one server. It belongs to one event loop."""
 
     async def unary(
         self,
@@ -100,9 +102,10 @@ class Channel(Protocol):
     ) -> StreamHandle:
         """Open a bidirectional stream.
 
-        on_close: called once, with None for OK, and never before this method returns.
+        on_close: called once with the error, or with None for OK; never called before this method
+            returns.
         on_open: called when the server has accepted the stream.
-        on_writable: called when `buffered_bytes` falls below the low-water mark after it was above,
+        on_writable: called when `buffered_bytes` falls from above the low-water mark to below it,
             or to zero.
         """
         ...
@@ -113,13 +116,13 @@ class Channel(Protocol):
 
 
 async def unary_over(open_stream: OpenStream, message: bytes, timeout_s: float | None) -> bytes:
-    """Make a unary call over a stream that is opened for it, and return the response.
+    """Make a unary call over a new stream, and return the response.
 
     Raises:
-        RpcError: as for Channel.unary.
+        RpcError: the call failed, see Channel.unary.
     """
     received: list[bytes] = []
-    # Future of the response; removed when the call is over.
+    # List with the future of the response, which is removed when the call is over.
     waiting: list[asyncio.Future[bytes]] = [asyncio.get_running_loop().create_future()]
 
     def closed(error: RpcError | None) -> None:
@@ -143,8 +146,8 @@ async def unary_over(open_stream: OpenStream, message: bytes, timeout_s: float |
         raise RpcError(Status.DEADLINE_EXCEEDED, "the deadline passed") from None
     finally:
         stream.cancel()
-        # An error's traceback refers to this frame, which makes a reference cycle with what the
-        # frame holds; that may be large.
+        # Remove the future: an error's traceback refers to this frame, and the frame to the future,
+        # which is a reference cycle. It may keep much memory.
         waiting.clear()
         del message, stream
 
@@ -154,14 +157,15 @@ class ChannelOptions(Limits):
     """Limits of the connection, and options for dialling it."""
 
     trusts_peer: bool = True
-    # Limit of the name's look-up, and of the attempt at each of its addresses.
+    # Seconds to wait for the look-up of the host's name, and for the attempt at each of its
+    # addresses.
     connect_timeout_s: float = 5.0
     backoff: BackoffOptions = field(default_factory=BackoffOptions)
-    # TLS settings; `None` means a connection in clear.
+    # TLS settings; `None` means a connection without encryption.
     tls: Tls | None = None
-    # The :authority of requests, if it differs from the address.
+    # The :authority of requests; `None` means that it is derived from the address.
     authority: str | None = None
-    # Function that returns metadata for a call of the given path; it is called when the call
+    # Function that returns metadata for a call of the given path. It is called when the call
     # begins.
     credentials: Callable[[str], Iterable[tuple[str, str | bytes]]] | None = None
 
@@ -183,7 +187,8 @@ class SocketChannel:
         self._queue: deque[ClientStream] = deque()
         self._blocks: BoundedCache[object, bytes] = BoundedCache(_CACHED_BLOCKS)
         self._current: _ClientProtocol | None = None
-        # All connections that still have calls: the current one and those that are leaving.
+        # All connections that still have calls: the current one, and those that accept no more
+        # calls.
         self._open: set[_ClientProtocol] = set()
         self._dialing: asyncio.Task[None] | None = None
         self._not_before = 0.0
@@ -200,7 +205,7 @@ class SocketChannel:
     ) -> bytes:
         """Make a unary call and return the response.
 
-        A call that the server did not process is tried again, three attempts in all.
+        If the server did not process the call, the call is made again, up to three times in all.
 
         Raises:
             RpcError: the call ended with a status other than OK, or there is no connection.
@@ -247,7 +252,7 @@ class SocketChannel:
     # --- for connections
 
     def start_queued(self) -> None:
-        """Start queued calls while the connection has stream slots for them."""
+        """Start queued calls while the connection can take more streams."""
         queue = self._queue
         current = self._current
         while queue and current is not None and current.connection.usable:
@@ -260,7 +265,7 @@ class SocketChannel:
                 self._dial()
 
     def on_stream_slot(self, protocol: _ClientProtocol) -> None:
-        """Handle a stream slot that became free on a connection."""
+        """Start a queued call, because a connection can take another stream."""
         connection = protocol.connection
         if connection.settled:
             self._backoff.succeeded()
@@ -269,17 +274,17 @@ class SocketChannel:
             protocol.close()
 
     def on_connection(self, protocol: _ClientProtocol) -> None:
-        """Register a connection that was made."""
+        """Register a new connection."""
         self._open.add(protocol)
 
     def on_connection_lost(self, protocol: _ClientProtocol, because: str) -> None:
-        """Forget a lost connection, and dial again if calls wait."""
+        """Forget a lost connection. If calls are queued, dial again."""
         self._open.discard(protocol)
         if self._current is protocol:
             self._current = None
             if not protocol.connection.settled:
-                # The server accepted the connection but never spoke HTTP/2: treat it like a failed
-                # dial.
+                # The server accepted the connection but never spoke HTTP/2, so the dial counts as
+                # failed.
                 self._on_dial_failed(f"{self._address} closed the connection{because}")
             elif self._queue:
                 self._dial()
@@ -304,7 +309,10 @@ class SocketChannel:
         return block
 
     def _open_stream(self, path: str, block: bytes, *callbacks: Any) -> ClientStream:
-        """Open a new stream; the callbacks are those of ClientStream."""
+        """Open a new stream.
+
+        callbacks: arguments of ClientStream.
+        """
         credentials = self._options.credentials
         sign = None if credentials is None else lambda: encode_metadata(credentials(path))
         stream = ClientStream(block, *callbacks, sign=sign)
@@ -325,7 +333,7 @@ class SocketChannel:
         self._queue.append(stream)
 
     def _dial(self) -> bool:
-        """Dial unless a dial is in progress; return False if back-off or close() forbids it."""
+        """Dial, unless a dial is in progress; return False if back-off or close() forbids it."""
         if self._closed:
             self._last_error = "the channel is closed"
             return False
@@ -365,7 +373,7 @@ class SocketChannel:
 
 
 class _ClientProtocol(Http2Protocol):
-    """Connection that was dialled by a channel."""
+    """Connection that a channel dialled."""
 
     def __init__(self, channel: SocketChannel, options: ChannelOptions) -> None:
         super().__init__(asyncio.get_running_loop())
@@ -388,8 +396,8 @@ class _ClientProtocol(Http2Protocol):
         super().connection_lost(exc)
         if self._timer is not None:
             self._timer.cancel()
-        # A server reports a certificate that it refuses only after the client's part of the
-        # handshake is over, or never.
+        # If a server refuses our certificate, it reports that only after the client's part of the
+        # handshake, or never.
         because = f": {reason(exc)}" if isinstance(exc, ssl.SSLError) else ""
         if self._options.tls is not None and not self.connection.settled:
             because = because or REFUSED

@@ -1,6 +1,6 @@
-"""The client's side of gRPC on one HTTP/2 connection.
+"""Client's side of gRPC on one HTTP/2 connection.
 
-No I/O, no clock; asyncio channels and blocking streams share it.
+The module does no I/O and reads no clock. Channels for asyncio and blocking streams both use it.
 """
 
 # layout: compiled
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("nereid.rpc")
 
 _CACHED_BLOCKS = 64
-# Stream limit until the server's settings arrive (RFC 9113 6.5.2 recommends no less than 100).
+# Maximum number of streams until the server's settings arrive (RFC 9113 6.5.2 recommends at least
+# 100).
 _STREAMS_BEFORE_SETTINGS = 100
 _RESERVED = frozenset(
     (b"content-type", b"grpc-status", b"grpc-message", b"grpc-encoding", b"grpc-accept-encoding")
@@ -62,9 +63,9 @@ def request_block(
     secure: bool = False,
     timeout_s: float | None = None,
 ) -> bytes:
-    """Encode a request's header block.
+    """Encode the header block of a request.
 
-    All fields are literals, so that the block is the same on every connection and can be cached.
+    All fields are literals, so the block is the same on every connection and can be cached.
     """
     block = (
         (b"\x83\x87" if secure else b"\x83\x86")
@@ -84,10 +85,10 @@ def request_block(
 class ClientStream(MessageStream):
     """One call on the client's side.
 
-    A stream may be used before it has a connection: messages sent before that are queued until it
-    has one.
+    A stream may be used before it has a connection. Messages are then queued until it has one.
 
-    `on_close` is called once, with None for OK. After cancel() no callback is called any more.
+    `on_close` is called once, with the error or with None for OK. No callback is called after
+    cancel().
     """
 
     __slots__ = (
@@ -106,7 +107,8 @@ class ClientStream(MessageStream):
         "sign",
     )
 
-    # Connection of the stream. Like the stream's id it is set when a connection begins the stream.
+    # Connection of the stream. It is not set until a connection begins the stream, and neither is
+    # the stream's id.
     connection: ClientConnection
 
     def __init__(  # noqa: PLR0913 (by keyword)
@@ -119,7 +121,10 @@ class ClientStream(MessageStream):
         *,
         sign: Callable[[], bytes] | None = None,
     ) -> None:
-        """Create a call; `sign` encodes the call's credentials as header fields when it begins."""
+        """Create a call.
+
+        sign: encodes the call's credentials as header fields when the call begins.
+        """
         super().__init__(0, 0)
         self.encoding = "identity"
         self.partial_message = None
@@ -128,7 +133,7 @@ class ClientStream(MessageStream):
         self.on_close = on_close
         self.on_open = on_open
         self.on_writable = on_writable
-        # Function that removes the stream from the queue of the channel that holds it.
+        # Function that removes the stream from the channel's queue; `None` if it is not queued.
         self.leave_queue: Callable[[ClientStream], None] | None = None
         self.sign = sign
         self.opened = False
@@ -139,11 +144,11 @@ class ClientStream(MessageStream):
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes sent that still wait for the connection, the window or the socket."""
+        """Sent bytes that wait for the connection, the window or the socket."""
         return self.queued_bytes
 
     def begin(self, connection: ClientConnection, stream_id: int) -> None:
-        """Take the connection that has opened the stream, and send the queued messages."""
+        """Set the connection, which has opened the stream, and send the queued messages."""
         self.connection = connection
         self.id = stream_id
         self.leave_queue = None
@@ -166,14 +171,14 @@ class ClientStream(MessageStream):
             self.queued_bytes += len(message) + 5
 
     def half_close(self) -> None:
-        """End the client's side after the messages already sent."""
+        """End the client's side after the messages that were sent."""
         if not self.done and not self._half_closed:
             self._half_closed = True
             if self.id:
                 self.connection.sender.end_stream(self)
 
     def cancel(self) -> None:
-        """Reset the stream, or leave the channel's queue; no callback is called any more."""
+        """Reset the stream, or leave the channel's queue. No callback is called after this."""
         if self.done:
             return
         self.done = True
@@ -185,23 +190,26 @@ class ClientStream(MessageStream):
         self._release_callbacks()
 
     def pause(self) -> None:
-        """Stop reopening the server's flow-control window."""
+        """Stop reopening the server's flow-control window, so that the server has to pause."""
         self.paused = True
 
     def resume(self) -> None:
-        """Reopen the server's window after pause()."""
+        """Reopen the server's flow-control window after pause()."""
         if self.paused:
             self.paused = False
             if self.id and not self.state & REMOTE_CLOSED:
                 self.connection.http2.receiver.reopen_stream_window(self)
 
     def notify_writable(self) -> None:
-        """Report to the owner that buffered bytes have left."""
+        """Tell the owner that buffered bytes have been sent."""
         if self.on_writable is not None and not self.done:
             self.on_writable()
 
     def close(self, error: RpcError | None) -> None:
-        """End the call and report it to its owner, once; `error` is None for OK."""
+        """End the call and report the end to its owner, once.
+
+        error: None for OK.
+        """
         if not self.done:
             self.done = True
             on_close = self.on_close
@@ -209,7 +217,7 @@ class ClientStream(MessageStream):
             on_close(error)
 
     def _release_callbacks(self) -> None:
-        """Drop the owner's callbacks, so that the stream and its owner form no reference cycle."""
+        """Drop the owner's callbacks, to break the reference cycle between stream and owner."""
         self.on_open = self.on_writable = self.leave_queue = None
         self.on_close = self.on_message = _ignore
         self._unsent = []
@@ -222,9 +230,9 @@ def _ignore(_what: object) -> None:
 class ClientConnection:
     """One connection to a server.
 
-    Handles the events of HTTP/2 (http2.handler.ConnectionHandler) and the messages of its streams
-    (messages.MessageHandler). `http2` is for the transport; `sender` is a part of it that streams
-    use.
+    The connection handles HTTP/2 events (http2.handler.ConnectionHandler) and the messages of its
+    streams (messages.MessageHandler). The transport uses `http2`; streams use `sender`, which is a
+    part of it.
     """
 
     def __init__(
@@ -236,8 +244,8 @@ class ClientConnection:
     ) -> None:
         """Create the connection.
 
-        on_stream_slot: called when another stream may start, because a stream ended or the server's
-            settings arrived.
+        on_stream_slot: called when another stream may start: a stream has ended, or the server's
+            settings have arrived.
         """
         self.leaving = False
         self.on_stream_slot = on_stream_slot
@@ -257,12 +265,12 @@ class ClientConnection:
 
     @property
     def settled(self) -> bool:
-        """True if the server's settings have arrived, so that it speaks HTTP/2."""
+        """True if the server's settings have arrived, which shows that it speaks HTTP/2."""
         return self._control.settled
 
     @property
     def has_stream_slot(self) -> bool:
-        """True if the server's stream limit allows another stream."""
+        """True if the server's limit of streams allows another one."""
         limit = self._control.peer_max_streams
         if limit is None:
             limit = frames.MAX_STREAM_ID if self.settled else _STREAMS_BEFORE_SETTINGS
@@ -270,7 +278,7 @@ class ClientConnection:
 
     @property
     def usable(self) -> bool:
-        """True if streams may still be started on this connection."""
+        """True if new streams may be started on this connection."""
         return (
             not self.leaving
             and self._control.error is None
@@ -278,8 +286,8 @@ class ClientConnection:
         )
 
     def start(self, stream: ClientStream) -> None:
-        """Open a stream; allowed only while the connection is usable and has a stream slot."""
-        # A client's stream ids are 1, 3, 5, ...
+        """Open a stream. The connection must be usable and have a stream slot."""
+        # The ids of a client's streams are 1, 3, 5, ...
         stream_id = self._table.last_id = (self._table.last_id + 1) | 1
         self.streams[stream_id] = stream
         block = stream.block if stream.sign is None else stream.block + stream.sign()
@@ -287,7 +295,7 @@ class ClientConnection:
         stream.begin(self, stream_id)
 
     def connection_lost(self, because: str = "") -> None:
-        """Fail all streams in flight because the transport is closed."""
+        """Fail all open streams, because the transport was closed."""
         error = self._control.error
         why = f"connection lost{because}" if error is None else error.message
         for stream in self.http2.connection_lost():
@@ -296,7 +304,10 @@ class ClientConnection:
     # --- events of HTTP/2
 
     def on_headers(self, stream_id: int, block: bytes, ended: int) -> None:
-        """Handle response headers or trailers; `ended` is nonzero with END_STREAM."""
+        """Handle response headers or trailers.
+
+        ended: nonzero if END_STREAM was set.
+        """
         stream = self.streams.get(stream_id)
         fields = self._decode(block)
         if stream is None:
@@ -316,13 +327,13 @@ class ClientConnection:
             self.http2.receiver.end_remote(stream)
 
     def on_end(self, stream: ClientStream) -> None:
-        """Close a stream that the server has ended."""
+        """Close a stream whose server side has ended."""
         if stream.partial_message is not None:
             self.on_bad_message(stream, RpcError(Status.INTERNAL, "a cut-off message"))
             return
         outcome = stream.outcome
         if outcome is None:
-            # END_STREAM came on a DATA frame: the trailers are missing.
+            # The stream ended with a DATA frame, so the trailers are missing.
             outcome = RpcError(Status.INTERNAL, "the response has no trailers")
         if not stream.state & LOCAL_CLOSED:
             self.sender.reset_stream(stream, Code.CANCEL)
@@ -340,14 +351,14 @@ class ClientConnection:
         self.on_stream_slot()
 
     def on_half_closed(self, stream: ClientStream) -> None:
-        """Do nothing: the request is complete, and the response is still to come."""
+        """Do nothing: the request was sent completely, and the response is still to come."""
 
     def on_settings(self) -> None:
-        """Report that the server's stream limit may have changed."""
+        """Report that the server's limit of streams may have changed."""
         self.on_stream_slot()
 
     def on_goaway(self, last_stream_id: int, code: int, debug: bytes) -> None:
-        """Close the streams that the server will not process, and start no others."""
+        """Close the streams that the server will not process, and start no new streams."""
         self.leaving = True
         for stream in list(self.streams.values()):
             if stream.id > last_stream_id:
@@ -357,13 +368,13 @@ class ClientConnection:
         self.on_stream_slot()
 
     def may_reopen_window(self) -> bool:
-        """Return True: a client always reads on."""
+        """Return True: a client always continues to read."""
         return True
 
     # --- messages
 
     def on_message(self, stream: ClientStream, message: bytes) -> None:
-        """Pass a message to the stream's owner."""
+        """Pass a message to its stream's owner."""
         if not stream.opened:
             raise RpcError(Status.INTERNAL, "DATA before HEADERS")
         try:
@@ -373,20 +384,20 @@ class ClientConnection:
             raise RpcError(Status.INTERNAL, "the owner of the stream failed") from None
 
     def on_bad_message(self, stream: ClientStream, error: RpcError) -> None:
-        """Reset and close a stream whose content cannot be read."""
+        """Reset and close a stream whose content is invalid or too large."""
         if stream.id in self.streams:
             self.sender.reset_stream(stream, Code.CANCEL)
         stream.close(error)
         self.on_stream_slot()
 
     def on_crumb(self) -> None:
-        """Do nothing: a client trusts the server that it chose."""
+        """Do nothing: a client trusts the server that it has chosen."""
 
     def on_many_messages(self) -> None:
-        """Do nothing: a client has nobody else to serve meanwhile."""
+        """Do nothing: a client has no other connections to serve."""
 
     def allocator_of(self, stream: ClientStream) -> AllocateBuffer | None:  # noqa: ARG002 (interface)
-        """Return None: a client's messages are put together as bytes."""
+        """Return None: messages to a client are received as bytes."""
         return None
 
     def defer_inflation(self, stream: ClientStream, inflation: Inflation) -> bool:  # noqa: ARG002
@@ -401,7 +412,8 @@ class ClientConnection:
             before = self._decoder.generation
             decoded = self._decoder.decode(block)
             if self._decoder.generation != before:
-                # Cleared first, because a refused block changes the table as well.
+                # Clear the cache before a block can be refused, because a refused block changes the
+                # table as well.
                 self._blocks.clear()
             if decoded.oversized:
                 raise Http2StreamError(Code.INTERNAL_ERROR, "the response's metadata is too large")
@@ -431,7 +443,7 @@ class ClientConnection:
             stream.on_open()
 
     def _fail_response(self, stream: ClientStream, fields: list[Field], http_status: int) -> None:
-        """Fail a stream whose response is not gRPC's, or carries an HTTP error status."""
+        """Fail a stream whose response is not a gRPC response, or has an HTTP error status."""
         if any(name == b"grpc-status" for name, _ in fields):
             error = outcome_of(fields) or RpcError(Status.UNKNOWN, f"HTTP status {http_status}")
         else:
@@ -442,9 +454,10 @@ class ClientConnection:
 
 
 def outcome_of(fields: list[Field]) -> RpcError:
-    """Return the status that trailers carry.
+    """Return the gRPC status that trailers contain.
 
-    An OK is returned as an RpcError too, because its message and metadata may matter.
+    The result is an RpcError even if the status is OK, because the message and the metadata may
+    matter.
     """
     status = Status.UNKNOWN
     message = _NO_STATUS

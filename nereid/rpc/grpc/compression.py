@@ -1,6 +1,7 @@
-"""Compression of gRPC messages (identity, gzip, deflate), and bounded decompression.
+"""Compression of gRPC messages (identity, gzip, deflate), and decompression within limits.
 
-Pure. A message never decompresses to more than the receiver's limits, whatever its compressed size.
+The module does no I/O. A decompressed message never exceeds the receiver's limits, whatever its
+compressed size.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ if TYPE_CHECKING:
 ENCODINGS = frozenset(("identity", "gzip", "deflate"))
 ACCEPTED = "identity,deflate,gzip"
 _GZIP_WBITS = 31
-# Levels of response compression: gRPC's own, which choose the same algorithms as gRPC does.
+# Compression levels of responses. They have gRPC's names, and choose the same algorithms as in
+# gRPC.
 LEVELS = ("none", "low", "medium", "high")
 
 
 def reply_encoding(level: str, accepted: bytes) -> str | None:
-    """Return the encoding of responses to a client with this grpc-accept-encoding.
+    """Return the encoding of responses to a client that sent this grpc-accept-encoding.
 
-    None means that they are not compressed.
+    None means that responses are not compressed.
     """
     offered = {name.strip() for name in accepted.split(b",")}
     known = [name for name in ("gzip", "deflate") if name.encode() in offered]
@@ -37,14 +39,14 @@ def reply_encoding(level: str, accepted: bytes) -> str | None:
 
 
 def compress(encoding: str, parts: Sequence[bytes | memoryview]) -> bytes:
-    """Compress the message that the parts make up."""
+    """Return the compressed form of a message that is given in parts."""
     deflation = begin_deflation(encoding, parts)
     deflation.deflate(sum(map(len, parts)))
     return deflation.content()
 
 
 def begin_deflation(encoding: str, parts: Sequence[bytes | memoryview]) -> Deflation:
-    """Begin to compress the message that the parts make up."""
+    """Begin to compress a message that is given in parts."""
     return Deflation(parts, _GZIP_WBITS if encoding == "gzip" else zlib.MAX_WBITS)
 
 
@@ -52,7 +54,7 @@ def begin_inflation(encoding: str, data: bytes, limits: InflationLimits) -> Infl
     """Begin to decompress a message.
 
     Raises:
-        RpcError: the call has no grpc-encoding that allows a compressed message.
+        RpcError: the call's grpc-encoding does not allow a compressed message.
     """
     if encoding == "gzip":
         return Inflation(data, _GZIP_WBITS, limits)
@@ -62,7 +64,7 @@ def begin_inflation(encoding: str, data: bytes, limits: InflationLimits) -> Infl
 
 
 def inflate(inflation: Inflation, size_bytes: int) -> None:
-    """Inflate the next `size_bytes` of a message.
+    """Inflate about `size_bytes` more of a message.
 
     Raises:
         RpcError: the message is damaged or too large.
@@ -74,7 +76,7 @@ def inflate(inflation: Inflation, size_bytes: int) -> None:
 
 
 def inflation_error(inflation: Inflation, error: Exception) -> RpcError:
-    """Return the error that ends a call whose message cannot be inflated."""
+    """Return the error with which to end a call whose message cannot be inflated."""
     if not isinstance(error, InflatedTooLargeError):
         return RpcError(Status.INTERNAL, "a damaged compressed message")
     too_large = f"decompressed message is larger than {inflation.max_bytes} bytes"
@@ -84,7 +86,7 @@ def inflation_error(inflation: Inflation, error: Exception) -> RpcError:
 
 
 def inflated_message(inflation: Inflation) -> bytes:
-    """Return the message of an inflation that is done.
+    """Return the inflated message; call this when the inflation is done.
 
     Raises:
         RpcError: the message is damaged.

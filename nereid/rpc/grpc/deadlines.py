@@ -1,8 +1,8 @@
-"""Deadlines of many calls behind one timer.
+"""Deadlines of many calls that share one timer.
 
-Pure: `now` is passed in. Calls share buckets of a hundredth of a second: adding or discarding a
-deadline costs one dictionary operation, and one timer serves all calls. A deadline never fires
-early, and at most one bucket after its time.
+The module reads no clock: callers pass the time. Deadlines within the same hundredth of a second
+share a bucket, so adding or discarding one costs a single dictionary operation. A deadline never
+fires early, and at most a hundredth of a second late.
 """
 
 # layout: compiled
@@ -19,14 +19,14 @@ _SLACK = 64
 
 
 class Deadlines(Generic[T]):
-    """Items with a deadline each; an item has at most one."""
+    """Deadlines of items. An item has at most one deadline."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, set[T]] = {}
         self._order: list[int] = []
 
     def add_deadline(self, item: T, deadline: float) -> bool:
-        """Add a deadline; return True if it is now the earliest, so the timer must be set again."""
+        """Add a deadline; return True if it is the earliest, so the timer must be set again."""
         key = int(deadline * _PER_SECOND) + 1
         bucket = self._buckets.get(key)
         if bucket is not None:
@@ -37,7 +37,7 @@ class Deadlines(Generic[T]):
         return self._order[0] == key
 
     def discard_deadline(self, item: T, deadline: float) -> None:
-        """Remove an item's deadline, if it has not fired yet."""
+        """Remove the deadline of an item, unless it has fired."""
         key = int(deadline * _PER_SECOND) + 1
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -45,20 +45,21 @@ class Deadlines(Generic[T]):
         bucket.discard(item)
         if not bucket:
             del self._buckets[key]
-            # The heap keeps the keys of emptied buckets until they are due, or too many.
+            # The heap keeps the keys of empty buckets until they are due, or until there are too
+            # many of them.
             if len(self._order) > 2 * len(self._buckets) + _SLACK:
                 self._order = sorted(self._buckets)
 
     def next_due(self) -> float | None:
-        """Return the time at which the timer must fire next, or None without deadlines."""
+        """Return the time at which the timer must fire next; None if there are no deadlines."""
         return self._order[0] / _PER_SECOND if self._order else None
 
     def expire(self, now: float) -> list[T]:
-        """Remove and return the items that are due."""
+        """Remove and return the items whose deadlines have passed."""
         due: list[T] = []
         limit = now * _PER_SECOND
         while self._order and self._order[0] <= limit:
             key = heapq.heappop(self._order)
-            # A bucket that was emptied and refilled has its key in the heap twice.
+            # If a bucket was emptied and filled again, its key is in the heap twice.
             due.extend(self._buckets.pop(key, ()))
         return due

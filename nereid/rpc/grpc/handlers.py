@@ -1,6 +1,6 @@
-"""A server's table of handlers, and the tasks that run coroutine handlers.
+"""Table of a server's handlers, and the tasks in which coroutine handlers run.
 
-Shared by both engines.
+Both engines use this module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from nereid.rpc.grpc.status import Status
 if TYPE_CHECKING:
     from nereid.rpc.grpc.messages import AllocateBuffer
 
-# A unary handler gets a MessageBuffer instead of bytes if its path's allocator made one.
+# A unary handler gets the message as bytes. It gets a MessageBuffer if the allocator of its path
+# made one.
 UnaryHandler = Callable[[Call, Any], None]
 AsyncUnaryHandler = Callable[[Call, bytes], Awaitable[bytes]]
 StreamHandler = Callable[[Call], None]
@@ -24,7 +25,7 @@ StreamHandler = Callable[[Call], None]
 
 @dataclass(frozen=True)
 class Handlers:
-    """Handlers by path.
+    """Handlers of a server, by path.
 
     `unary` handlers are plain functions and must not block; `async_unary` handlers run as tasks.
     """
@@ -32,18 +33,18 @@ class Handlers:
     unary: Mapping[str, UnaryHandler] = field(default_factory=dict)
     async_unary: Mapping[str, AsyncUnaryHandler] = field(default_factory=dict)
     stream: Mapping[str, StreamHandler] = field(default_factory=dict)
-    # Paths whose responses are worth compressing, if the server's options ask for compression.
+    # Paths whose responses are compressed if the server's options ask for compression.
     compressible: frozenset[str] = frozenset()
-    # Allocators, by unary path, of buffers for large messages that should not be put together as
-    # bytes.
+    # Maps a unary path to its allocator of buffers. Large messages are then received in these
+    # buffers, not as bytes.
     message_allocators: Mapping[str, AllocateBuffer] = field(default_factory=dict)
-    # Check of each call that arrives at a socket, after its headers and before its message. It
-    # raises RpcError to refuse the call.
+    # Function that is called for each call that arrives at a socket, after the headers and before
+    # the message. It raises RpcError to refuse the call.
     admit: Callable[[Call], None] | None = None
 
 
 class Route:
-    """Handler of one method; exactly one of `unary`, `coroutine` and `stream` is set."""
+    """Handler of one method. Exactly one of `unary`, `coroutine` and `stream` is set."""
 
     __slots__ = ("allocate", "compressible", "coroutine", "stream", "unary")
 
@@ -57,12 +58,12 @@ class Route:
         self.coroutine = coroutine
         self.stream = stream
         self.compressible = False
-        # Allocator for large messages; `None` means that they are put together as bytes.
+        # Allocator of buffers for large messages; `None` means that they are received as bytes.
         self.allocate: AllocateBuffer | None = None
 
 
 def routes_of(handlers: Handlers) -> dict[str, Route]:
-    """Return one route for each path of a table of handlers."""
+    """Return a route for each path in a table of handlers."""
     routes = {path: Route(unary=handler) for path, handler in handlers.unary.items()}
     routes.update({path: Route(coroutine=item) for path, item in handlers.async_unary.items()})
     routes.update({path: Route(stream=item) for path, item in handlers.stream.items()})
@@ -74,13 +75,16 @@ def routes_of(handlers: Handlers) -> dict[str, Route]:
 
 
 class HandlerTasks:
-    """Running coroutine handlers; keeps their tasks from being garbage-collected."""
+    """References to the tasks of coroutine handlers, which are not garbage-collected meanwhile."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, call: Call, handler: AsyncUnaryHandler, message: bytes) -> None:
-        """Run a coroutine handler as a task that replies to the call; cancelled with the call."""
+        """Run a coroutine handler in a task that replies to the call.
+
+        When the call is cancelled, the task is cancelled as well.
+        """
         task = asyncio.get_running_loop().create_task(_run(call, handler, message))
         call.on_cancel = lambda: _cancel(task)
         self._tasks.add(task)

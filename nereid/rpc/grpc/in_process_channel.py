@@ -1,7 +1,7 @@
-"""The channel contract inside one process and event loop: calls reach handlers without a socket.
+"""Channel within one process and event loop: calls reach their handlers without a socket.
 
-Messages are handed over as they are, but in the next turn of the loop, so that a handler never runs
-inside its caller.
+Messages are passed on without encoding, but in the next turn of the loop, so that a handler never
+runs inside its caller.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _Pipe:
-    """One direction of a stream: messages, then an end."""
+    """One direction of a stream, which carries messages and then an end."""
 
     __slots__ = ("_bytes", "_deliver", "_items", "_loop", "_on_drained", "_paused", "_scheduled")
 
@@ -34,7 +34,7 @@ class _Pipe:
         self._loop = asyncio.get_running_loop()
         self._deliver = deliver
         self._on_drained = on_drained
-        # Items to deliver; `None` is the end.
+        # Items to deliver; `None` stands for the end.
         self._items: deque[bytes | None] = deque()
         self._bytes = 0
         self._paused = False
@@ -82,7 +82,7 @@ class _Request(NamedTuple):
 
 
 class RoutedCall(Call):
-    """Server's end of a call that comes as whole messages, for the handler of its path."""
+    """Server's end of a call whose messages arrive whole, for the handler of the call's path."""
 
     __slots__ = (*CALL_SLOTS, "_accepted", "_message", "_route")
 
@@ -94,14 +94,17 @@ class RoutedCall(Call):
         route: Route | None,
         deadline: float | None = None,
     ) -> None:
-        """Create a call; `route` is None if the server has no such method."""
+        """Create a call.
+
+        route: None if the server has no such method.
+        """
         super().__init__(path, peer, metadata, deadline)
         self._accepted = False
         self._message: bytes | None = None
         self._route = route
 
     def open(self) -> None:
-        """Start the call's handler: the request's headers have arrived."""
+        """Start the call's handler, because the headers of the request have arrived."""
         if self.done:
             return
         if self._route is None:
@@ -110,7 +113,7 @@ class RoutedCall(Call):
             self.run_callback(self._route.stream, self)
 
     def on_item(self, item: bytes | None, tasks: HandlerTasks) -> None:
-        """Handle a message of the client, or with None its end."""
+        """Handle a message of the client; None means that the client's side has ended."""
         if self.done or self._route is None:
             return
         if self._route.stream is not None:
@@ -123,7 +126,8 @@ class RoutedCall(Call):
         if item is not None:
             self._message = item
             return
-        # Drop the message now: call and stream refer to each other until a garbage collection.
+        # Drop the message now: call and stream refer to each other, and stay in memory until a
+        # garbage collection.
         message, self._message = self._message, None
         if message is None:
             self.fail(Status.UNIMPLEMENTED, "no request message")
@@ -157,17 +161,17 @@ class LocalCall(RoutedCall):
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes sent that the client's end has not been given yet."""
+        """Sent bytes that have not been passed to the client's end yet."""
         return self.down.waiting_bytes
 
     def accept(self) -> None:
-        """Report to the client's end that the stream is open."""
+        """Tell the client's end that the stream is open."""
         if not self.done and not self._accepted:
             self._accepted = True
             self._stream.on_accepted()
 
     def send(self, message: bytes) -> None:
-        """Send one message; accepts the stream first."""
+        """Send one message. The stream is accepted before the first one."""
         if not self.done:
             self.accept()
             self.down.push(message)
@@ -187,15 +191,15 @@ class LocalCall(RoutedCall):
             self.down.push(None)
 
     def pause(self) -> None:
-        """Stop delivering the client's messages."""
+        """Stop the delivery of the client's messages."""
         self._stream.up.pause()
 
     def resume(self) -> None:
-        """Deliver the client's messages again after pause()."""
+        """Continue the delivery of the client's messages after pause()."""
         self._stream.up.resume()
 
     def receive(self, item: bytes | None) -> None:
-        """Handle a message of the client, or with None its end."""
+        """Handle a message of the client; None means that the client's side has ended."""
         self.on_item(item, self._tasks)
 
     def _on_drained(self) -> None:
@@ -230,7 +234,10 @@ class LocalStream:
         on_open: Callable[[], None] | None,
         on_writable: Callable[[], None] | None,
     ) -> None:
-        """Create both ends of a call; `on_done` is called when it ends in any way."""
+        """Create both ends of a call.
+
+        on_done: called when the call ends for any reason.
+        """
         self._on_done = on_done
         self._on_open = on_open
         self._on_writable = on_writable
@@ -244,7 +251,7 @@ class LocalStream:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes sent that the server's end has not been given yet."""
+        """Sent bytes that have not been passed to the server's end yet."""
         return self.up.waiting_bytes
 
     def send(self, message: bytes) -> None:
@@ -253,38 +260,38 @@ class LocalStream:
             self.up.push(message)
 
     def half_close(self) -> None:
-        """End the client's side after the messages already sent."""
+        """End the client's side after the messages that were sent."""
         if not self._done and not self._half_closed:
             self._half_closed = True
             self.up.push(None)
 
     def cancel(self) -> None:
-        """Cancel the call; no callback is called any more."""
+        """Cancel the call. No callback is called after this."""
         if not self._done:
             self._finish()
             asyncio.get_running_loop().call_soon(self.call.cancel)
 
     def pause(self) -> None:
-        """Stop delivering the server's messages."""
+        """Stop the delivery of the server's messages."""
         self.call.down.pause()
 
     def resume(self) -> None:
-        """Deliver the server's messages again after pause()."""
+        """Continue the delivery of the server's messages after pause()."""
         self.call.down.resume()
 
     # --- for the other end
 
     def on_accepted(self) -> None:
-        """Report to the owner, in the next turn, that the server accepted the stream."""
+        """Tell the owner, in the next turn, that the server has accepted the stream."""
         if self._on_open is not None and not self._done:
             asyncio.get_running_loop().call_soon(self._opened)
 
     def set_outcome(self, outcome: RpcError | None) -> None:
-        """Set the error that the stream ends with; None for OK."""
+        """Set the error with which the stream ends; None for OK."""
         self._outcome = outcome
 
     def on_item(self, item: bytes | None) -> None:
-        """Deliver a message of the server, or with None close the stream."""
+        """Deliver a message of the server; None closes the stream."""
         if self._done:
             return
         if item is not None:
@@ -292,8 +299,8 @@ class LocalStream:
             return
         self._finish()
         self.call.cancel()
-        # Drop the reference to the error: once raised, its traceback refers to the caller's frames,
-        # and these to the stream.
+        # Drop the reference to the error. When the error is raised, its traceback refers to the
+        # caller's frames, which refer to the stream: a reference cycle.
         outcome, self._outcome = self._outcome, None
         self._on_close(outcome)
 
@@ -314,7 +321,7 @@ class LocalStream:
 
 
 class LocalChannel:
-    """Channel to handlers of this process; belongs to one event loop."""
+    """Channel to handlers of this process. It belongs to one event loop."""
 
     def __init__(self, handlers: Handlers) -> None:
         self._routes = routes_of(handlers)

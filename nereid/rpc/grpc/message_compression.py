@@ -1,4 +1,4 @@
-"""Inflation and compression of a server's messages off the event loop."""
+"""Compression and inflation of a server's messages outside the event loop."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from nereid.rpc.net.inflation import Inflation
     from nereid.rpc.net.zlib_queue import ZlibQueue
 
-# Size of a message's first piece that its allocator sees, and of the slices in which the message is
-# copied to its buffer. Copying holds the interpreter's lock, so a slice bounds the time of one
-# copy.
+# Size of the first piece of a message that an allocator gets, and size of the slices in which a
+# message is copied to its buffer. Copying holds the interpreter's lock, so the slice limits the
+# time of one copy.
 _FIRST_PIECE_BYTES: Final = 16_384
 _SLICE_BYTES: Final = 1 << 20
 
 
 class MessageCompression:
-    """Tasks that inflate or compress messages and hand the results back to their connections.
+    """Tasks that inflate or compress messages and pass the results to the messages' connections.
 
-    The work for a call that ends stops at its next slice.
+    If a call ends, the work for it stops after the current slice.
     """
 
     def __init__(self, queue: ZlibQueue) -> None:
@@ -38,15 +38,15 @@ class MessageCompression:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def inflate(self, call: ServerCall, inflation: Inflation) -> None:
-        """Inflate a message of a call in a task, then deliver it to its connection."""
+        """Inflate a call's message in a task, then deliver it to the call's connection."""
         self._start(self._inflate(call, inflation))
 
     def deflate(self, call: CompressingCall) -> None:
-        """Compress a call's waiting messages in a task, and send each when it is done."""
+        """Compress a call's waiting messages in a task, and send each one when it is done."""
         self._start(self._deflate(call))
 
     def close(self) -> None:
-        """Cancel all tasks; nothing more is delivered."""
+        """Cancel all tasks. Nothing is delivered after this."""
         for task in self._tasks:
             task.cancel()
 
@@ -70,12 +70,12 @@ class MessageCompression:
         except (zlib.error, InflatedTooLargeError) as error:
             result = inflation_error(inflation, error)
         except RpcError as error:
-            # The error's traceback would keep this frame alive, and with it the message.
+            # Remove the traceback, which would keep this frame and the message in memory.
             result = error.with_traceback(None)
         call.connection.on_inflated(call, result)
 
     async def _in_buffer(self, call: ServerCall, message: bytes) -> bytes | MessageBuffer:
-        """Copy a message to the call's buffer if its path has an allocator that makes one."""
+        """Copy a message to a buffer if the allocator of the call's path makes one."""
         allocate = call.connection.allocator_of(call)
         view = memoryview(message)
         buffer = None if allocate is None else allocate(len(view), view[:_FIRST_PIECE_BYTES])

@@ -1,7 +1,7 @@
-"""gRPC's length-prefixed messages in the content of HTTP/2 streams.
+"""Length-prefixed messages of gRPC in the content of HTTP/2 streams.
 
-Cuts messages out, decompresses and sends them. Pure. Knows nothing of calls; a stream's owner gets
-its messages through `MessageHandler`.
+The module cuts received content into messages, decompresses them, and sends messages. It does no
+I/O and does not depend on calls: a stream's owner receives messages through `MessageHandler`.
 """
 
 # layout: compiled
@@ -25,35 +25,37 @@ if TYPE_CHECKING:
     from nereid.rpc.http2.sender import Sender
     from nereid.rpc.net.inflation import Inflation
 
-# Message prefix: a flag that says whether the message is compressed, and the message's length.
+# Prefix of a message: a flag for compression, and the length of the message.
 MESSAGE_PREFIX = Struct(">BI")
 _PREFIX_BYTES = MESSAGE_PREFIX.size
-# A DATA frame's header and a message's prefix in one pack; only for frames below 64 KiB.
+# Header of a DATA frame and prefix of its message, packed in one call. The frame must be smaller
+# than 64 KiB.
 _DATA_AND_MESSAGE_PREFIX = Struct(">BHBBIBI")
 _pack_data_and_message_prefix = _DATA_AND_MESSAGE_PREFIX.pack
-# Bytes inflated at once; the rest of a larger message is left to the handler if it can defer it.
+# Number of bytes that are inflated at once. If the handler can defer inflation, it gets the rest of
+# a larger message.
 _INLINE_INFLATION_BYTES = 32_768
-# Number of pieces of any size that a message may come in, and the average size that further pieces
-# must have; smaller ones are reported.
+# A message may arrive in _FREE_PIECES pieces of any size. Further pieces are reported if the
+# average size is below _SMALL_PIECE_BYTES.
 _FREE_PIECES = 8
 _SMALL_PIECE_BYTES = 256
 _MANY_MESSAGES = 64
 
 
 class MessageBuffer(Protocol):
-    """Memory in which a large message is put together."""
+    """Memory in which the pieces of a large message are put together."""
 
-    # View of the memory, as long as the message.
+    # View of the memory, which has the length of the message.
     view: memoryview
 
 
-# Function that gets the size of a message that comes in pieces, and its first piece. It returns a
-# buffer for the message, or None for bytes.
+# Function that allocates a buffer for a message that arrives in pieces. Its arguments are the
+# message's size and first piece. It returns None if the message should be received as bytes.
 AllocateBuffer = Callable[[int, memoryview], MessageBuffer | None]
 
 
 class PartialMessage:
-    """Message that arrives in pieces: its five-byte prefix, then its body."""
+    """Message that arrives in pieces: first its prefix of five bytes, then its body."""
 
     __slots__ = (
         "_allocate",
@@ -76,14 +78,14 @@ class PartialMessage:
         self._max_bytes = max_bytes
         self._missing = -1
         self._pieces = 0
-        # Content that grows as pieces arrive, however small they are.
+        # Received content, without a buffer. It grows as pieces arrive, however small they are.
         self._content: io.BytesIO | None = None
         self.compressed = 0
-        # Time at which the owner first looked at the message; 0 means that it has not.
+        # Time at which the owner first saw that the message is arriving; 0 before that.
         self.seen_at = 0.0
 
     def feed(self, data: bytes, start: int, stop: int) -> int:
-        """Consume the bytes of this message; return the position where the next one starts."""
+        """Consume bytes of this message; return the position at which the message stops."""
         self._pieces += 1
         if self._missing < 0:
             size = min(stop - start, _PREFIX_BYTES - len(self._prefix))
@@ -118,34 +120,34 @@ class PartialMessage:
 
     @property
     def crumbles(self) -> bool:
-        """True if the message comes in more pieces than its size needs."""
+        """True if the message has arrived in more pieces than its size justifies."""
         pieces = self._pieces - _FREE_PIECES
         return pieces > 0 and self._size - self._missing < pieces * _SMALL_PIECE_BYTES
 
     def message(self) -> bytes | MessageBuffer:
-        """Return the complete message: its buffer, or bytes."""
+        """Return the complete message: its buffer if there is one, else bytes."""
         if self._buffer is not None:
             return self._buffer
-        # BytesIO hands out the bytes that it wrote to, without a copy.
+        # BytesIO returns the bytes object that it wrote to, without a copy.
         return b"" if self._content is None else self._content.getvalue()
 
 
 class HeldContent:
-    """Content that arrives on a stream behind a message that is being inflated elsewhere.
+    """Content of a stream that is held until the message before it has been inflated elsewhere.
 
-    Takes the place of a partial message.
+    The stream has this object in place of a partial message.
     """
 
     __slots__ = ("ended", "pieces")
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
-        # True if the peer ended its side.
+        # True if the peer has ended its side of the stream.
         self.ended = False
 
 
 def check_message_prefix(compressed: int, size: int, max_bytes: int) -> None:
-    """Refuse a message by its prefix, with RpcError, before any of its body is kept."""
+    """Raise RpcError if the prefix of a message is invalid or its size exceeds the limit."""
     if compressed > 1:
         raise RpcError(Status.INTERNAL, "a message with an unknown flag")
     if size > max_bytes:
@@ -157,31 +159,31 @@ def check_message_prefix(compressed: int, size: int, max_bytes: int) -> None:
 class MessageStream(Stream):
     """Stream that carries messages.
 
-    Calls of both roles extend it, and set its two attributes.
+    Calls of servers and of clients derive from it, and set its two attributes.
     """
 
     __slots__ = ("encoding", "partial_message")
 
-    # Value of the peer's grpc-encoding.
+    # Value of the grpc-encoding that the peer sent.
     encoding: str
     partial_message: PartialMessage | HeldContent | None
 
     @property
     def is_arriving(self) -> bool:
-        """True if the peer has begun to send a request or message and has not ended it."""
+        """True if a request or message of the peer has begun to arrive and is not complete."""
         return self.partial_message is not None
 
     @property
     def is_unary(self) -> bool:
-        """True if exactly one message arrives, beginning with the stream."""
+        """True if exactly one message arrives, and begins with the stream."""
         return False
 
     def discard_partial_input(self) -> None:
-        """Drop the message that is arriving."""
+        """Drop the part of a message that has arrived."""
         self.partial_message = None
 
     def hold(self, size_bytes: int) -> None:
-        """Count bytes of the peer's that are kept.
+        """Count bytes from the peer that are kept.
 
         Raises:
             RpcError: the bytes exceed a limit.
@@ -199,28 +201,28 @@ class MessageHandler(Protocol[M_contra]):
         """Handle a decompressed message: bytes, or the buffer that was allocated for it."""
 
     def on_bad_message(self, stream: M_contra, error: RpcError) -> None:
-        """Handle a stream whose content is invalid or too large; no more of it can be read."""
+        """Handle a stream whose content is invalid or too large. No more of its content is read."""
 
     def on_crumb(self) -> None:
-        """Handle another piece of a message that is too small for its cost."""
+        """Handle a further piece of a message that is too small for the work that it causes."""
 
     def on_many_messages(self) -> None:
-        """Handle a frame whose many small messages cost as much as many frames."""
+        """Handle a DATA frame with so many small messages that it costs as much as many frames."""
 
     def allocator_of(self, stream: M_contra) -> AllocateBuffer | None:
-        """Return the allocator for the stream's messages in pieces; None means bytes."""
+        """Return the allocator for messages that arrive in pieces; None means bytes."""
 
     def defer_inflation(self, stream: M_contra, inflation: Inflation) -> bool:
-        """Take over a message that takes long to inflate; return False to have it inflated at once.
+        """Take over a message that takes long to inflate, or return False to have it inflated now.
 
-        The handler calls MessageReader.resume() with the inflated message.
+        A handler that takes over has to call MessageReader.resume() with the inflated message.
         """
 
 
 class MessageReader(Generic[M]):
-    """Cuts messages out of the content of a connection's streams (http2.handler.ContentReader).
+    """Reader that cuts the content of streams into messages (http2.handler.ContentReader).
 
-    Nearly every message comes in one DATA frame, and is one slice of the received data.
+    Nearly every message arrives in one DATA frame, and is a single slice of the received data.
     """
 
     def __init__(
@@ -236,12 +238,12 @@ class MessageReader(Generic[M]):
         self._handler = handler
 
     def read(self, stream: M, data: bytes, start: int, stop: int) -> None:
-        """Read a DATA frame's content, `data[start:stop]`, and deliver its whole messages."""
+        """Read content of a DATA frame, `data[start:stop]`, and deliver its complete messages."""
         messages = 0
         try:
             while start < stop:
                 if stream.partial_message is None and stop - start >= 5:
-                    # This is cheaper than struct.unpack_from() in the compiled form.
+                    # This is faster than struct.unpack_from() in the compiled form.
                     compressed = data[start]
                     size = (
                         data[start + 1] << 24
@@ -265,7 +267,7 @@ class MessageReader(Generic[M]):
                 start = self._read_piece(stream, data, start, stop)
         except RpcError as error:
             stream.partial_message = None
-            # The error's traceback would keep the received data alive.
+            # Remove the traceback, which would keep the received data in memory.
             self._handler.on_bad_message(stream, error.with_traceback(None))
         if messages > _MANY_MESSAGES:
             self._handler.on_many_messages()
@@ -308,15 +310,15 @@ class MessageReader(Generic[M]):
         self._handler.on_message(stream, inflated_message(inflation))
 
     def resume(self, stream: M, message: bytes | MessageBuffer) -> HeldContent:
-        """Deliver a deferred message that has been inflated, and the content that came behind it.
+        """Deliver a deferred message that was inflated, and the content that was held behind it.
 
-        Returns the held content. Its `ended` is true if the caller has to handle the peer's end
-        now.
+        Returns the held content. If its `ended` is True, the caller has to handle the end of the
+        peer's side now.
         """
         held = stream.partial_message
         assert isinstance(held, HeldContent), "nothing was deferred"
-        # A method call, not an assignment: after an assignment mypyc would assume that it is still
-        # None after the deliveries below.
+        # Do not assign None here: mypyc would then assume that the attribute is still None after
+        # the deliveries below.
         stream.discard_partial_input()
         self._handler.on_message(stream, message)
         for piece in held.pieces:
@@ -325,7 +327,8 @@ class MessageReader(Generic[M]):
             self.read(stream, piece, 0, len(piece))
         behind = stream.partial_message
         if held.ended and isinstance(behind, HeldContent):
-            # Another message was deferred: the peer's end comes behind that.
+            # Another message of the held content was deferred. The end of the peer's side comes
+            # after that message.
             behind.ended = True
             held.ended = False
         return held
@@ -357,6 +360,6 @@ def send_message(
 def send_message_parts(
     sender: Sender[Any], stream: MessageStream, parts: Sequence[bytes | memoryview]
 ) -> None:
-    """Send one message, given in parts that are not worth joining."""
+    """Send one message that is given in parts, without joining the parts."""
     prefix = MESSAGE_PREFIX.pack(0, sum(map(len, parts)))
     sender.enqueue(stream, (prefix, *parts))

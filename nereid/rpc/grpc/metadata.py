@@ -1,7 +1,7 @@
-"""gRPC's text forms: metadata values, percent-encoded messages, timeouts, literal header fields.
+"""Text formats of gRPC: metadata values, percent-encoded messages, timeouts, literal header fields.
 
-Pure. Every header field that this package sends is a literal without indexing, so that whole blocks
-can be cached as bytes.
+The module does no I/O. Every header field that this package sends is a literal without indexing, so
+whole blocks can be cached as bytes.
 """
 
 # layout: compiled
@@ -27,17 +27,17 @@ _KEY = re.compile(r"[0-9a-z_.-]+\Z")
 _TEXT = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?\Z")
 _UNSAFE = re.compile(rb"[^\x20-\x24\x26-\x7e]")
 _CUT_ESCAPE = re.compile(rb"%[0-9A-F]?\Z")
-# Length limit of a status message: gRPC clients refuse header lists above 8 to 16 KiB.
+# Maximum length of a status message: gRPC clients refuse header lists larger than 8 to 16 KiB.
 _MAX_MESSAGE_LENGTH = 6000
 _REMEMBERED_MESSAGE = 200
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
-# Largest number in grpc-timeout, which has at most eight digits. A larger number is given in the
-# next coarser unit.
+# Largest number in a grpc-timeout, which has at most eight digits. Longer times are given in a
+# coarser unit.
 _LARGEST = 99_999_999
 
 
 def first_value(metadata: Sequence[tuple[str, str | bytes]], key: str) -> str | bytes | None:
-    """Return the first value of a metadata key, or None."""
+    """Return the first value of a metadata key; None if the key is missing."""
     for name, value in metadata:
         if name == key:
             return value
@@ -45,14 +45,14 @@ def first_value(metadata: Sequence[tuple[str, str | bytes]], key: str) -> str | 
 
 
 def parse_timeout_s(text: bytes) -> float | None:
-    """Return a grpc-timeout in seconds, or None if it is malformed."""
+    """Return a grpc-timeout in seconds; None if it is malformed."""
     if _TIMEOUT.match(text) is None:
         return None
     return int(text[:-1]) * _UNIT_S[chr(text[-1])]
 
 
 def format_timeout(timeout_s: float) -> bytes:
-    """Return a timeout in grpc-timeout's form, in the finest unit that eight digits allow."""
+    """Return a timeout in the form of grpc-timeout, in the finest unit that eight digits allow."""
     for unit, per_second in (("n", 1e9), ("u", 1e6), ("m", 1e3), ("S", 1.0), ("M", 1 / 60)):
         number = max(1, int(timeout_s * per_second))
         if number <= _LARGEST:
@@ -61,20 +61,25 @@ def format_timeout(timeout_s: float) -> bytes:
 
 
 def encode_message(message: str) -> bytes:
-    """Percent-encode a status message, cut to the length that every peer's header list accepts."""
+    """Percent-encode a status message.
+
+    Long messages are cut, so that the header lists of all peers have room.
+    """
     raw = message[:_MAX_MESSAGE_LENGTH].encode("utf-8", "replace")
     text = _UNSAFE.sub(lambda match: b"%%%02X" % match.group()[0], raw)
     return _CUT_ESCAPE.sub(b"", text[:_MAX_MESSAGE_LENGTH])
 
 
 def decode_message(text: bytes) -> str:
-    """Decode a percent-encoded status message; malformed escapes are kept."""
+    """Decode a percent-encoded status message. Malformed escapes are left as they are."""
     plain = _ESCAPE.sub(lambda match: bytes((int(match.group(1), 16),)), text)
     return plain.decode("utf-8", "replace")
 
 
 def decode_binary(value: bytes) -> list[bytes]:
-    """Decode the values of a -bin field: base64, with or without padding, several joined by commas.
+    """Decode the values of a -bin field.
+
+    They are base64, with or without padding; several values are joined by commas.
 
     Raises:
         RpcError: a value is not base64.
@@ -89,9 +94,9 @@ def decode_binary(value: bytes) -> list[bytes]:
 
 
 def decode_pairs(key: bytes, value: bytes) -> list[tuple[str, str | bytes]]:
-    """Return one header field as metadata, with several pairs for a -bin field of several values.
+    """Return one header field as metadata pairs: several pairs if a -bin field has several values.
 
-    Like in grpcio, text is UTF-8 if it can be decoded as such, otherwise Latin-1.
+    As in grpcio, text is decoded as UTF-8 if possible, otherwise as Latin-1.
     """
     name = key.decode("latin-1")
     if name.endswith("-bin"):
@@ -145,7 +150,7 @@ _remembered_status = lru_cache(256)(_encode_status)
 
 @lru_cache(256)
 def encode_trailer(key: str, value: str | bytes) -> bytes:
-    """Encode one metadata pair like encode_metadata(), and cache the result."""
+    """Encode one metadata pair like encode_metadata(), with a cache for the results."""
     return encode_metadata(((key, value),))
 
 
@@ -153,7 +158,7 @@ def encode_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> bytes:
     """Encode metadata as literal header fields.
 
     Raises:
-        ValueError: HTTP/2 cannot carry a key or value.
+        ValueError: HTTP/2 does not allow one of the keys or values.
     """
     out = []
     for key, value in metadata:

@@ -1,9 +1,9 @@
-"""The Request-Headers of gRPC over HTTP/2: a block of fields, validated and parsed once.
+"""Request headers of gRPC over HTTP/2: each block of fields is validated and parsed only once.
 
-Headers are a pure function of the block's fields, and clients repeat them. They are cached by the
-block's bytes as long as the connection's dynamic table does not change (one dictionary look-up).
-Otherwise they are cached by the indexed fields, and the few literal fields (`traceparent`,
-`grpc-timeout`) are laid over a shared base.
+The parsed headers depend only on the block's fields, and clients repeat them. As long as the
+connection's dynamic table does not change, they are cached by the block's bytes (one dictionary
+look-up). Otherwise they are cached by the indexed fields: the cached base is copied, and the few
+literal fields (`traceparent`, `grpc-timeout`) are added to the copy.
 """
 
 # layout: compiled
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 _CONTENT_TYPE = literal(b"content-type", b"application/grpc")
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+\Z")
-# Like in gRPC's own implementations, metadata values keep surrounding spaces, which RFC 9113 8.2.1
-# excludes.
+# Metadata values keep surrounding spaces, as in gRPC's own implementations, although RFC 9113 8.2.1
+# forbids such spaces.
 _VALUE = re.compile(rb"[^\x00\r\n]*\Z")
 _PSEUDO_VALUE = re.compile(rb"(?:[^\x00\r\n\t ](?:[^\x00\r\n]*[^\x00\r\n\t ])?)?\Z")
 _SPACES = b" \t"
@@ -59,19 +59,20 @@ _RESERVED = frozenset(
     )
 )
 _CACHED_BLOCKS = 64
-# Size of one connection's cached blocks.
+# Maximum total size of the blocks that are cached for one connection.
 _CACHED_BLOCK_BYTES = 65_536
-# A block that is not cached costs its sender for each field beyond a number that hardly any client
-# needs.
+# A block that is not cached is charged to its sender for each field beyond this number. Hardly any
+# client needs so many fields.
 _FREE_FIELDS = 32
 _FIELDS_PER_UNIT = 2
 CACHED_BASES = 1024
 
 
 class RequestHeaders:
-    """Headers of one request.
+    """Parsed headers of one request.
 
-    `refusal` says why the call must not reach a handler; `route` is the server's.
+    refusal: response to send if the call must not reach a handler.
+    route: the server's route for the path.
     """
 
     __slots__ = (
@@ -92,14 +93,14 @@ class RequestHeaders:
         self.timeout_s: float | None = None
         self.encoding = ""
         self.accepted = b""
-        # Encoding of responses; `None` means that they are not compressed.
+        # Encoding of responses; `None` means that responses are not compressed.
         self.reply_encoding: str | None = None
         self.content_length: int | None = None
         self.refusal: Refusal | None = None
         self.route: Any = None
 
     def copy(self) -> RequestHeaders:
-        """Return a copy that can be changed without changing the cached headers."""
+        """Return a copy, which can be changed without affecting the cached headers."""
         headers = RequestHeaders()
         headers.path = self.path
         headers.metadata = self.metadata
@@ -114,7 +115,7 @@ class RequestHeaders:
 
 
 class Refusal:
-    """Response that needs no handler: an HTTP status, a gRPC status and its trailers."""
+    """Response without a handler: an HTTP status, a gRPC status with its message, and trailers."""
 
     __slots__ = ("http_status", "message", "status", "trailers")
 
@@ -127,7 +128,7 @@ class Refusal:
         self.trailers = trailers
 
     def block(self) -> bytes:
-        """Return all headers of a response whose HTTP status has no equivalent in gRPC."""
+        """Return the header block of a response whose HTTP status is not 200."""
         block = literal(b":status", b"%d" % self.http_status) + _CONTENT_TYPE
         if self.http_status == HTTPStatus.METHOD_NOT_ALLOWED:
             block += literal(b"allow", b"POST")
@@ -162,7 +163,10 @@ class RequestHeadersReader:
         compression: str = "none",
         spend: Callable[[float], None] | None = None,
     ) -> None:
-        """Create a reader; `spend` charges the work for unusual blocks (FloodBudget.spend)."""
+        """Create a reader.
+
+        spend: charges the work for unusual blocks (FloodBudget.spend).
+        """
         self._spend = spend
         self._compression = compression
         self._decoder = decoder
@@ -189,7 +193,8 @@ class RequestHeadersReader:
         if extra > 0 and self._spend is not None:
             self._spend(extra / _FIELDS_PER_UNIT)
         if decoder.generation != before:
-            # Cleared first, because a malformed block changes the table as well.
+            # Clear the cache before the block can be refused, because a malformed block changes the
+            # table as well.
             self._blocks.clear()
         headers = self._parse(decoded)
         if decoder.generation == before:
@@ -197,7 +202,7 @@ class RequestHeadersReader:
         return headers
 
     def skip(self, block: bytes) -> None:
-        """Keep the dynamic table in step with a block that is not used."""
+        """Decode a block that is not used, to keep the dynamic table the same as the client's."""
         if block not in self._blocks:
             before = self._decoder.generation
             self._decoder.decode(block)
@@ -205,7 +210,7 @@ class RequestHeadersReader:
                 self._blocks.clear()
 
     def check_trailers(self, block: bytes) -> None:
-        """Check that a request's trailers are well formed; gRPC gives them no meaning."""
+        """Check that a request's trailers are well formed. They have no meaning in gRPC."""
         decoded = self._decoder.decode(block)
         self._blocks.clear()
         for name, value in decoded.fields:
@@ -231,7 +236,8 @@ class RequestHeadersReader:
         if not fresh:
             return base
         if _has_any(base, fresh):
-            # The order of fields with the same name matters, and an overlay does not keep it.
+            # The order of fields with the same name matters, and would be lost if fields were added
+            # to the base.
             headers = parse_headers(tuple(decoded.fields))
             self._set_route(headers)
             return headers
@@ -246,7 +252,7 @@ class RequestHeadersReader:
 
 
 def parse_headers(fields: tuple[Field | None, ...]) -> RequestHeaders:
-    """Parse a request's fields; None stands for a regular field that is laid over later."""
+    """Parse the fields of a request. None stands for a regular field that is added later."""
     headers = RequestHeaders()
     pseudo: dict[bytes, bytes] = {}
     regular: dict[bytes, bytes] = {}
@@ -332,7 +338,7 @@ def _read_timeout(headers: RequestHeaders, text: bytes) -> None:
 
 
 def _has_any(base: RequestHeaders, fresh: list[Field]) -> bool:
-    """Return whether the base has a field of the same name as a fresh one."""
+    """Return whether the base has a field with the same name as one of the literal fields."""
     names = {name for name, _ in fresh}
     if base.timeout_s is not None and b"grpc-timeout" in names:
         return True

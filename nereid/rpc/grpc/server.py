@@ -1,4 +1,4 @@
-"""The asyncio gRPC server on our own engine."""
+"""gRPC server for asyncio, on our own engine."""
 
 from __future__ import annotations
 
@@ -33,35 +33,37 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nereid.rpc")
 
 _TIMER_S = 1.0
-# A client that has not acknowledged the first GOAWAY's ping after this time is assumed to have
-# received it.
+# Seconds to wait for the reply to the ping that follows the first GOAWAY. After that, the client is
+# assumed to know of the drain.
 _DRAIN_NOTICE_S = 0.5
 _AGE_JITTER = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions(Limits):
-    """Limits of each connection, and the server's policy for connections."""
+    """Limits of each connection, and rules for accepting and ending connections."""
 
-    # Limit of the time until a client's first SETTINGS.
+    # Seconds to wait for the first SETTINGS of a client.
     greeting_timeout_s: float = 10.0
-    # Time after which a connection without calls and pings is ended; `None` means never.
+    # Seconds after which a connection without calls and pings is ended; `None` means never.
     idle_timeout_s: float | None = None
     max_connection_age_s: float | None = None
-    # Time for calls in flight on an old connection before they are cut; `None` means no limit.
+    # Seconds for which calls in flight may finish on an old connection before it is cut; `None`
+    # means no limit.
     max_connection_age_grace_s: float | None = None
     # Compression level, one of compression.LEVELS, for methods that are marked as compressible.
     compression: str = "none"
-    # True if several processes listen at one TCP port; the system spreads connections over them.
+    # True if several processes listen at the same TCP port. The system then distributes
+    # connections.
     reuse_port: bool = False
-    # Maximum number of connections over all addresses; connections beyond it are closed.
+    # Maximum number of connections at all addresses together. Further connections are closed.
     max_connections: int | None = None
     # Maximum number of connections of one client (net.address.client_of).
     max_client_connections: int | None = None
 
 
 class Server:
-    """Server of one table of handlers at any number of addresses; belongs to one event loop."""
+    """Server for one table of handlers, at any number of addresses, in one event loop."""
 
     def __init__(
         self,
@@ -70,11 +72,11 @@ class Server:
         budget: ByteBudget | None = None,
         zlib_queue: ZlibQueue | None = None,
     ) -> None:
-        """Create a server that listens nowhere yet.
+        """Create a server that does not listen yet.
 
-        budget: budget of clients' bytes; None means that they are not counted.
-        zlib_queue: queue in which large messages are inflated and compressed; None means that the
-            event loop does it.
+        budget: budget for clients' bytes; None means that bytes are not counted.
+        zlib_queue: queue in which large messages are inflated and compressed; None means that this
+            happens in the event loop.
         """
         self._options = options
         self._tasks = HandlerTasks()
@@ -109,11 +111,11 @@ class Server:
         private: bool = False,
         inherited: InheritedPort | None = None,
     ) -> str:
-        """Serve at another address; return the real address, with the port that the system chose.
+        """Listen at another address; return it with the port that the system chose.
 
-        tls: settings that must agree on h2; None means a connection in clear.
+        tls: TLS settings, which must negotiate h2; None means no encryption.
         private: whether only this user may connect to a Unix socket.
-        inherited: the address's sockets, which other processes serve as well.
+        inherited: sockets that are bound to the address, and that other processes serve as well.
         """
         loop = asyncio.get_running_loop()
         if self._timer is None:
@@ -137,13 +139,13 @@ class Server:
         return len(self._http2_protocols)
 
     async def announce_drain(self, limit_s: float, *, listening: bool = False) -> None:
-        """Take no new connections, and have clients make their next calls elsewhere.
+        """Accept no new connections, and ask clients to make their next calls elsewhere.
 
-        Calls that clients make before they know of the drain are served; when this method returns,
-        new calls are refused.
+        Calls that clients make before they know of the drain are still served. When this method
+        returns, new calls are refused.
 
-        listening: whether to accept and serve new connections all the while, because there may be
-            no other server.
+        listening: whether to continue to accept new connections, because there may be no other
+            server.
         """
         if not listening:
             self._stop_listening()
@@ -151,14 +153,14 @@ class Server:
         for protocol in leaving:
             protocol.http2.control.start_drain()
         with contextlib.suppress(TimeoutError):
-            # A connection whose client knows of the drain is closed once it has no call.
+            # When its client knows of the drain, a connection without calls is closed.
             async with asyncio.timeout(min(_DRAIN_NOTICE_S, limit_s)):
                 await self._all_closed()
         for protocol in leaving:
             protocol.http2.control.finish_drain()
 
     async def drain(self, grace_s: float) -> None:
-        """Take no new calls, let calls in flight finish for at most `grace_s`, then close."""
+        """Accept no new calls, let calls in flight finish for at most `grace_s`, then close."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self.announce_drain(grace_s)
@@ -166,7 +168,7 @@ class Server:
         await self.close()
 
     async def close(self) -> None:
-        """Cut every connection after sending the responses already given."""
+        """Close every connection after the responses that were given have been sent."""
         self._stop_listening()
         for timer in (self._timer, self._deadline_timer):
             if timer is not None:
@@ -182,16 +184,16 @@ class Server:
     # --- for connections
 
     def on_connection(self, protocol: _ServerProtocol) -> None:
-        """Register a new connection; abort it if there are too many."""
+        """Register a new connection, or abort it if there are too many connections."""
         self._http2_protocols.add(protocol)
         self._empty.clear()
         if self._counts.add(protocol.client, after_handshake=protocol.secure) > 0:
-            # Abort before SETTINGS are sent: grpc's clients take SETTINGS for success, and would
-            # dial again and again without a pause. A connection that fails makes them back off.
+            # Abort before SETTINGS are sent: to a gRPC client SETTINGS mean success, and it would
+            # dial again and again without a pause. If the connection fails, the client backs off.
             protocol.abort()
 
     def on_connection_lost(self, protocol: _ServerProtocol) -> None:
-        """Forget a connection that was lost."""
+        """Forget a connection that was closed or lost."""
         self._http2_protocols.discard(protocol)
         self._counts.remove(protocol.client)
         if not self._http2_protocols:
@@ -280,7 +282,7 @@ class _ServerProtocol(Http2Protocol):
 
     @property
     def client(self) -> str:
-        """Client that the connection belongs to (net.address.client_of)."""
+        """Client to which the connection belongs (net.address.client_of)."""
         return self.connection.client
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -306,7 +308,7 @@ class _ServerProtocol(Http2Protocol):
             self._retire()
 
     def _abort_if_stalled(self, now: float) -> None:
-        """Give up a client that does not read its socket, or the calls that it does not read."""
+        """Abort if the client does not read its socket; end calls with unread responses."""
         transport = self.writer.transport
         waiting_bytes = transport.get_write_buffer_size() if transport else 0
         if self._stall.stalled(waiting_bytes, now):

@@ -1,8 +1,8 @@
-"""The server's side of gRPC on one HTTP/2 connection.
+"""Server's side of gRPC on one HTTP/2 connection.
 
-No I/O; time and tasks come in through `ServerContext`. A unary request with its response costs one
-ServerCall, one look-up of its header block and one tuple of bytes. That is why ServerCall.reply
-works on the sender's state itself.
+The module does no I/O; `ServerContext` provides time and tasks. A unary request and its response
+cost only one ServerCall, one look-up of the header block and one tuple of bytes. To achieve this,
+ServerCall.reply changes the sender's state directly.
 """
 
 # layout: compiled
@@ -71,32 +71,32 @@ if TYPE_CHECKING:
 
     WriteThrough = Callable[[Callable[[bytes], None], bytes], None]
 
-# :status 200 is the static table's entry 8; content-type is its name 31.
+# In HPACK's static table, :status 200 is entry 8, and content-type is the name of entry 31.
 _HEAD_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
 _OK_BLOCK = literal(b"grpc-status", b"0")
 
-# A whole HEADERS frame, then the header of a DATA frame and the prefix of its message.
+# A whole HEADERS frame, followed by the header of a DATA frame and the prefix of the message.
 _pack_response = Struct(f">BHBBI{len(_HEAD_BLOCK)}sBHBBIBI").pack
 _pack_ok_trailers = Struct(f">BHBBI{len(_OK_BLOCK)}s").pack
 _HEAD_SIZE = len(_HEAD_BLOCK)
 _OK_SIZE = len(_OK_BLOCK)
 _TRAILERS_FLAGS = frames.END_HEADERS | frames.END_STREAM
-# Costs are charged to the flood budget; walking a block of thousands of fields takes milliseconds.
+# Units of the flood budget. Decoding a block of thousands of fields takes milliseconds.
 _OVERSIZED_COST = 20.0
 _REFUSAL_COST = 0.1
 _CRUMB_COST = 0.2
 _TRAILERS_COST = 1.0
-# Size up to which a message that waits for the end of its request counts as part of its stream.
+# A message up to this size is not charged while it waits for the end of its request.
 _UNCHARGED_BYTES = 4096
-# Size up to which a message is compressed at once, which takes a fraction of a millisecond.
+# Messages up to this size are compressed at once, which takes a fraction of a millisecond.
 _INLINE_COMPRESSION_BYTES = 4096
-# Reasons to withhold a stream's window, as bits.
+# Bits of the reasons why a stream's window is not reopened.
 _PAUSED_BY_HANDLER = 1
 _PAUSED_BY_INFLATION = 2
 
 
 class ServerContext:
-    """State and functions that all connections of one server share."""
+    """State and functions that all connections of a server share."""
 
     def __init__(  # noqa: PLR0913 (by keyword)
         self,
@@ -114,14 +114,14 @@ class ServerContext:
     ) -> None:
         """Create the context.
 
-        on_earlier_deadline: called when the earliest deadline changed.
+        on_earlier_deadline: called when a new deadline is earlier than all others.
         compression: level at which responses of compressible methods are compressed.
-        budget: budget of the clients' bytes; None means that they are not counted.
-        inflate: begins to inflate a call's message, and calls its connection's on_inflated() at the
-            end; None means that messages are inflated where they are read.
-        deflate: begins to compress a call's waiting messages, by begin_deflation() and
-            send_deflated() until none is left; None means that messages are compressed where they
-            are sent.
+        budget: budget for clients' bytes; None means that bytes are not counted.
+        inflate: function that begins to inflate a call's message, and calls on_inflated() of the
+            call's connection at the end. None means that messages are inflated when they are read.
+        deflate: function that begins to compress a call's waiting messages: it calls
+            begin_deflation() and send_deflated() for each until none is left. None means that
+            messages are compressed when they are sent.
         admit: see Handlers.
         """
         self.budget = budget
@@ -140,11 +140,11 @@ class ServerContext:
 
 
 class ServerCall(MessageStream):
-    """A call (call.Call) carried by our own engine."""
+    """Call (see call.Call) on our own engine."""
 
     __slots__ = (*CALL_SLOTS, "connection", "head_sent", "message", "route")
 
-    # Attributes of Call, declared here as well.
+    # Attributes of Call. They are declared here because this class does not derive from Call.
     path: str
     peer: str
     metadata: Sequence[tuple[str, str | bytes]]
@@ -164,7 +164,7 @@ class ServerCall(MessageStream):
         self.encoding = headers.encoding
         self.partial_message = None
         self.remaining_content_bytes = headers.content_length
-        # Attributes of Call, set here for speed.
+        # Attributes of Call. They are set here, not in a base class, for speed.
         self.path = headers.path
         self.peer = connection.peer
         self.metadata = headers.metadata
@@ -176,43 +176,43 @@ class ServerCall(MessageStream):
         self.on_half_close = None
         self.on_writable = None
         self.head_sent = False
-        # Request message: bytes, or the buffer that was allocated for it; `None` until it has
-        # arrived.
+        # Message of the request: bytes, or the buffer that was allocated for it; `None` until the
+        # message has arrived.
         self.message: Any = None
         self.route: Route | None = headers.route
 
     @property
     def is_arriving(self) -> bool:
-        """True if the client has begun to send a request or message and has not ended it."""
+        """True if a request or message of the client has begun to arrive and is not complete."""
         if self.done or self.state & REMOTE_CLOSED or isinstance(self.partial_message, HeldContent):
             return False
         if self.route is None or self.route.stream is None:
             return self.route is not None
-        # A stream may be silent between its messages.
+        # Between the messages of a stream nothing has to arrive.
         return self.partial_message is not None and not self.paused
 
     @property
     def is_unary(self) -> bool:
-        """True if the call's method is unary."""
+        """True if the method of the call is unary."""
         return self.route is not None and self.route.stream is None
 
     @property
     def client(self) -> str:
-        """Client that the connection belongs to (net.address.client_of)."""
+        """Client to which the connection belongs (net.address.client_of)."""
         return self.connection.client
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes sent that still wait for the client's window or the socket."""
+        """Sent bytes that wait for the client's window or the socket."""
         return self.queued_bytes
 
     @property
     def account(self) -> Account:
-        """Account of the client's bytes."""
+        """Account to which the client's bytes are charged."""
         return self.connection.account
 
     def hold(self, size_bytes: int) -> None:
-        """Charge bytes that are kept for the client; raises RpcError if they exceed a limit."""
+        """Charge bytes that are kept for the client; raise RpcError if they exceed a limit."""
         if self.done:
             raise RpcError(Status.CANCELLED, "the call is over")
         try:
@@ -229,12 +229,12 @@ class ServerCall(MessageStream):
 
     @property
     def peer_names(self) -> tuple[str, ...]:
-        """Names in the client's certificate; empty without one."""
+        """Names in the client's certificate; empty without a certificate."""
         return self.connection.peer_names
 
     @property
     def peer_is_local(self) -> bool:
-        """True if the client is on this host, as far as its address shows."""
+        """True if the client's address shows that the client is on this host."""
         return self.connection.peer_is_local
 
     @property
@@ -286,7 +286,7 @@ class ServerCall(MessageStream):
         )
         self.on_cancel = None
         if not streams:
-            # No other response could share the write.
+            # No other response could go into the same write, so write at once.
             connection.flush()
 
     def reply_parts(
@@ -294,26 +294,26 @@ class ServerCall(MessageStream):
         parts: Sequence[bytes | memoryview],
         trailers: Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
-        """Send a response given in parts and end the call with OK."""
+        """Send a response that is given in parts, and end the call with OK."""
         if not self.done:
             self.accept()
             send_message_parts(self.connection.sender, self, parts)
             self.finish(trailers=trailers)
 
     def accept(self) -> None:
-        """Send the response's headers."""
+        """Send the headers of the response."""
         if not self.head_sent and not self.done:
             self.head_sent = True
             self.connection.sender.write_headers(self.id, _HEAD_BLOCK)
 
     def send(self, message: bytes) -> None:
-        """Send one message; sends the headers first."""
+        """Send one message. The headers are sent before the first one."""
         if not self.done:
             self.accept()
             send_message(self.connection.sender, self, message)
 
     def send_now(self, message: bytes) -> None:
-        """Send one message before this turn of the event loop is over, where possible."""
+        """Send one message before this turn of the event loop is over, if possible."""
         self.connection.write_through(self.send, message)
 
     def finish(
@@ -335,22 +335,25 @@ class ServerCall(MessageStream):
         self._end(block)
 
     def refuse(self, refusal: Refusal) -> None:
-        """End the call without a handler, by HTTP status where gRPC has no status for it."""
+        """End the call without running a handler."""
         if refusal.http_status == 200:
             self.finish(refusal.status, refusal.message, refusal.trailers)
             return
         self._end(refusal.block())
 
     def pause(self) -> None:
-        """Stop reopening the client's window for this stream."""
+        """Stop reopening the stream's flow-control window, so that the client has to pause."""
         self.paused |= _PAUSED_BY_HANDLER
 
     def resume(self) -> None:
-        """Reopen the client's window after pause()."""
+        """Reopen the stream's flow-control window after pause()."""
         self.reopen_window(_PAUSED_BY_HANDLER)
 
     def reopen_window(self, reason: int) -> None:
-        """Clear a reason to withhold the stream's window, and reopen the window."""
+        """Remove a reason for which the window is not reopened.
+
+        If no reason is left, reopen the window.
+        """
         if self.paused & reason:
             self.paused &= ~reason
             if not self.state & REMOTE_CLOSED:
@@ -371,14 +374,14 @@ class ServerCall(MessageStream):
         fail_with(self, error)
 
     def run_callback(self, callback: Callable[..., None], *args: object) -> None:
-        """Run a handler or one of its callbacks; an exception ends the call."""
+        """Run a handler or one of its callbacks. An exception ends the call."""
         try:
             callback(*args)
         except Exception as error:
             self.fail_with(error)
 
     def cancel(self) -> None:
-        """End the call because the client or the connection ended it, and report it."""
+        """End the call because of the client or the connection, and call on_cancel."""
         if not self.done:
             callback = self.on_cancel
             self.mark_done()
@@ -386,12 +389,12 @@ class ServerCall(MessageStream):
                 self.run_callback(callback)
 
     def notify_writable(self) -> None:
-        """Report to the handler that buffered bytes have left."""
+        """Tell the handler that buffered bytes have been sent."""
         if self.on_writable is not None and not self.done:
             self.run_callback(self.on_writable)
 
     def mark_done(self) -> None:
-        """Mark the call as done; drop its callbacks, its deadline and its charge.
+        """Mark the call as done, drop its callbacks and its deadline, and release its charge.
 
         The code of Call.mark_done() is repeated here for speed.
         """
@@ -421,16 +424,16 @@ class ServerCall(MessageStream):
                 return encode_trailer(*trailers[0])
             return encode_metadata(trailers)
         except ValueError:
-            # The call must end, whatever trailers its handler gives.
+            # The call must end even if its handler gave invalid trailers.
             log.exception("%s: trailers that cannot be sent are left out", self.path)
             return b""
 
 
 class CompressingCall(ServerCall):
-    """Call whose client accepts compressed responses, which are sent where they are smaller.
+    """Call whose client accepts compression. A message is compressed if that makes it smaller.
 
     Only small messages are compressed at once. Larger messages wait until they have been compressed
-    elsewhere, and messages sent after them wait behind them; the call may be done meanwhile.
+    elsewhere, and all later messages wait as well. The call may be done before they have been sent.
     """
 
     __slots__ = ("_ending", "_reply_encoding", "_waiting_bytes", "waiting")
@@ -440,14 +443,14 @@ class CompressingCall(ServerCall):
     ) -> None:
         super().__init__(connection, stream_id, headers)
         self._reply_encoding = headers.reply_encoding or "identity"
-        # Messages to be compressed, in their order, each as a sequence of parts.
+        # Messages that wait to be compressed, in their order. Each is a sequence of parts.
         self.waiting: deque[Sequence[bytes | memoryview]] = deque()
         self._waiting_bytes = 0
-        # Trailers that follow the waiting messages.
+        # Trailers to send after the waiting messages; `None` if the call has not ended.
         self._ending: bytes | None = None
 
     def reply(self, message: bytes) -> None:
-        """Send the response, compressed where it helps, and end the call with OK."""
+        """Send the response, compressed if that makes it smaller, and end the call with OK."""
         self.send(message)
         self.finish()
 
@@ -456,27 +459,27 @@ class CompressingCall(ServerCall):
         parts: Sequence[bytes | memoryview],
         trailers: Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
-        """Send a response given in parts and end the call with OK."""
+        """Send a response that is given in parts, and end the call with OK."""
         self._send_parts(parts)
         self.finish(trailers=trailers)
 
     def accept(self) -> None:
-        """Send the response's headers, with the encoding."""
+        """Send the headers of the response, which name the encoding."""
         if not self.head_sent and not self.done:
             self.head_sent = True
             block = _HEAD_BLOCK + literal(b"grpc-encoding", self._reply_encoding.encode())
             self.connection.sender.write_headers(self.id, block)
 
     def send(self, message: bytes) -> None:
-        """Send one message, or let it wait to be compressed."""
+        """Send one message, or keep it until it has been compressed."""
         self._send_parts((message,))
 
     def begin_deflation(self) -> Deflation | None:
-        """Begin to compress the next message to be sent; return None if no message waits."""
+        """Begin to compress the next waiting message; return None if no message waits."""
         return begin_deflation(self._reply_encoding, self.waiting[0]) if self.waiting else None
 
     def send_deflated(self, compressed: bytes) -> None:
-        """Send the first waiting message, of which `compressed` is the compressed form."""
+        """Send the first waiting message, or its compressed form if that is smaller."""
         parts = self.waiting.popleft()
         self._waiting_bytes -= sum(map(len, parts))
         self._send_smaller(parts, compressed)
@@ -489,16 +492,16 @@ class CompressingCall(ServerCall):
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that wait for compression, the client's window or the socket."""
+        """Sent bytes that wait for compression, the client's window or the socket."""
         return self.queued_bytes + self._waiting_bytes
 
     def notify_writable(self) -> None:
-        """Report writability only when few bytes wait for compression."""
+        """Tell the handler that it may send more, if few bytes wait for compression."""
         if self._waiting_bytes <= LOW_WATER_BYTES:
             super().notify_writable()
 
     def discard_partial_input(self) -> None:
-        """Drop the message that is arriving, and those that wait once the stream is closed."""
+        """Drop the partly received message and, if the stream is closed, the waiting messages."""
         super().discard_partial_input()
         if self.state is CLOSED:
             self.waiting.clear()
@@ -539,9 +542,9 @@ def _send_later(send: Callable[[bytes], None], message: bytes) -> None:
 class ServerConnection:
     """One client's connection.
 
-    Handles the events of HTTP/2 (http2.handler.ConnectionHandler) and the messages of its streams
-    (messages.MessageHandler). `http2` is for the transport; `sender` and `streams` are parts of it
-    that calls use.
+    The connection handles HTTP/2 events (http2.handler.ConnectionHandler) and the messages of its
+    streams (messages.MessageHandler). The transport uses `http2`; calls use `sender` and `streams`,
+    which are parts of it.
     """
 
     def __init__(  # noqa: PLR0913 (by keyword)
@@ -559,9 +562,9 @@ class ServerConnection:
     ) -> None:
         """Create the connection.
 
-        wake: called when there is output.
-        write_through, flush: see Http2Writer; None means that no output leaves before the end of a
-            turn.
+        wake: called when there is output to write.
+        write_through, flush: see Http2Writer; None means that output is only written at the end of
+            a turn.
         peer_names: names in the client's certificate.
         local: address of the server's end.
         """
@@ -571,7 +574,7 @@ class ServerConnection:
         self.peer = peer
         self.client = client_of(peer)
         budget = context.budget
-        # Account that is charged for bytes held for the client.
+        # Account to which bytes that are held for the client are charged.
         self.account = NO_ACCOUNT if budget is None else budget.open_account(self.client)
         self._reader: MessageReader[ServerCall] = MessageReader(
             limits.max_message_bytes, self, limits.max_inflation_ratio
@@ -607,13 +610,13 @@ class ServerConnection:
     # --- for the server
 
     def connection_lost(self) -> None:
-        """Cancel all calls and close the client's account."""
+        """Cancel all calls and close the client's account, because the connection was lost."""
         for call in self.http2.connection_lost():
             call.cancel()
         self.account.close()
 
     def on_inflated(self, call: ServerCall, result: bytes | MessageBuffer | RpcError) -> None:
-        """Deliver a message that was inflated elsewhere, or fail its call with an error."""
+        """Deliver a message that was inflated elsewhere, or fail the call with an error."""
         if call.done:
             return
         if isinstance(result, RpcError):
@@ -627,10 +630,10 @@ class ServerConnection:
             call.reopen_window(_PAUSED_BY_INFLATION)
 
     def end_unread_responses(self, now: float) -> None:
-        """Give up responses that wait for a window that the client does not open.
+        """End calls whose responses wait too long for a window that the client does not open.
 
-        This is about unary responses, and about streams with more unsent bytes than a stream's
-        window.
+        The method checks unary calls, and streams with more unsent bytes than the size of a
+        stream's window.
         """
         watches = {}
         large_bytes = self._limits.stream_window_bytes
@@ -645,7 +648,7 @@ class ServerConnection:
         self._unread = watches
 
     def end_incomplete_requests(self, now: float) -> None:
-        """Give up requests and messages that do not arrive in time."""
+        """End calls whose requests or messages arrive too slowly."""
         for call in self._arrivals.overdue_calls(now):
             call.fail(Status.DEADLINE_EXCEEDED, "the request did not arrive in time")
         if self._arrivals.unfinished_too_long(now):
@@ -653,14 +656,17 @@ class ServerConnection:
             self._control.fail(Http2ConnectionError(Code.ENHANCE_YOUR_CALM, unfinished))
 
     def _unread_calls(self) -> list[ServerCall]:
-        """Return the unary calls whose responses wait for the client."""
+        """Return the unary calls whose responses the client has not read."""
         waiting = [call for call in self.streams.values() if call.trailers is not None]
         return [call for call in waiting if call.route is None or call.route.stream is None]
 
     # --- events of HTTP/2
 
     def on_headers(self, stream_id: int, block: bytes, ended: int) -> None:
-        """Handle a request's headers, or its trailers; `ended` is nonzero with END_STREAM."""
+        """Handle the headers or trailers of a request.
+
+        ended: nonzero if END_STREAM was set.
+        """
         if stream_id <= self._table.last_id:
             self._on_trailers(stream_id, block, ended)
             return
@@ -688,7 +694,7 @@ class ServerConnection:
             self.http2.receiver.finish_remote(call)
 
     def on_end(self, stream: ServerCall) -> None:
-        """Handle the end of a request: run its handler, or report the half-close."""
+        """Handle the end of a request: run its handler, or report a half-closed stream."""
         if stream.done:
             return
         if stream.partial_message is not None:
@@ -727,24 +733,24 @@ class ServerConnection:
         stream.cancel()
 
     def on_half_closed(self, stream: ServerCall) -> None:
-        """Reset a call that ended before its request was complete: the rest is not needed."""
+        """Reset a call that has ended before its request was complete; the rest is not needed."""
         self.sender.reset_stream(stream, Code.NO_ERROR)
 
     def on_settings(self) -> None:
-        """Do nothing: no call waits for a client's settings."""
+        """Do nothing: no call waits for the settings of a client."""
 
     def on_goaway(self, last_stream_id: int, code: int, debug: bytes) -> None:
-        """Do nothing: a client that leaves finishes its calls and closes the connection."""
+        """Do nothing: a client that leaves finishes its calls, then closes the connection."""
 
     def may_reopen_window(self) -> bool:
-        """Return False while too many bytes of unary responses are unread."""
+        """Return False while the client has too many bytes of unary responses unread."""
         limit = self._limits.max_unsent_bytes
         return limit is None or sum(call.queued_bytes for call in self._unread_calls()) <= limit
 
     # --- messages
 
     def on_message(self, stream: ServerCall, message: Any) -> None:
-        """Pass a stream's message to its handler, or keep the request until its end."""
+        """Pass a message to its stream's handler, or keep the message until the request ends."""
         if stream.done:
             return
         if stream.on_message is not None:
@@ -762,20 +768,20 @@ class ServerConnection:
             stream.fail(Status.UNIMPLEMENTED, "more than one request message")
 
     def _hold_whole(self, call: ServerCall, message: Any) -> None:
-        """Charge a message that came in one piece and has to wait."""
+        """Charge a message that arrived in one piece and has to wait."""
         if not call.held_bytes and len(message) > _UNCHARGED_BYTES:
             call.hold(len(message))
 
     def on_bad_message(self, stream: ServerCall, error: RpcError) -> None:
-        """Fail the call whose content cannot be read."""
+        """Fail a call whose content is invalid or too large."""
         stream.fail(error.status, error.message)
 
     def on_crumb(self) -> None:
-        """Charge the client for a piece that is too small for its cost."""
+        """Charge the flood budget for a piece that is too small for the work that it causes."""
         self._control.budget.spend(_CRUMB_COST)
 
     def on_many_messages(self) -> None:
-        """End this turn's work for the client."""
+        """End this turn for the connection, so that other connections are served."""
         self._receiver.end_turn()
 
     def allocator_of(self, stream: ServerCall) -> AllocateBuffer | None:
@@ -783,7 +789,10 @@ class ServerConnection:
         return None if stream.done or stream.route is None else stream.route.allocate
 
     def defer_inflation(self, stream: ServerCall, inflation: Inflation) -> bool:
-        """Have a message inflated elsewhere and withhold the stream's window until then."""
+        """Have a message inflated elsewhere.
+
+        Until then, the stream's window is not reopened.
+        """
         if self.context.inflate is None or stream.done:
             return False
         stream.hold(inflation.inflated_bytes)
@@ -794,11 +803,11 @@ class ServerConnection:
     # --- inside
 
     def _admit(self, stream_id: int, block: bytes) -> RequestHeaders | None:
-        """Return the headers of a new request, or None to refuse it without a call."""
+        """Return the headers of a new request; return None to refuse the request without a call."""
         if not stream_id & 1:
             raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
         if self._control.refusing:
-            # The stream id is beyond the last one of our GOAWAY: refuse it, and ignore its later
+            # The stream's id is above the last one in our GOAWAY. Refuse it, and ignore its later
             # frames.
             self._table.last_refused_id = max(self._table.last_refused_id, stream_id)
             self._headers.skip(block)

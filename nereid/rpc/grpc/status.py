@@ -1,6 +1,6 @@
-"""gRPC status codes and the one exception of this package.
+"""Status codes of gRPC, and the exceptions of this package.
 
-Knows how HTTP/2 error codes and HTTP statuses translate to gRPC's, and nothing of services.
+The module also translates HTTP/2 error codes and HTTP statuses to gRPC's status codes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Status(IntEnum):
-    """gRPC's status codes."""
+    """Status codes of gRPC."""
 
     OK = 0
     CANCELLED = 1
@@ -37,7 +37,7 @@ class Status(IntEnum):
 
 
 class RpcError(Exception):
-    """A call that ended with a status other than OK, on either side."""
+    """Raised for a call that ended with a status other than OK, on the client or server."""
 
     def __init__(
         self,
@@ -55,24 +55,24 @@ class RpcError(Exception):
 
 
 class NotProcessedError(RpcError):
-    """The peer did not process the call (GOAWAY, REFUSED_STREAM): it is safe to retry."""
+    """Raised if the peer did not process the call (GOAWAY, REFUSED_STREAM), so a retry is safe."""
 
 
 class NotConnectedError(RpcError):
-    """There is no connection at the moment.
+    """Raised if there is no connection.
 
-    The message names the peer's address: do not show it to clients.
+    The message contains the peer's address, so do not show it to clients.
     """
 
 
 class ConnectionLostError(RpcError):
-    """The connection ended while the call was pending.
+    """Raised if the connection was lost during the call.
 
-    Whether the peer has carried out the call is unknown.
+    It is unknown whether the peer has processed the call.
     """
 
 
-# Status of a stream reset with an HTTP/2 error code (gRPC over HTTP/2, "Errors").
+# Maps the HTTP/2 error code of a reset stream to a status (gRPC over HTTP/2, "Errors").
 _OF_RESET = {
     0x7: Status.UNAVAILABLE,
     0x8: Status.CANCELLED,
@@ -80,8 +80,8 @@ _OF_RESET = {
     0xC: Status.PERMISSION_DENIED,
 }
 
-# Status of a response without grpc-status, by its HTTP status (gRPC, "HTTP to gRPC Status Code
-# Mapping").
+# Maps the HTTP status of a response without grpc-status to a status (gRPC, "HTTP to gRPC Status
+# Code Mapping").
 _OF_HTTP = {
     400: Status.INTERNAL,
     401: Status.UNAUTHENTICATED,
@@ -95,18 +95,19 @@ _OF_HTTP = {
 
 
 def status_of_reset(code: int) -> Status:
-    """Return the gRPC status of a stream reset with an HTTP/2 error code."""
+    """Return the gRPC status for a stream that was reset with an HTTP/2 error code."""
     return _OF_RESET.get(code, Status.INTERNAL)
 
 
 def status_of_http(http_status: int) -> Status:
-    """Return the gRPC status of a response that has only an HTTP status."""
+    """Return the gRPC status for a response that has only an HTTP status."""
     return _OF_HTTP.get(http_status, Status.UNKNOWN)
 
 
 def status_of_over_budget(error: OverBudgetError) -> Status:
-    """Return the status of a call whose bytes exceed a limit.
+    """Return the status with which a call ends if its bytes exceed a limit.
 
-    A limit that all clients share gives UNAVAILABLE, because its bytes may soon be free.
+    If the limit is shared by all clients, the status is UNAVAILABLE, because other clients may soon
+    free bytes.
     """
     return Status.UNAVAILABLE if error.shared else Status.RESOURCE_EXHAUSTED

@@ -1,11 +1,11 @@
 """Bidirectional streams between threads and handlers of the same process, without a socket.
 
-ThreadStream is to a thread of this process what BlockingStream is over a socket: the thread owns
-its end and may block. The handler's end belongs to the event loop. A message to the thread costs
-one wake-up of the thread, a message from it one wake-up of the loop. While the thread waits in
-receive(), the loop may handle messages in the thread's place, one a turn, so that no wake-up is
-needed. Neither side holds many messages: streams are for protocols in which each message of the
-handler has one reply.
+A ThreadStream is used like a BlockingStream, but needs no socket. Its thread owns one end and may
+block; the handler's end belongs to the event loop. A message to the thread costs one wake-up of
+the thread, and a message from the thread costs one wake-up of the loop. While the thread waits in
+receive(), the loop may handle messages in the thread's place, one per turn, so that no wake-up is
+needed. Few messages wait at a time: streams are for protocols in which the thread sends one reply
+to each message.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from nereid.rpc.grpc.handlers import Handlers, Route
 
-    # Function that handles a message on the event loop. It returns the reply, empty bytes for no
+    # Function that handles a message in the event loop. It returns the reply, or empty bytes for no
     # reply, or `None` to leave the message to the thread.
     StandIn = Callable[[bytes], bytes | None]
 
 
 class ThreadStreams:
-    """Opener of streams to the stream handlers of one event loop; create it inside that loop."""
+    """Source of streams to the handlers of one event loop. Create it inside that loop."""
 
     def __init__(self, handlers: Handlers) -> None:
         self._loop = asyncio.get_running_loop()
@@ -46,11 +46,11 @@ class ThreadStreams:
         metadata: Iterable[tuple[str, str | bytes]] = (),
         stand_in: StandIn | None = None,
     ) -> ThreadStream:
-        """Open a stream, from any thread; a refusal is raised where the stream is used first.
+        """Open a stream, from any thread. If it is refused, its first use raises the error.
 
-        stand_in: called by the loop for messages that arrive while the thread waits and no other
-            message is pending. It may use what the thread uses, because the thread does nothing
-            meanwhile. An exception of it is raised by receive().
+        stand_in: function that the loop calls for a message that arrives while the thread waits and
+            no other message is pending. It may use the thread's objects, because the thread is
+            blocked meanwhile. If it raises an exception, receive() raises that exception.
 
         Raises:
             RpcError: the event loop has ended.
@@ -65,7 +65,7 @@ class ThreadStreams:
         return stream
 
     def close(self) -> None:
-        """End all streams; their threads see UNAVAILABLE."""
+        """End all streams. Their threads get the error UNAVAILABLE."""
         self._closed = True
         for call in list(self._calls):
             call.cancel()
@@ -86,37 +86,36 @@ class ThreadStreams:
 class ThreadStream:
     """The thread's end of a stream.
 
-    One thread uses it; only cut() may be called from any other.
+    One thread uses the object. Other threads may only call cut().
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, stand_in: StandIn | None) -> None:
         self._loop = loop
         self._stand_in = stand_in
-        # Messages for the thread. `None` ends a wait, so that the thread looks at what has ended
-        # the stream.
+        # Messages for the thread. `None` wakes the thread, so that it checks why the stream has
+        # ended.
         self._inbox: SimpleQueue[bytes | None] = SimpleQueue()
         self._closed = False
-        # Set by the loop, before it puts the `None` that wakes the thread.
+        # Set by the loop before it puts the `None` into the inbox that wakes the thread.
         self._ended = False
         self._error: BaseException | None = None
-        # Held by the thread except while it waits in receive(), and by the loop while it handles a
-        # message in the thread's place.
+        # The thread holds this lock except while it waits in receive(). The loop holds it while it
+        # handles a message in the thread's place.
         self._at_work = threading.Lock()
         self._at_work.acquire()
-        # Number of messages put into the inbox, and number of messages for which the thread holds
-        # `_at_work` or which it has handled. While the two differ, a message is between the inbox
-        # and the thread.
+        # Number of messages put into the inbox, and number of messages that the thread has taken
+        # while it held `_at_work`. If the numbers differ, a message is on its way to the thread.
         self._given = 0
         self._taken = 0
         # ---- used by the loop
         self._call: _ThreadCall | None = None
-        # Messages that the loop may handle in its next turns.
+        # Messages that the loop handles in its next turns.
         self._held: deque[bytes] = deque()
 
     # ---- for the thread
 
     def receive(self) -> bytes | None:
-        """Block for the next message; return None once the stream ended well or was closed here."""
+        """Block until the next message; return None if the stream ended well or was closed here."""
         if self._closed or (self._ended and self._inbox.empty()):
             self._raise_error()
             return None
@@ -134,7 +133,7 @@ class ThreadStream:
         return message
 
     def send(self, message: bytes) -> None:
-        """Pass a message to the handler, whose reply may arrive before this returns."""
+        """Pass a message to the handler. Its reply may arrive before this method returns."""
         if self._closed:
             return
         if self._ended:
@@ -145,11 +144,11 @@ class ThreadStream:
             raise RpcError(Status.UNAVAILABLE, "the event loop has ended") from error
 
     def close(self) -> None:
-        """Cut the stream; its owner has no socket to close."""
+        """End the stream. This is cut(), because the owner has no socket to close."""
         self.cut()
 
     def cut(self) -> None:
-        """End the stream, from any thread; a blocked receive() returns None."""
+        """End the stream from any thread; a blocked receive() returns None."""
         if self._closed:
             return
         self._closed = True
@@ -165,25 +164,28 @@ class ThreadStream:
     # ---- for the loop
 
     def connect(self, call: _ThreadCall) -> None:
-        """Set the handler's end, which is about to be opened."""
+        """Set the handler's end, which will be opened next."""
         self._call = call
 
     def on_message(self, message: bytes) -> None:
-        """Pass on a message of the handler, to the loop's stand-in or to the thread."""
+        """Pass a message of the handler to the loop's stand-in, or to the thread."""
         if self._held:
             self._held.append(message)
         elif (
             self._stand_in is not None and self._given == self._taken and not self._at_work.locked()
         ):
-            # Handle it in the next turn: the handler must not see the reply before its send() has
-            # returned.
+            # Handle the message in the next turn: the handler's send() has to return before the
+            # handler gets the reply.
             self._held.append(message)
             self._loop.call_soon(self._handle_held)
         else:
             self._give(message)
 
     def on_end(self, error: BaseException | None) -> None:
-        """End the stream, by the handler or the loop, with None or an error."""
+        """End the stream because the handler or the loop ended it.
+
+        error: None for OK.
+        """
         if not self._ended:
             self._ended = True
             self._error = error
@@ -199,19 +201,19 @@ class ThreadStream:
             return
         message = self._held.popleft()
         reply = None
-        # close() may have woken the thread meanwhile, so the lock may be held.
+        # Do not block: if close() has woken the thread meanwhile, the thread holds the lock.
         if self._stand_in is not None and self._at_work.acquire(blocking=False):
             try:
                 reply = self._stand_in(message)
             except BaseException as error:
-                # The thread raises the error, as if it had happened there.
+                # The thread raises the error, as if it had occurred there.
                 self.on_end(error)
                 self._cancel_call()
                 return
             finally:
                 self._at_work.release()
         if reply is None:
-            # The thread gets all held messages, in their order.
+            # Give the thread all held messages, in their order.
             self._give(message)
             while self._held:
                 self._give(self._held.popleft())
@@ -233,9 +235,9 @@ class ThreadStream:
 
 
 class _ThreadCall(Call):
-    """Handler's end of a stream, used on the event loop alone.
+    """Handler's end of a stream, used in the event loop only.
 
-    It never holds messages back.
+    It never buffers messages.
     """
 
     __slots__ = (*CALL_SLOTS, "_on_done", "stream")
@@ -256,7 +258,7 @@ class _ThreadCall(Call):
         return 0
 
     def accept(self) -> None:
-        """Do nothing: the thread does not wait for it."""
+        """Do nothing: the thread does not wait until the stream is accepted."""
 
     def send(self, message: bytes) -> None:
         if not self.done:

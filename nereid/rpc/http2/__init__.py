@@ -1,7 +1,8 @@
-"""HTTP/2 (RFC 9113, RFC 7541) on one connection, which connection.py puts together from its parts.
+"""HTTP/2 (RFC 9113, RFC 7541) on one connection.
 
-No I/O and no clock, except in protocol.py, which runs a connection on asyncio, and in its
-writer.py. Nothing here knows gRPC.
+The module connection puts a connection together from the other modules. Only protocol, which runs a
+connection on asyncio, and its part writer do I/O or read a clock. The package does not depend on
+gRPC.
 """
 
 # layout: compiled, covered

@@ -4,8 +4,9 @@
                          -> ConnectionHandler ->
                          -> ContentReader
 
-No I/O, no clock: a transport feeds `receive_data`, writes what `data_to_send` returns, and calls
-`on_timer`. Knows nothing of gRPC: the handler and the content reader know requests and messages.
+The connection does no I/O and reads no clock: a transport feeds `receive_data`, writes what
+`data_to_send` returns, and calls `on_timer`. The module does not depend on gRPC: the handler and
+the content reader deal with requests and messages.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class Http2Connection(Generic[S]):
-    """Owner of the streams, the sender, the control frames and the receiver.
+    """Connection made of the stream table, the sender, the control frames and the receiver.
 
-    The parts are public: the handler works with them directly, for speed.
+    The parts are public, because the handler uses them directly, for speed.
     """
 
     def __init__(  # noqa: PLR0913 (by keyword)
@@ -42,7 +43,7 @@ class Http2Connection(Generic[S]):
         wake: Callable[[], None],
         on_queued: Callable[[int], None] | None = None,
     ) -> None:
-        """Create the connection, with its opening frames as output.
+        """Create the connection. Its first frames are in the output already.
 
         wake: called when there is output.
         on_queued: see Sender.
@@ -62,10 +63,10 @@ class Http2Connection(Generic[S]):
     # --- for the transport
 
     def receive_data(self, data: bytes) -> bool:
-        """Process received bytes; return True if some of them are left for another turn.
+        """Process received bytes; return True if frames are left for another turn of the loop.
 
-        The transport then calls again with no bytes, and passes further bytes only when this
-        returns False.
+        After True, the transport calls this method again in later turns, with no bytes, until it
+        returns False. Only then does it pass further bytes.
         """
         control = self.control
         if control.error is not None:
@@ -74,12 +75,16 @@ class Http2Connection(Generic[S]):
         try:
             return self.receiver.feed(data)
         except Http2ConnectionError as error:
-            # The error is kept, and its traceback would keep the received bytes alive.
+            # Remove the traceback: the error is kept, and the traceback would keep the received
+            # bytes alive.
             control.fail(error.with_traceback(None))
             return False
 
     def data_to_send(self) -> list[bytes | memoryview]:
-        """Return output to write now; call again until it is empty or the socket is full."""
+        """Return output to write now.
+
+        Call this again until it returns nothing, or until the socket is full.
+        """
         sender = self.sender
         if sender.ready and not sender.blocked:
             sender.pump()
@@ -89,14 +94,14 @@ class Http2Connection(Generic[S]):
         return out
 
     def on_timer(self, now: float) -> bool:
-        """Run the timers, about once a second; return False if the peer is dead."""
+        """Run the timers; return False if the peer is dead. Call this about once a second."""
         if self.receiver.window_withheld:
-            # Calls may have ended without sending anything, so that the window may be reopened.
+            # Calls may have ended without sending anything, so the window may have to be reopened.
             self.receiver.reopen_connection_window()
         return self.control.on_timer(now)
 
     def connection_lost(self) -> list[S]:
-        """Handle a closed transport; return the streams that were open."""
+        """Handle the loss of the transport; return the streams that were open."""
         if self.control.error is None:
             self.control.error = Http2ConnectionError(Code.CONNECT_ERROR, "connection lost")
         streams = list(self.streams.open.values())
@@ -107,7 +112,7 @@ class Http2Connection(Generic[S]):
 
     @property
     def error(self) -> Http2ConnectionError | None:
-        """Error that ended the connection; None while it works."""
+        """Error that ended the connection; None while the connection works."""
         return self.control.error
 
     def _on_unread(self) -> None:
@@ -116,7 +121,7 @@ class Http2Connection(Generic[S]):
 
 
 def _opening(limits: Limits, *, server: bool) -> bytes:
-    """Return our settings, and a window update that grows the connection's window to its size."""
+    """Return our settings, and a WINDOW_UPDATE that gives the connection's window its full size."""
     values = {
         frames.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
         frames.MAX_FRAME_SIZE: limits.max_frame_bytes,

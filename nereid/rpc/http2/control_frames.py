@@ -1,7 +1,7 @@
-"""The control frames of an HTTP/2 connection: settings, pings, resets, windows and GOAWAY.
+"""Control frames of an HTTP/2 connection: settings, pings, resets, window updates and GOAWAY.
 
-Handles received ones and writes ours. Pure: no I/O, no clock. Knows nothing of content or header
-blocks.
+The module handles received control frames and writes our own. It does no I/O and reads no clock.
+Content and header blocks are handled elsewhere.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from nereid.rpc.http2.limits import Limits
     from nereid.rpc.http2.sender import Sender
 
-# A reset costs little: clients whose deadlines pass reset many calls at once, and are no attackers.
+# A reset costs little: clients that are no attackers reset many calls at once when deadlines pass.
 _RESET_COST = 0.25
-# Numbers of SETTINGS entries read, and of streams whose windows change, that cost one unit.
+# One unit of the budget pays for this many entries of SETTINGS, or for this many streams whose
+# windows change.
 _ENTRIES_PER_UNIT = 60
 _STREAMS_PER_UNIT = 64
 _KEEPALIVE_PING = b"keepaliv"
@@ -34,9 +35,10 @@ _MIN_FRAME_LIMIT = frames.DEFAULT_FRAME_BYTES
 class ControlFrames(Generic[S]):
     """State of a connection that control frames change.
 
-    error: error that ended the connection; None while it works.
-    settled: whether the peer's settings have arrived, so that it speaks HTTP/2.
-    draining, refusing: whether GOAWAY was announced, and whether it has taken effect.
+    error: error that ended the connection; None while the connection works.
+    settled: whether the peer's settings have arrived, which shows that the peer speaks HTTP/2.
+    draining: whether a drain was announced to the peer.
+    refusing: whether new streams are refused.
     """
 
     def __init__(
@@ -60,13 +62,14 @@ class ControlFrames(Generic[S]):
         )
         self.budget = FloodBudget(unlimited=limits.trusts_peer)
         self._window_updates = WindowUpdateBudget(self.budget)
-        # Number of the peer's pings.
+        # Number of pings that the peer has sent.
         self.pings = 0
         self._streams = sender.streams
         self._sender = sender
         self._handler = handler
         self._timer_ran_at: float | None = None
-        # Handlers of whole frames by type; their arguments are flags, stream id and payload.
+        # Maps a frame's type to the handler of whole frames of the type. The arguments are flags,
+        # stream id and payload.
         self.frame_handlers: dict[int, Callable[[int, int, bytes], None]] = {
             frames.PRIORITY: self._on_priority,
             frames.RST_STREAM: self._on_rst_stream,
@@ -80,31 +83,40 @@ class ControlFrames(Generic[S]):
     # --- ending the connection
 
     def fail(self, error: Http2ConnectionError) -> None:
-        """Send the reason in a GOAWAY and give up; the transport writes what is left and closes."""
+        """Give up the connection and send the reason in a GOAWAY.
+
+        The transport writes the remaining output and closes.
+        """
         if self.error is None:
             self.error = error
             self._write_goaway(error.code, error.message.encode("ascii", "replace"))
 
     def start_drain(self) -> None:
-        """Announce a drain; the reply to a ping shows that the peer knows of it."""
+        """Announce a drain.
+
+        A ping follows; when the peer has replied to the ping, it knows of the drain.
+        """
         if not self.draining:
             self.draining = True
             self._sender.write(frames.goaway(frames.MAX_STREAM_ID, Code.NO_ERROR))
             self._sender.write(frames.frame(frames.PING, 0, 0, _DRAIN_PING))
 
     def finish_drain(self) -> None:
-        """Refuse new streams from here on: the second step of a drain."""
+        """Refuse new streams from now on, which is the second step of a drain."""
         if not self.refusing:
             self.draining = self.refusing = True
             self._write_goaway(Code.NO_ERROR)
 
     def _write_goaway(self, code: int, debug: bytes = b"") -> None:
-        # GOAWAY names the peer's last stream, and a server opens none.
+        # GOAWAY names the last stream that the peer opened. A server opens no streams.
         last_id = self._streams.last_id if self.server else 0
         self._sender.write(frames.goaway(last_id, code, debug))
 
     def on_timer(self, now: float) -> bool:
-        """Run the timers, about once a second; return False if a keepalive ping got no reply."""
+        """Run the timers; return False if a keepalive ping got no reply.
+
+        Call this about once a second.
+        """
         gap = now - self._timer_ran_at if self._timer_ran_at is not None else 0.0
         self._timer_ran_at = now
         self.budget.refill(gap)
@@ -149,8 +161,8 @@ class ControlFrames(Generic[S]):
             raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
         entries = frames.parse_settings(payload)
         self.budget.spend(1 + len(entries) // _ENTRIES_PER_UNIT)
-        # The last of repeated settings counts; for header table sizes the smallest does as well
-        # (RFC 7541 4.2).
+        # If a setting is repeated, its last value counts. For header table sizes the smallest value
+        # counts as well (RFC 7541 4.2).
         tables = [value for key, value in entries if key == frames.HEADER_TABLE_SIZE]
         if tables:
             self._sender.set_peer_header_table_bytes(min(tables))
@@ -176,7 +188,7 @@ class ControlFrames(Generic[S]):
         elif key == frames.MAX_CONCURRENT_STREAMS:
             self.peer_max_streams = value
         elif key == frames.ENABLE_PUSH and value > (1 if self.server else 0):
-            # A server must not ask for push at all.
+            # A server must not even offer push.
             raise Http2ConnectionError(Code.PROTOCOL_ERROR, "ENABLE_PUSH out of range")
 
     def _on_push_promise(self, _flags: int, _stream_id: int, _payload: bytes) -> None:

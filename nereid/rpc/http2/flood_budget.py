@@ -1,34 +1,36 @@
-"""Flood protection: a budget for frames that are cheap to send, useless, and work for us.
+"""Flood protection: a budget for useless frames that are cheap to send but cost us work.
 
-Such frames are pings, settings, resets, empty frames, crumbs of messages, and window updates for
-content that was never sent. Pure: time comes in as gaps. One unit is the work of some ten to twenty
-microseconds.
+Such frames are pings, settings, resets, empty frames, tiny pieces of messages, and window updates
+for content that was never sent. One unit of the budget stands for ten to twenty microseconds of
+work. The module reads no clock: callers pass the elapsed time.
 """
 
 from __future__ import annotations
 
 from nereid.rpc.http2.frames import Code, Http2ConnectionError
 
-# Units allowed at once, and units per second after that. Real clients stay far below.
+# Units that may be spent at once, and units that are added per second. Real clients stay far below
+# these limits.
 _BURST = 1000.0
 _REFILL_PER_S = 500.0
-# Window updates are charged in lots, at a fraction of a unit each.
+# Updates are charged in lots: this many updates cost _LOT_COST units, so one costs a fraction of a
+# unit.
 _UPDATES_PER_LOT = 100
 _LOT_COST = 10.0
-# Sent content pays for the updates that acknowledge it, even for those of a client that
+# For this much sent content one window update is free. That is enough even for a client that
 # acknowledges every small message twice.
 _BYTES_PER_UPDATE = 16
 
 
 class FloodBudget:
-    """Budget of one connection; exceeding it ends the connection."""
+    """Budget of one connection. The connection is ended when the budget is used up."""
 
     def __init__(self, *, unlimited: bool = False) -> None:
         self._unlimited = unlimited
         self._left = _BURST
 
     def spend(self, cost: float = 1.0) -> None:
-        """Spend units; raise Http2ConnectionError if the budget is used up."""
+        """Spend units of the budget; raise Http2ConnectionError if it is used up."""
         if self._unlimited:
             return
         self._left -= cost
@@ -36,23 +38,26 @@ class FloodBudget:
             raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "too many control frames or resets")
 
     def refill(self, elapsed_s: float) -> None:
-        """Refill the budget for the time since the last refill."""
+        """Add the units for the time since the last call."""
         self._left = min(_BURST, self._left + _REFILL_PER_S * elapsed_s)
 
 
 class WindowUpdateBudget:
-    """Budget that charges window updates against the content sent since the last charge."""
+    """Budget for window updates, which charges those that the sent content does not justify."""
 
     __slots__ = ("_budget", "_left", "_paid_bytes")
 
     def __init__(self, budget: FloodBudget) -> None:
         self._budget = budget
-        # Updates that may come before the sent content is compared again.
+        # Number of updates that may arrive before they are compared with the sent content again.
         self._left = _UPDATES_PER_LOT
         self._paid_bytes = 0
 
     def spend(self, sent_bytes: int) -> None:
-        """Charge one update; `sent_bytes` is all content sent on the connection so far."""
+        """Count one update.
+
+        sent_bytes: size of all content sent on the connection so far.
+        """
         self._left -= 1
         if self._left > 0:
             return

@@ -1,6 +1,6 @@
-"""HTTP/2 on the wire: constants of RFC 9113, and functions that build whole frames.
+"""HTTP/2 on the wire: constants of RFC 9113, and functions that encode whole frames.
 
-Pure bytes. Knows nothing of a connection's state.
+The functions work on bytes and do not depend on the state of a connection.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAX_FRAME_BYTES = (1 << 24) - 1
 MAX_WINDOW_BYTES = (1 << 31) - 1
 MAX_STREAM_ID = (1 << 31) - 1
 
-# Length as 16 + 8 bits, type, flags, stream id: one unpack for a frame's nine bytes.
+# A frame's nine header bytes: length as 16 + 8 bits, type, flags, stream id.
 FRAME_HEAD = Struct(">HBBBI")
 _WORD = Struct(">I")
 _SETTING = Struct(">HI")
@@ -66,7 +66,7 @@ class Code(IntEnum):
 
 
 class Http2ConnectionError(Exception):
-    """The peer broke a rule that ends the whole connection."""
+    """Raised if the peer broke a rule that ends the whole connection."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -75,7 +75,7 @@ class Http2ConnectionError(Exception):
 
 
 class Http2StreamError(Exception):
-    """The peer broke a rule that ends one stream."""
+    """Raised if the peer broke a rule that ends one stream."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -84,13 +84,16 @@ class Http2StreamError(Exception):
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """Build one frame of any type."""
+    """Encode a frame of any type."""
     size = len(payload)
     return FRAME_HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """Build a SETTINGS frame from values by setting id."""
+    """Encode a SETTINGS frame.
+
+    values: maps a setting's id to its value.
+    """
     return frame(
         SETTINGS, 0, 0, b"".join(_SETTING.pack(key, value) for key, value in values.items())
     )
@@ -102,22 +105,22 @@ def parse_settings(payload: bytes) -> list[tuple[int, int]]:
 
 
 def window_update(stream_id: int, increment: int) -> bytes:
-    """Build a WINDOW_UPDATE frame; stream id 0 means the connection."""
+    """Encode a WINDOW_UPDATE frame; stream id 0 means the connection."""
     return frame(WINDOW_UPDATE, 0, stream_id, _WORD.pack(increment))
 
 
 def rst_stream(stream_id: int, code: int) -> bytes:
-    """Build an RST_STREAM frame with an error code."""
+    """Encode an RST_STREAM frame with an error code."""
     return frame(RST_STREAM, 0, stream_id, _WORD.pack(code))
 
 
 def goaway(last_stream_id: int, code: int, debug: bytes = b"") -> bytes:
-    """Build a GOAWAY frame with the last stream id that is processed."""
+    """Encode a GOAWAY frame with the id of the last stream that is processed."""
     return frame(GOAWAY, 0, 0, _WORD.pack(last_stream_id) + _WORD.pack(code) + debug)
 
 
 def header_frames(stream_id: int, block: bytes, flags: int, max_frame_bytes: int) -> bytes:
-    """Build a HEADERS frame, with as many CONTINUATION frames as the block needs."""
+    """Encode a HEADERS frame, followed by as many CONTINUATION frames as the block needs."""
     if len(block) <= max_frame_bytes:
         return frame(HEADERS, flags | END_HEADERS, stream_id, block)
     pieces = [frame(HEADERS, flags, stream_id, block[:max_frame_bytes])]

@@ -1,4 +1,4 @@
-"""Interfaces that the owner of an HTTP/2 connection implements to get its events."""
+"""Interfaces that the owner of an HTTP/2 connection implements to receive its events."""
 
 # layout: not covered, a protocol
 # layout: not compiled, off the hot path
@@ -13,36 +13,42 @@ S_contra = TypeVar("S_contra", bound=Stream, contravariant=True)
 
 
 class ConnectionHandler(Protocol[S_contra]):
-    """Protocol on top of a connection, server or client; it opens and names the streams."""
+    """Receiver of a connection's events, on a server or client. It opens and names the streams."""
 
     def on_headers(self, stream_id: int, block: bytes, ended: int) -> None:
-        """Handle a whole header block, still encoded; `ended` is set if END_STREAM came with it.
+        """Handle a complete header block, which is still encoded.
+
+        ended: nonzero if the peer's side of the stream ends with the block.
 
         Raises:
-            Http2StreamError: the stream is reset, and reported to on_reset if it has a record.
+            Http2StreamError: the connection resets the stream, and calls on_reset if the stream has
+                a record.
         """
 
     def on_end(self, stream: S_contra) -> None:
-        """Handle the regular end of the peer's side."""
+        """Handle the regular end of the peer's side of a stream."""
 
     def on_reset(self, stream: S_contra, code: int) -> None:
-        """Handle a reset by either side; the stream's record has left the table."""
+        """Handle a reset of a stream by either side.
+
+        The stream's record has been removed from the table.
+        """
 
     def on_half_closed(self, stream: S_contra) -> None:
-        """Handle the end of our side, all sent, while the peer's side is still open."""
+        """Handle the end of our side, all of it sent, while the peer's side is still open."""
 
     def on_settings(self) -> None:
         """Handle the arrival of the peer's first settings."""
 
     def on_goaway(self, last_stream_id: int, code: int, debug: bytes) -> None:
-        """Handle a GOAWAY: the peer processes no streams above `last_stream_id`."""
+        """Handle a GOAWAY: the peer does not process streams with ids above `last_stream_id`."""
 
     def may_reopen_window(self) -> bool:
-        """Return whether the peer may send more on this connection as a whole."""
+        """Return whether the peer may send more content on this connection as a whole."""
 
 
 class ContentReader(Protocol[S_contra]):
-    """Reader of the content of DATA frames, as it arrives and in pieces of any size."""
+    """Reader of the content of DATA frames, in pieces of any size, as they arrive."""
 
     def read(self, stream: S_contra, data: bytes, start: int, stop: int) -> None:
         """Read a piece of the stream's content, `data[start:stop]`."""

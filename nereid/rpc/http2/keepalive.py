@@ -1,6 +1,7 @@
-"""Keepalive pings: when to ping a silent peer, and when to give it up.
+"""Keepalive pings: the decisions when to ping a silent peer, and when to give it up.
 
-Pure: decides on a timer that its owner runs at least `TIMERS` times in an interval and a timeout.
+The module reads no clock. The owner runs a timer at least `TIMERS` times in each interval and each
+timeout, and passes the time.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
-# Minimum number of timer runs in the time that a peer has to reply. A longer gap between two runs
-# counts as one: this process lagged or was suspended, and the reply may be waiting in its socket.
+# Minimum number of timer runs while a peer's reply is awaited. A longer gap between two runs counts
+# as a normal one: this process was slow or suspended, and the reply may already be in the socket.
 TIMERS: Final = 4
 
 
 class KeepaliveAction(Enum):
-    """Action that the owner of a Keepalive has to take now."""
+    """Action that the owner of a Keepalive must take now."""
 
     NONE = auto()
     SEND_PING = auto()
@@ -22,32 +23,36 @@ class KeepaliveAction(Enum):
 
 
 class Keepalive:
-    """Signs of life of one peer.
+    """Keepalive state of one peer.
 
-    The connection sets `received` whenever anything arrives.
+    The connection sets `received` to True whenever anything arrives.
     """
 
     def __init__(self, interval_s: float | None, timeout_s: float, *, when_idle: bool) -> None:
-        """Create the state of a peer.
+        """Create the state of a peer; the limits are those of set_limits().
 
-        interval_s: silence after which to ping; None means never.
-        when_idle: whether to ping even without calls in flight.
+        interval_s: seconds of silence after which the peer is pinged; None means never.
+        timeout_s: seconds to wait for the reply to a ping.
+        when_idle: whether a peer without calls in flight is pinged as well.
         """
         self.received = False
         self._when_idle = when_idle
         self._quiet_since = 0.0
-        # Time for which a ping has been without a reply; `None` if no ping waits for one.
+        # Seconds for which a ping has been without a reply; `None` if no reply is awaited.
         self._waited_s: float | None = None
         self.set_limits(interval_s, timeout_s)
 
     def set_limits(self, interval_s: float | None, timeout_s: float) -> None:
-        """Change the interval and the timeout, with the constructor's meaning."""
+        """Change the interval and the timeout, which are those of the constructor."""
         self.enabled = interval_s is not None
         self._interval_s = interval_s or 0.0
         self._timeout_s = timeout_s
 
     def on_timer(self, now: float, gap_s: float, *, in_use: bool) -> KeepaliveAction:
-        """Decide at a timer run; `gap_s` is the time since the last one."""
+        """Return the action to take at a run of the timer.
+
+        gap_s: seconds since the last run.
+        """
         if not self.enabled:
             return KeepaliveAction.NONE
         if self.received or self._quiet_since == 0.0:

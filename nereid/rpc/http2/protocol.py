@@ -1,6 +1,6 @@
-"""HTTP/2 connections on asyncio transports: received bytes and back-pressure.
+"""HTTP/2 connections on asyncio transports: reading, and back-pressure.
 
-The protocol's writer has the output. Knows nothing of calls.
+The module writer does the writing. Calls are handled elsewhere.
 """
 
 # layout: not compiled, extends asyncio.Protocol
@@ -24,7 +24,8 @@ _WRITE_HIGH_WATER_BYTES = 1 << 20
 class Http2Protocol(asyncio.Protocol):
     """One connection on one transport.
 
-    Servers and channels extend it; they create `http2` before they call `connection_made` here.
+    Servers and channels derive classes from this one. They set `http2` before they call its
+    `connection_made`.
     """
 
     http2: Http2Connection[Any]
@@ -38,8 +39,8 @@ class Http2Protocol(asyncio.Protocol):
     # --- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Open the writer; abort a TLS connection that did not agree on h2."""
-        # A cast, because uvloop's transports are no subclasses of asyncio's.
+        """Open the writer, or abort a TLS connection that did not negotiate h2."""
+        # The cast is needed because uvloop's transports do not derive from asyncio's.
         transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER_BYTES)
         sock = transport.get_extra_info("socket")
@@ -52,12 +53,13 @@ class Http2Protocol(asyncio.Protocol):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (for the owner)
-        """Stop writing."""
+        """Stop writing, because the connection is closed."""
         self.writer.connection_lost()
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes, and write the replies to them at once."""
-        # Replies given while parsing leave with end_turn() below, and need no turn of their own.
+        """Process received bytes, and write the replies to them at once."""
+        # The replies leave in end_turn() below, so they need no turn of the event loop of their
+        # own.
         self.writer.begin_turn()
         unread = self.http2.receive_data(data)
         self.writer.end_turn()
@@ -69,31 +71,31 @@ class Http2Protocol(asyncio.Protocol):
         self.writer.set_paused(True)
 
     def resume_writing(self) -> None:
-        """Write again after pause_writing()."""
+        """Continue to write after pause_writing()."""
         self.writer.set_paused(False)
 
     # --- for the owner
 
     def on_timer(self) -> None:
-        """Run the connection's timers, about once a second; abort if the peer is dead."""
+        """Run the connection's timers about once a second, and abort if the peer is dead."""
         if not self.http2.on_timer(time.monotonic()):
             self.abort()
 
     def close(self) -> None:
-        """Write all output, then close; a peer that does not read is cut off soon after."""
+        """Write all output, then close. A peer that does not read is disconnected soon after."""
         self.writer.close()
 
     def abort(self) -> None:
-        """Close the transport at once, without writing the output."""
+        """Close the transport at once; output that was not written is lost."""
         if self.writer.transport is not None:
             self.writer.transport.abort()
 
     # --- inside
 
     def _read_on_later(self) -> None:
-        """Process the rest of the input after other connections have had their turn.
+        """Process the rest of the received bytes after other connections have had their turn.
 
-        No more is read from the socket meanwhile.
+        Nothing is read from the socket until then.
         """
         transport = self.writer.transport
         if transport is not None and not transport.is_closing():

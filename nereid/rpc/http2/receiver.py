@@ -1,8 +1,8 @@
-"""The receiving part of an HTTP/2 connection: cuts frames out of bytes, and keeps our own windows.
+"""Receiving side of an HTTP/2 connection: it cuts bytes into frames, and keeps our windows.
 
-Pure. The content of DATA frames is handed on as it arrives; all other frames wait until they are
-whole. Errors of the peer are raised as Http2ConnectionError; errors of one stream end here, in a
-reset.
+The module does no I/O. The content of DATA frames is passed on as it arrives; all other frames are
+handled when they are complete. An error of the peer raises Http2ConnectionError, except that an
+error on a single stream only resets that stream.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ if TYPE_CHECKING:
     from nereid.rpc.http2.sender import Sender
 
 
-# Size limit of a frame that is neither DATA nor part of a header block.
+# Maximum size of a frame that is neither DATA nor part of a header block.
 _MAX_CONTROL_BYTES = 16_384
 _MAX_CONTINUATIONS = 64
-# Size below which a DATA frame that comes after its stream's end is charged.
+# A DATA frame that arrives after its stream has ended is charged to the flood budget if it is
+# smaller than this.
 _SMALL_BYTES = 256
 _SMALL_COST = 0.2
 
 
 class Expects(Enum):
-    """Frames that may come next.
+    """Kind of frame that the receiver accepts next.
 
     PREFACE -> SETTINGS -> ANY_FRAME <-> CONTINUATION
 
-    A server begins with PREFACE, a client with SETTINGS. HEADERS without END_HEADERS leads to
-    CONTINUATION, which allows only such frames of the same stream; END_HEADERS leads back.
+    A server begins with PREFACE, a client with SETTINGS. A HEADERS frame without END_HEADERS leads
+    to CONTINUATION, in which only CONTINUATION frames of the same stream are accepted. A frame with
+    END_HEADERS leads back.
     """
 
     PREFACE = auto()
@@ -46,7 +48,7 @@ class Expects(Enum):
     CONTINUATION = auto()
 
 
-# Constants, because an attribute of an Enum class costs as much as a small call.
+# Module constants are faster: an attribute of an Enum class costs as much as a small call.
 _ANY_FRAME = Expects.ANY_FRAME
 _PREFACE = Expects.PREFACE
 
@@ -54,8 +56,8 @@ _PREFACE = Expects.PREFACE
 class Receiver(Generic[S]):
     """Parser and dispatcher of frames.
 
-    Public state: `window_withheld` is True while the connection's window is kept back because the
-    handler does not allow more.
+    window_withheld: whether the connection's window is not reopened, because the handler does not
+    allow the peer to send more.
     """
 
     def __init__(
@@ -67,9 +69,9 @@ class Receiver(Generic[S]):
         content: ContentReader[S],
     ) -> None:
         self.window_withheld = False
-        # Nonzero if the present DATA frame, if it came whole, ends its stream.
+        # Nonzero if the DATA frame that is being read has arrived completely and ends its stream.
         self.frame_ends = 0
-        # Bytes of content received on all streams that no WINDOW_UPDATE has given back yet.
+        # Bytes of content received on all streams for which no WINDOW_UPDATE has been sent yet.
         self.unacknowledged_bytes = 0
         self._given_back_bytes = 0
         self._streams = sender.streams
@@ -80,10 +82,10 @@ class Receiver(Generic[S]):
         self._handler = handler
         self._content = content
         self._expects = Expects.PREFACE if control.server else Expects.SETTINGS
-        # The incomplete beginning of a frame or of the preface.
+        # Incomplete frame, or incomplete preface, at the end of the received bytes.
         self._rest = b""
-        # State of a DATA frame that is still arriving; its stream is `None` if its content is to be
-        # skipped.
+        # State of a DATA frame that is still arriving. The stream is `None` if the frame's content
+        # is to be skipped.
         self._data_left = 0
         self._data_stream: S | None = None
         self._data_ends = 0
@@ -92,7 +94,7 @@ class Receiver(Generic[S]):
         self._stream_window = limits.stream_window_bytes
         self._half_stream_window = limits.stream_window_bytes // 2
         self._max_frame_bytes = limits.max_frame_bytes
-        # The header block that CONTINUATION frames add to.
+        # State of an incomplete header block, to which CONTINUATION frames are added.
         self._block_stream_id = 0
         self._block_ends = 0
         self._block_pieces: list[bytes] = []
@@ -100,10 +102,10 @@ class Receiver(Generic[S]):
         self._largest_block_bytes = (
             max(limits.max_header_list_bytes, frames.DEFAULT_FRAME_BYTES) * 2
         )
-        # Frames of one turn. A client's server accepts any delay, and a client has no other
-        # connections to serve.
+        # Range of the frames that are read in one turn. A client has no limit: it has no other
+        # connections to serve, and its server accepts any delay.
         self._turn = range(limits.max_frames_per_turn if control.server else sys.maxsize)
-        # Frames left in the current turn; end_turn() exhausts the iterator.
+        # Iterator over the frames left in the current turn; end_turn() exhausts it.
         self._turn_left = iter(self._turn)
         self._frame_handlers = {
             **control.frame_handlers,
@@ -113,23 +115,23 @@ class Receiver(Generic[S]):
         }
 
     def feed(self, data: bytes) -> bool:  # noqa: C901 (hot path: no further calls)
-        """Process bytes as they come from the socket.
+        """Process bytes that came from the socket.
 
-        Returns True if frames are left for another turn: feed() is then to be called with the next
-        bytes, or with none.
+        Returns True if frames are left for another turn. The caller then has to call feed() again,
+        with the next bytes or with none.
         """
         if self._rest or self._expects is _PREFACE:
             data = self._join_rest(data)
         pos, end = 0, len(data)
         if self._data_left:
             pos = self._continue_data(data, end)
-        # An iterator over a range is cheaper than a counter.
+        # An iterator over a range is faster than a counter.
         self._turn_left = turn_left = iter(self._turn)
         for _ in turn_left:
             if end - pos < 9:
                 break
             start = pos + 9
-            # This is cheaper than struct.unpack_from() in the compiled form.
+            # This is faster than struct.unpack_from() in the compiled form.
             size = data[pos] << 16 | data[pos + 1] << 8 | data[pos + 2]
             kind, flags = data[pos + 3], data[pos + 4]
             stream_id = (
@@ -141,14 +143,15 @@ class Receiver(Generic[S]):
             stop = start + size
             if size > self._max_frame_bytes:
                 raise Http2ConnectionError(Code.FRAME_SIZE_ERROR, "frame too large")
-            # Fast paths for the two frames that make up nearly all requests: DATA without padding,
-            # and HEADERS with END_HEADERS and neither padding nor priority.
+            # Nearly all requests consist of two kinds of frames, for which there are fast paths:
+            # DATA without padding, and HEADERS with END_HEADERS and neither padding nor priority.
             if kind == 0 and not flags & 8 and self._expects is _ANY_FRAME:
                 pos = self._on_data(stream_id, flags & 1, data, start, stop)
                 continue
             if stop > end:
                 if kind > frames.CONTINUATION:
-                    # The frame is an extension's: skip its content as it arrives.
+                    # The frame's type belongs to an extension of HTTP/2. Skip its content as it
+                    # arrives.
                     self._dispatch(kind, flags, stream_id, b"")
                     self._data_left = stop - end
                     pos = end
@@ -169,7 +172,7 @@ class Receiver(Generic[S]):
         return False
 
     def end_turn(self) -> None:
-        """Leave the next frames for another turn, because the present one was expensive."""
+        """Leave further frames for another turn, because the current turn was expensive."""
         deque(self._turn_left, maxlen=0)
 
     @property
@@ -179,16 +182,16 @@ class Receiver(Generic[S]):
 
     @property
     def unfinished_bytes(self) -> int:
-        """Bytes gathered of an incomplete frame and an incomplete header block."""
+        """Number of bytes held of an incomplete frame and of an incomplete header block."""
         block_bytes = self._block_bytes if self._expects is Expects.CONTINUATION else 0
         return len(self._rest) + block_bytes
 
     def arriving_bytes(self, stream: S) -> int:
-        """Return how many bytes are still to come of a DATA frame of this stream."""
+        """Return how many bytes of a DATA frame of this stream have not arrived yet."""
         return self._data_left if self._data_stream is stream else 0
 
     def _join_rest(self, data: bytes) -> bytes:
-        """Return the bytes joined to the last rest, without the preface."""
+        """Return the held bytes followed by new ones, without the preface."""
         data = self._rest + data
         self._rest = b""
         if self._expects is not Expects.PREFACE:
@@ -203,7 +206,7 @@ class Receiver(Generic[S]):
         return data[len(preface) :]
 
     def _check_size(self, kind: int, size: int) -> None:
-        """Refuse a frame early that would be buffered only to be refused."""
+        """Refuse a frame that would be too large, before it is buffered."""
         if kind in {frames.HEADERS, frames.CONTINUATION}:
             if size > self._largest_block_bytes:
                 raise Http2ConnectionError(Code.ENHANCE_YOUR_CALM, "header block too large")
@@ -245,7 +248,10 @@ class Receiver(Generic[S]):
     # --- DATA
 
     def _on_data(self, stream_id: int, ended: int, data: bytes, start: int, stop: int) -> int:
-        """Handle a DATA frame without padding, whole or not; return where the next one starts."""
+        """Handle a DATA frame without padding, even an incomplete one.
+
+        Returns the position at which the next frame starts.
+        """
         stream = self._admit_data(stream_id, stop - start)
         self.frame_ends = ended
         if start == stop and not ended:
@@ -277,7 +283,10 @@ class Receiver(Generic[S]):
         return stop
 
     def _on_padded_data(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """Handle a whole DATA frame, whose padding counts for windows but is no content."""
+        """Handle a complete DATA frame with padding.
+
+        Padding is no content, but counts against the windows.
+        """
         if not payload or payload[0] >= len(payload):
             raise Http2ConnectionError(Code.PROTOCOL_ERROR, "padding longer than its frame")
         padding = 1 + payload[0]
@@ -292,7 +301,7 @@ class Receiver(Generic[S]):
                 self.end_remote(stream)
 
     def _admit_data(self, stream_id: int, size: int) -> S | None:
-        """Count a DATA frame against both windows, and reopen those that are half used."""
+        """Count a DATA frame against both windows, and reopen a window that is half used."""
         self.unacknowledged_bytes += size
         if self.unacknowledged_bytes >= self._half_window:
             if self.unacknowledged_bytes > self._window:
@@ -326,7 +335,7 @@ class Receiver(Generic[S]):
             )
 
     def reopen_connection_window(self) -> None:
-        """Reopen the connection's window, unless the handler withholds it."""
+        """Reopen the connection's window, if the handler allows the peer to send more."""
         self.window_withheld = not self._handler.may_reopen_window()
         if not self.window_withheld:
             self._sender.write(frames.window_update(0, self.unacknowledged_bytes))
@@ -340,14 +349,14 @@ class Receiver(Generic[S]):
             stream.unacknowledged_bytes = 0
 
     def end_remote(self, stream: S) -> None:
-        """Handle END_STREAM, on DATA or HEADERS."""
+        """Handle the END_STREAM flag of a DATA or HEADERS frame."""
         state = stream.state
         if not state & REMOTE_CLOSED:
             stream.state = AFTER_END_RECEIVED[state]
             self.finish_remote(stream)
 
     def finish_remote(self, stream: S) -> None:
-        """Check what the peer sent on a stream that it has ended, and report the end."""
+        """Check the content of a stream that the peer has ended, and report the end."""
         if stream.remaining_content_bytes:
             self._on_stream_error(
                 stream.id, Http2StreamError(Code.PROTOCOL_ERROR, "content-length does not match")

@@ -1,12 +1,12 @@
-"""The sending part of an HTTP/2 connection: windows, queues, and fair turns between streams.
+"""Sending side of an HTTP/2 connection: windows, queues, and fair turns between streams.
 
-Pure: output gathers in `out` until the transport takes it; `wake` reports that there is some.
-Content goes straight to `out` if the windows allow it; otherwise it is queued with its stream, so
-that `out` never grows by more than one pump ahead of the socket. The owner of a stream has to bound
-its queue.
+The sender does no I/O: output gathers in `out` until the transport takes it, and `wake` reports
+that there is output. Content goes directly to `out` if the windows allow it. Otherwise it is queued
+at its stream, so `out` is never ahead of the socket by more than one pump. The owner of a stream
+has to limit the stream's queue.
 
-Knows neither settings nor received frames: windows, frame sizes and a blocked socket are reported
-to it.
+The sender handles neither settings nor received frames: others tell it about windows, frame sizes
+and a blocked socket.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ if TYPE_CHECKING:
     from nereid.rpc.http2.stream import StreamTable
 
 LOW_WATER_BYTES = 65_536
-# Bytes moved to `out` at once: enough to keep a socket busy, few enough to be fair.
+# Bytes that are moved to `out` at once. This is enough to keep a socket busy, and little enough to
+# be fair to other streams.
 _PUMP_BYTES = 262_144
-# Size above which content is queued in parts rather than joined, and the maximum that a 16-bit size
-# in a DATA frame's header can express.
+# Content up to this size is joined before it is queued; larger content is queued in parts. The
+# value is also the maximum of a 16-bit size in the header of a DATA frame.
 MAX_QUICK_BYTES = 65_535
-# Limit of frames other than DATA (replies to pings and settings, trailers) that wait for a peer
-# that does not read.
+# Maximum bytes of frames other than DATA (replies to pings and settings, trailers) that are kept
+# for a peer that does not read.
 _MAX_UNREAD_BYTES = 1 << 20
-# A header table size update to zero.
+# Encoded table size update that sets the header table's size to zero.
 _NO_HEADER_TABLE = b"\x20"
 _DEFAULT_HEADER_TABLE_BYTES = 4096
 
@@ -42,12 +43,13 @@ _pack_frame_head = frames.FRAME_HEAD.pack
 class Sender(Generic[S]):
     """Output of one connection.
 
-    Public state, for callers that cannot afford a method call:
-    streams: the connection's table.
-    out: frames for the socket.
-    send_window: the connection's window.
-    quick_bytes: the largest content that may go straight to `out` if both windows allow it; 0 while
-        the socket is blocked.
+    The following state is public, for callers that cannot afford a method call:
+
+    streams: table of the connection's streams.
+    out: frames to write to the socket.
+    send_window: bytes of content that the connection's window still allows.
+    quick_bytes: maximum size of content that may go directly to `out` if both windows allow it; 0
+        while the socket is blocked.
     """
 
     def __init__(
@@ -61,20 +63,20 @@ class Sender(Generic[S]):
     ) -> None:
         """Create a sender without output.
 
-        wake: called when `out` is no longer empty.
+        wake: called when there is output to write.
         on_half_closed: called when our side of a stream ended before the peer's.
         on_unread: called when too much output has gathered for a peer that does not read.
-        on_queued: called with the size of all streams' queues in bytes when it changes.
+        on_queued: called with the total bytes in all streams' queues whenever the total changes.
         """
         self.out: list[bytes | memoryview] = []
         self.wake = wake
         self.send_window = frames.DEFAULT_WINDOW_BYTES
-        # Sum of all bytes that the connection's window has ever allowed.
+        # Total bytes that the connection's window has allowed since the start.
         self._granted_bytes = frames.DEFAULT_WINDOW_BYTES
         self.peer_initial_window = frames.DEFAULT_WINDOW_BYTES
         self.quick_bytes = frames.DEFAULT_FRAME_BYTES
         self.blocked = False
-        # Streams with queued content and a window for it, in the order of their turns.
+        # Maps an id to a stream that has queued content and a window for it, in the order of turns.
         self.ready: dict[int, S] = {}
         self.streams = streams
         self._on_half_closed = on_half_closed
@@ -83,15 +85,15 @@ class Sender(Generic[S]):
         self._queued_bytes = 0
         self._peer_frame_bytes = frames.DEFAULT_FRAME_BYTES
         self._unread_bytes = 0
-        # Table size update owed to a peer that shrank its header table; it says, before the next
-        # block, that we use none of the table.
+        # Table size update that has to precede the next header block, because the peer has shrunk
+        # its header table. The update says that we do not use the table.
         self._block_prefix = b""
         self._header_table_off = False
 
     # --- frames
 
     def write(self, data: bytes) -> None:
-        """Send frames that no window holds back."""
+        """Send frames to which flow control does not apply."""
         if not self.out:
             self.wake()
         self.out.append(data)
@@ -105,7 +107,7 @@ class Sender(Generic[S]):
         self.write(self._header_frames(stream_id, block, flags))
 
     def enqueue(self, stream: S, parts: Sequence[bytes | memoryview]) -> None:
-        """Queue content that waits for its windows and its turn."""
+        """Queue content of a stream until its windows allow it and it is the stream's turn."""
         queue = stream.queue
         if queue is None:
             queue = stream.queue = deque()
@@ -121,7 +123,10 @@ class Sender(Generic[S]):
         self.make_ready(stream)
 
     def end_stream(self, stream: S, trailers: bytes = b"") -> None:
-        """End our side once the queue is empty, with trailers as a header block, or without."""
+        """End our side of a stream once its queue is empty.
+
+        trailers: header block with which the stream ends; empty for none.
+        """
         if stream.queue is None:
             self.write(self._end_frame(stream, trailers))
             self._close_local(stream)
@@ -131,17 +136,17 @@ class Sender(Generic[S]):
     # --- closing streams from either side
 
     def reset_stream(self, stream: S, code: int) -> None:
-        """Close both sides at once, and send RST_STREAM."""
+        """Close both sides of a stream at once, and send RST_STREAM."""
         self.forget_stream(stream)
         self.refuse_stream(stream.id, code)
 
     def refuse_stream(self, stream_id: int, code: int) -> None:
-        """Send RST_STREAM for a stream without a record."""
+        """Send RST_STREAM for a stream that has no record."""
         self.streams.remember_reset(stream_id)
         self.write(frames.rst_stream(stream_id, code))
 
     def forget_stream(self, stream: S) -> None:
-        """Drop the record and the queue of a stream, both of whose sides are closed."""
+        """Remove the record of a stream whose two sides are closed, and drop its queue."""
         self.streams.open.pop(stream.id, None)
         stream.queue = None
         self._count_queued(-stream.queued_bytes)
@@ -149,7 +154,7 @@ class Sender(Generic[S]):
         stream.trailers = None
         self.ready.pop(stream.id, None)
         stream.state = AFTER_RESET[stream.state]
-        # A frame that is still arriving refers to the record, and would keep the earlier input
+        # A frame that is still arriving refers to the record, which would keep the earlier input
         # alive.
         stream.discard_partial_input()
 
@@ -171,8 +176,8 @@ class Sender(Generic[S]):
     def set_peer_header_table_bytes(self, size: int) -> None:
         """Set the size of the peer's header table.
 
-        We never add to that table, but a smaller size must be acknowledged in the next block (RFC
-        7541 4.2).
+        We never add entries to that table, but a smaller size must be acknowledged in the next
+        header block (RFC 7541 4.2).
         """
         if size < _DEFAULT_HEADER_TABLE_BYTES and not self._header_table_off:
             self._header_table_off = True
@@ -198,7 +203,7 @@ class Sender(Generic[S]):
             self.wake()
 
     def change_initial_window(self, value: int) -> None:
-        """Change the initial window of streams, and the windows of those that are open.
+        """Change the initial window of new streams, and adjust the windows of open streams.
 
         Raises:
             Http2ConnectionError: a window overflows.
@@ -212,14 +217,14 @@ class Sender(Generic[S]):
             self.make_ready(stream)
 
     def make_ready(self, stream: S) -> None:
-        """Let a stream take turns if it has something to send and a window for it."""
+        """Give a stream turns if it has something to send and a window for it."""
         if stream.queue is not None and stream.send_window > 0:
             self.ready[stream.id] = stream
             if not self.blocked and self.send_window > 0:
                 self.wake()
 
     def pump(self) -> None:
-        """Move queued content to `out`: one frame a turn, within windows and one pump's size."""
+        """Move queued content to `out`: one frame per turn, at most one pump's size in all."""
         budget = _PUMP_BYTES
         ready = self.ready
         drained: list[S] = []
@@ -227,7 +232,8 @@ class Sender(Generic[S]):
             stream_id = next(iter(ready))
             stream = ready.pop(stream_id)
             if stream.send_window <= 0:
-                # The stream's window shrank while it waited; a WINDOW_UPDATE makes it ready again.
+                # The stream's window shrank while the stream waited. A WINDOW_UPDATE will make it
+                # ready again.
                 continue
             budget -= self._send_frame(stream)
             if stream.queue is not None and stream.send_window > 0:
@@ -238,7 +244,7 @@ class Sender(Generic[S]):
                 stream.above_low_water = False
                 drained.append(stream)
         self._count_queued(budget - _PUMP_BYTES)
-        # Owners may send from these callbacks, so they run after the turns are over.
+        # Run these callbacks after all turns, because owners may send from them.
         for stream in drained:
             stream.notify_writable()
 
@@ -250,7 +256,7 @@ class Sender(Generic[S]):
             self._on_queued(self._queued_bytes)
 
     def _send_frame(self, stream: S) -> int:
-        """Send one DATA frame, limited by the frame size, both windows and the queue."""
+        """Send one DATA frame, as large as the frame limit, both windows and the queue allow."""
         queue = stream.queue
         assert queue is not None
         size = min(
@@ -280,10 +286,10 @@ class Sender(Generic[S]):
         return size
 
     def _header_frames(self, stream_id: int, block: bytes, flags: int) -> bytes:
-        """Return a header block as frames.
+        """Return a header block as encoded frames.
 
-        These must be written before any other block is made into frames, because the first block
-        carries the table size update.
+        The frames must be written before the next header block is encoded, because the first block
+        may carry a table size update.
         """
         if self._block_prefix:
             block = self._block_prefix + block

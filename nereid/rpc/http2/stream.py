@@ -1,4 +1,4 @@
-"""Records of streams with their state machine (RFC 9113 5.1), and a connection's table of them."""
+"""Records of streams, with the state machine of RFC 9113 5.1, and a connection's stream table."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _REMEMBERED_RESETS = 512
 
 
 class StreamState(IntEnum):
-    """The RFC's states, without idle (no record yet) and reserved (push is off).
+    """States of RFC 9113, without "idle" (no record exists yet) and "reserved" (push is off).
 
-    Each side that has ended sets one bit.
+    Each side of the stream has a bit, which is set when the side has ended.
     """
 
     OPEN = 0
@@ -24,11 +24,12 @@ class StreamState(IntEnum):
 
 
 class StreamEvent(Enum):
-    """Event that changes a stream's state."""
+    """Event that changes the state of a stream."""
 
     END_SENT = auto()
     END_RECEIVED = auto()
-    # RST_STREAM in either direction, a GOAWAY that excludes the stream, or a lost connection.
+    # Reset by RST_STREAM in either direction, by a GOAWAY that excludes the stream, or by a lost
+    # connection.
     RESET = auto()
 
 
@@ -37,7 +38,7 @@ HALF_CLOSED_LOCAL = StreamState.HALF_CLOSED_LOCAL
 HALF_CLOSED_REMOTE = StreamState.HALF_CLOSED_REMOTE
 CLOSED = StreamState.CLOSED
 
-# END_SENT is no error in CLOSED: a call may complete while its connection is torn down.
+# END_SENT is allowed in CLOSED: a call may complete while its connection is being closed.
 TRANSITIONS: dict[StreamEvent, dict[StreamState, StreamState]] = {
     StreamEvent.END_SENT: {
         OPEN: HALF_CLOSED_LOCAL,
@@ -50,17 +51,18 @@ TRANSITIONS: dict[StreamEvent, dict[StreamState, StreamState]] = {
     },
     StreamEvent.RESET: dict.fromkeys(StreamState, CLOSED),
 }
-# A transition on the hot path is one look-up: stream.state = AFTER_END_SENT[stream.state].
+# Tables for the hot path, where a transition is one look-up: stream.state =
+# AFTER_END_SENT[stream.state].
 AFTER_END_SENT = TRANSITIONS[StreamEvent.END_SENT]
 AFTER_END_RECEIVED = TRANSITIONS[StreamEvent.END_RECEIVED]
 AFTER_RESET = TRANSITIONS[StreamEvent.RESET]
-# Masks of states, as in stream.state & REMOTE_CLOSED.
+# Bit masks of states, used as in stream.state & REMOTE_CLOSED.
 LOCAL_CLOSED = 1
 REMOTE_CLOSED = 2
 
 
 class Stream:
-    """Record of one stream; calls of both roles extend it."""
+    """Record of one stream. Calls of servers and of clients derive from it."""
 
     __slots__ = (
         "above_low_water",
@@ -79,36 +81,36 @@ class Stream:
         self.id = stream_id
         self.state = OPEN
         self.send_window = send_window
-        # Content that windows hold back, and the trailers that end our side after it.
+        # Content that waits for the windows, and the trailers that end our side after that content.
         self.queue: deque[memoryview] | None = None
         self.queued_bytes = 0
         self.trailers: bytes | None = None
         self.above_low_water = False
-        # Bytes received that no WINDOW_UPDATE has given back yet.
+        # Bytes received for which no WINDOW_UPDATE has been sent yet.
         self.unacknowledged_bytes = 0
-        # Reasons to withhold the stream's window, as bits that its owner defines; 0 means that it
-        # is not withheld.
+        # Bits of the reasons why the stream's window is not reopened; the stream's owner defines
+        # the bits.
         self.paused = 0
-        # Bytes that content-length announced and that have not arrived yet; `None` if nothing was
-        # announced.
+        # Bytes that content-length announced and that have not arrived yet; `None` without a
+        # content-length.
         self.remaining_content_bytes: int | None = None
 
     def notify_writable(self) -> None:
-        """Handle a queue that fell below the low-water mark or became empty."""
+        """Handle a queue that has become empty, or has fallen below the low-water mark."""
 
     def discard_partial_input(self) -> None:
-        """Drop what was kept of an incomplete message, because the stream was reset."""
+        """Drop the received part of an incomplete message, because the stream was reset."""
 
 
 S = TypeVar("S", bound=Stream)
 
 
 class StreamTable(Generic[S]):
-    """Streams of a connection, all of which the client opens.
+    """Streams of a connection. All of them are opened by the client.
 
-    open: records of the streams that are not closed, by id.
-    last_id: highest id ever opened.
-    last_refused_id: highest id refused after a GOAWAY that named `last_id`.
+    open: maps an id to the record of a stream that is not closed.
+    last_id: highest id of all streams that were opened.
+    last_refused_id: highest id of all streams that were refused after a GOAWAY.
     """
 
     def __init__(self) -> None:
@@ -118,19 +120,22 @@ class StreamTable(Generic[S]):
         self._reset_here: dict[int, None] = {}
 
     def is_idle(self, stream_id: int) -> bool:
-        """Return whether a stream was never opened, or never will be: even ids are for push."""
+        """Return whether no stream with this id was opened.
+
+        Streams with even ids are for push, and are never opened.
+        """
         highest = max(self.last_id, self.last_refused_id)
         return stream_id > highest or not stream_id & 1
 
     def remember_reset(self, stream_id: int) -> None:
-        """Remember a stream that we reset.
+        """Remember that we have reset a stream.
 
-        The peer may not know yet: its frames that are still on their way are no error.
+        The peer may not know of the reset yet, so frames that arrive for the stream are no error.
         """
         if len(self._reset_here) >= _REMEMBERED_RESETS:
             del self._reset_here[next(iter(self._reset_here))]
         self._reset_here[stream_id] = None
 
     def was_reset_here(self, stream_id: int) -> bool:
-        """Return whether we reset a stream lately."""
+        """Return whether we have reset this stream recently."""
         return stream_id in self._reset_here

@@ -1,6 +1,7 @@
-"""Output of an HTTP/2 connection, as writes to its transport.
+"""Writer of an HTTP/2 connection's output to its transport.
 
-All output of one turn of the event loop leaves in one write, unless it is written through.
+All output of one turn of the event loop leaves in one write, unless a caller asks for a write at
+once.
 """
 
 # layout: not covered, has a transport, integration tests reach it
@@ -17,17 +18,18 @@ if TYPE_CHECKING:
 
     from nereid.rpc.http2.connection import Http2Connection
 
-# Size up to which output is joined; above it, copying costs more than the vectors save.
+# Output up to this size is joined and written at once; for larger output, copying is slower than
+# writing the parts.
 _JOIN_BYTES: Final = 1 << 18
-# Time for a peer to read our GOAWAY.
+# Seconds for which a peer may read our GOAWAY before the connection is closed.
 _LINGER_S: Final = 1.0
 
 
 class Http2Writer:
     """Writer of one connection on one transport.
 
-    Writes nothing before open() and after connection_lost(). This is a part of Http2Protocol, which
-    cannot be compiled because of asyncio's base class.
+    The writer writes nothing before open() and after connection_lost(). It is separate from
+    Http2Protocol, which uses it, because that class extends asyncio's and cannot be compiled.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -36,7 +38,7 @@ class Http2Writer:
         # Transport of the connection; `None` while it is not connected.
         self.transport: asyncio.Transport | None = None
         self._descriptor = -1
-        # True if output leaves at the end of this turn anyway.
+        # True if output is going to be written at the end of this turn anyway.
         self._scheduled = False
         # True if the transport's buffer is full.
         self._paused = False
@@ -54,48 +56,48 @@ class Http2Writer:
         self.transport = None
 
     def set_paused(self, paused: bool) -> None:
-        """Stop writing while the transport's buffer is full, or go on."""
+        """Stop writing while the transport's buffer is full, or continue."""
         self._paused = paused
         if self._http2 is not None:
             self._http2.sender.set_blocked(paused)
 
     def close(self) -> None:
-        """Write all output, then close; a peer that does not read is cut off soon after."""
+        """Write all output, then close. A peer that does not read is disconnected soon after."""
         self._closing = True
         self.wake()
 
     # --- turns
 
     def begin_turn(self) -> None:
-        """Begin a turn: output from now on leaves with end_turn()."""
+        """Begin a turn. Output from now on is written by end_turn()."""
         self._scheduled = True
 
     def wake(self) -> None:
-        """Schedule a write at the end of the turn, because there is output."""
+        """Schedule a write at the end of this turn, because there is output."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self.end_turn)
 
     def write_through(self, send: Callable[[bytes], None], message: bytes) -> None:
-        """Call `send`, and write its output at once rather than at the end of this turn."""
+        """Call `send` with the message, and write its output before this turn ends."""
         scheduled, self._scheduled = self._scheduled, True
         send(message)
         self.end_turn()
         self._scheduled = scheduled
 
     def flush(self) -> None:
-        """Write all output at once rather than at the end of this turn."""
+        """Write all output at once, not at the end of this turn."""
         scheduled = self._scheduled
         self.end_turn()
         self._scheduled = scheduled
 
     def end_turn(self) -> None:
-        """Write all output, and close the transport if that was the last of it."""
+        """Write all output, and close the transport if it was the connection's last output."""
         transport, http2 = self.transport, self._http2
         if transport is None or http2 is None:
             return
         sender = http2.sender
-        # data_to_send() checks the same two fields; checking them here first saves a call.
+        # data_to_send() checks the same two fields. Checking them here first saves a call.
         while sender.out or sender.ready:
             out = http2.data_to_send()
             if not out or transport.is_closing():
@@ -110,7 +112,7 @@ class Http2Writer:
                 break
         self._scheduled = False
         control = http2.control
-        # A connection that refuses streams is drained when the last response is out.
+        # A connection that refuses new streams is drained when the last response has been written.
         if (
             self._closing
             or control.error is not None

@@ -1,3 +1,3 @@
-"""Links: long-lived bidirectional streams that carry many items to a frame."""
+"""Links: long-lived bidirectional streams that carry several items in each frame."""
 
 # layout: compiled

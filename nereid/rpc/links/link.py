@@ -1,7 +1,7 @@
-"""Links: many items to a frame, on one long-lived stream.
+"""Links: long-lived streams whose frames carry many items.
 
-All items that are sent within one turn of the event loop leave together. There are no timers. A
-link knows nothing of the meaning of its items.
+All items that are sent within one turn of the event loop leave together; no timer delays them. A
+link does not depend on the meaning of its items.
 
     state    event                       next state, callback
     DOWN     the stream opened           UP, on_up
@@ -29,9 +29,9 @@ Out = TypeVar("Out")
 
 
 class Link(Generic[Out]):
-    """One end of a link, dialled, accepted or in memory.
+    """One end of a link: dialled, accepted or in memory.
 
-    Used on the event loop's thread only.
+    Use the object only in the event loop's thread.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Link(Generic[Out]):
 
     @property
     def pending(self) -> int:
-        """Number of items that were not yet passed to the stream."""
+        """Number of items that have not been passed to the stream yet."""
         return len(self._items)
 
     def send(self, item: Out) -> None:
-        """Send an item at the end of this turn of the event loop; dropped if the link is down."""
+        """Send an item at the end of this turn of the event loop; drop it if the link is down."""
         if self.up:
             self._items.append(item)
             if not self._scheduled:
@@ -65,7 +65,7 @@ class Link(Generic[Out]):
     def send_now(self, item: Out) -> None:
         """Send an item, and pass all pending items to the stream at once.
 
-        For owners that know that no other item follows in this turn.
+        Use this if no other item will follow in this turn.
         """
         if self.up:
             self._items.append(item)
@@ -73,11 +73,11 @@ class Link(Generic[Out]):
             self._flush()
 
     def close(self) -> None:
-        """Send pending items, then end the link; on_down is called at the other end only."""
+        """Send pending items, then end the link. Only the other end calls on_down."""
         raise NotImplementedError
 
     async def drain(self) -> None:
-        """Wait until everything sent has left, or the link is down."""
+        """Wait until everything that was sent has left this end, or until the link is down."""
         while self.up and self._has_unsent():
             done: asyncio.Future[None] = self._loop.create_future()
             self._drained.append(done)
@@ -90,7 +90,7 @@ class Link(Generic[Out]):
         raise NotImplementedError
 
     def _wake_drainers(self) -> None:
-        """Wake all waiters of drain(); each checks by itself whether it is done."""
+        """Wake all waiters of drain(). Each waiter checks whether the link is drained."""
         waiting, self._drained = self._drained, []
         for done in waiting:
             if not done.done():
@@ -103,12 +103,12 @@ class Link(Generic[Out]):
             log.exception("receiver of a link failed; its items are lost: items=%d", len(items))
 
     def _on_broken(self) -> None:
-        """Go down because the stream broke, or because the other end closed it."""
+        """Set the link down because the stream broke or the other end closed it."""
         if self._set_down():
             self.on_down()
 
     def _set_down(self) -> bool:
-        """Drop pending items; return whether the link was up."""
+        """Set the link down and drop pending items; return whether the link was up."""
         was_up, self.up = self.up, False
         self._items.clear()
         self._scheduled = False

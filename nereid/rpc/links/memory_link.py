@@ -1,4 +1,4 @@
-"""Links within one event loop: a turn's items are handed over as the objects they are."""
+"""Links within one event loop, which pass on the items of a turn as objects, without encoding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class _MemoryLink(Link[Out]):
     def __init__(self) -> None:
         super().__init__(_ignore, _nothing, _nothing)
         self._peer: _MemoryLink[Any] = self
-        # End whose items are handed over before those of this end.
+        # Other end, if its items of the same turn are handed over before those of this end.
         self._precedent: _MemoryLink[Any] | None = None
 
     def connect(self, peer: _MemoryLink[Any], *, goes_first: bool) -> None:
@@ -32,8 +32,8 @@ class _MemoryLink(Link[Out]):
         if self._items:
             super().send_now(item)
         elif self.up:
-            # Deliver without a turn of the event loop: nothing is buffered, so nobody waits in
-            # drain().
+            # Deliver the item at once, without a turn of the event loop. Nothing is buffered, so
+            # nobody waits in drain().
             self._peer.receive_items([item])
 
     # --- for the other end
@@ -46,7 +46,7 @@ class _MemoryLink(Link[Out]):
             self._deliver(items)
 
     def hand_over(self) -> None:
-        """Deliver the items sent at this end to the other end."""
+        """Deliver the items that were sent at this end to the other end."""
         self._scheduled = False
         if self._items:
             items, self._items = self._items, []
@@ -67,13 +67,13 @@ class _MemoryLink(Link[Out]):
 
 
 def memory_links() -> tuple[Link[Any], Link[Any]]:
-    """Return the two ends of a link, both up, the client's end first.
+    """Return the two ends of a link. Both are up; the client's end comes first.
 
-    The ends exist before their owners do: the owners set on_items, on_up and on_down within the
-    same turn of the event loop.
+    The owners have to set on_items, on_up and on_down of their ends within the same turn of the
+    event loop.
 
     If both ends send within a turn, the client's items, which are requests, are handed over first:
-    others can work on them while responses are read.
+    executors can work on them while the client reads responses.
     """
     one: _MemoryLink[Any] = _MemoryLink()
     other: _MemoryLink[Any] = _MemoryLink()

@@ -1,4 +1,4 @@
-"""Links over gRPC streams: a frame is one message.
+"""Links over gRPC streams. Each message of the stream is one frame.
 
 While the stream is blocked by flow control, items gather until it is writable again. Large frames
 are split.
@@ -25,24 +25,25 @@ log = logging.getLogger("nereid.rpc")
 In = TypeVar("In")
 
 _BACKOFF = BackoffOptions(first_s=0.02, largest_s=1.0)
-# Size limit of a frame; a larger item has a frame of its own. Items gather without a bound while
-# the other end does not read, but messages have a bound, and both ends hold a frame as a whole.
+# Maximum size of a frame; a larger item has a frame of its own. Without a limit, the items that
+# gather while the other end does not read would form one huge frame: messages have a maximum size,
+# and both ends hold a whole frame in memory.
 _FRAME_BYTES = 4 << 20
 
 
 class Codec(Protocol[Out, In]):
-    """Translation of items to the bytes of a frame, and back."""
+    """Codec that encodes items as the bytes of a frame, and decodes frames."""
 
     def size_bytes(self, item: Out) -> int:
-        """Return roughly how many bytes an item adds to a frame."""
+        """Return the approximate number of bytes that an item adds to a frame."""
         ...
 
     def encode(self, items: list[Out]) -> bytes:
-        """Return the frame of these items."""
+        """Return a frame with these items."""
         ...
 
     def decode(self, frame: bytes) -> list[In]:
-        """Return the items of a frame; any exception ends the stream."""
+        """Return the items of a frame. Any exception ends the stream."""
         ...
 
 
@@ -53,7 +54,7 @@ class _Writer(Protocol):
 
 
 class _StreamLink(Link[Out]):
-    """Link over a stream, for either end of it."""
+    """Link over a stream, base class of both ends."""
 
     def __init__(
         self,
@@ -74,7 +75,8 @@ class _StreamLink(Link[Out]):
         if writer is None or not self._items:
             self._scheduled = False
         elif writer.buffered_bytes:
-            # The stream is blocked: `_scheduled` stays set, and on_writable calls this again.
+            # The stream is blocked. `_scheduled` stays set, and on_writable will call this method
+            # again.
             return
         else:
             self._scheduled = False
@@ -87,7 +89,7 @@ class _StreamLink(Link[Out]):
             self._wake_drainers()
 
     def _pop_frame(self) -> list[Out]:
-        """Remove and return the next items, from the oldest, that share a frame."""
+        """Remove the oldest items that fit into one frame, and return them."""
         items = self._items
         if len(items) > 1:
             left = _FRAME_BYTES
@@ -123,7 +125,7 @@ class _StreamLink(Link[Out]):
 
 
 class _DialledLink(_StreamLink[Out]):
-    """Client's end of a link, which opens the stream again whenever it ends."""
+    """Client's end of a link. Whenever the stream ends, it opens the stream again."""
 
     def __init__(  # noqa: PLR0913, PLR0917 (as dial_link)
         self,
@@ -196,7 +198,7 @@ class _DialledLink(_StreamLink[Out]):
 
 
 class _AcceptedLink(_StreamLink[Out]):
-    """Server's end of a link, inside a stream handler."""
+    """Server's end of a link, created inside a stream handler."""
 
     def __init__(
         self,
@@ -244,7 +246,10 @@ def dial_link(  # noqa: PLR0913 (by keyword)
     on_up: Callable[[], None],
     on_down: Callable[[], None],
 ) -> Link[Out]:
-    """Return a link to a server's stream method that is opened again until it is closed."""
+    """Return a link to a server's stream method.
+
+    When the stream ends, it is opened again, until the link is closed.
+    """
     return _DialledLink(channel, path, codec, tuple(metadata), on_items, on_up, on_down)
 
 

@@ -1,5 +1,5 @@
-"""Sockets, time and the resources of peers.
+"""Sockets, and limits for the peers that connect to them.
 
-Addresses, listeners, back-off, stall detection, budgets, bounded decompression. Nothing here knows
-HTTP or gRPC.
+The package has addresses, listeners, back-off, stall detection, byte budgets and bounded
+decompression. It does not depend on HTTP or gRPC.
 """

@@ -1,4 +1,4 @@
-"""Addresses as text: "host:port", "[v6]:port" or "unix:/path". Pure."""
+"""Addresses in text form: "host:port", "[v6]:port" or "unix:/path". The module does no I/O."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import ipaddress
 from typing import Final
 
 _MAX_PORT: Final = 65535
-# All hosts of an IPv6 network with a prefix of this length count as one client, because one
-# customer gets such a network.
+# All hosts of an IPv6 network with a prefix of this length count as one client, because a single
+# customer usually gets a network of this size.
 _IPV6_CLIENT_BITS: Final = 64
 
 
@@ -19,7 +19,7 @@ def unix_path(address: str) -> str | None:
 
 
 def is_local(address: str) -> bool:
-    """Return whether only processes of this host can connect to an address, or from it."""
+    """Return whether only processes of this host can use an address, as its server or client."""
     if unix_path(address) is not None:
         return True
     host, _ = host_and_port(address)
@@ -30,7 +30,7 @@ def is_local(address: str) -> bool:
 
 
 def host_of(address: str) -> str:
-    """Return an address without its port, which changes with each connection."""
+    """Return an address without the port, which is different for each connection."""
     return address if unix_path(address) is not None else address.rpartition(":")[0]
 
 
@@ -38,7 +38,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     """Split a TCP address.
 
     Raises:
-        ValueError: the text is not host:port.
+        ValueError: the text does not have the form host:port.
     """
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit():
@@ -49,7 +49,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text is host:port, [v6]:port or unix:/path."""
+    """Return whether a text has the form host:port, [v6]:port or unix:/path."""
     path = unix_path(text)
     if path is not None:
         return bool(path)
@@ -61,12 +61,12 @@ def is_address(text: str) -> bool:
 
 
 def authority_of(address: str) -> str:
-    """Return the authority of requests to a server; localhost for a Unix socket."""
+    """Return the :authority of requests to an address; it is localhost for a Unix socket."""
     return address if unix_path(address) is None else "localhost"
 
 
 def text_of(peer: object) -> str:
-    """Return a socket's name, as the socket module gives it, as an address."""
+    """Return the address in text form, from a socket's name as the socket module gives it."""
     if isinstance(peer, tuple):
         host, port = peer[0], peer[1]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -76,10 +76,11 @@ def text_of(peer: object) -> str:
 
 
 def client_of(peer: str) -> str:
-    """Return the client behind a peer's address, for limits and rights: its host without the port.
+    """Return the client at a peer's address, for limits and rights: the host without the port.
 
-    An IPv6 host counts by its network of 64 bits, and an IPv4 host is the same client over IPv6.
-    The name is empty for a Unix socket and within the process.
+    All hosts of an IPv6 network of 64 bits are one client. An IPv4 host that connects over IPv6 is
+    the same client as over IPv4. The result is empty for a Unix socket and for calls within the
+    process.
     """
     if peer.startswith("unix:"):
         return ""

@@ -1,6 +1,6 @@
-"""Exponential back-off with jitter: the delays between attempts.
+"""Exponential back-off with jitter, for the delays between attempts.
 
-Pure except for the random number generator it is given.
+The module reads no clock and does no I/O.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class BackoffOptions:
-    """First delay, its growth per failure, and its limit.
+    """Options of a back-off: the first delay, its growth with each failure, and the maximum.
 
-    jitter: share of a delay by which it may be shorter.
+    jitter: maximum share, from 0 to 1, by which a delay is shortened at random.
     """
 
     first_s: float = 0.05
@@ -23,7 +23,7 @@ class BackoffOptions:
 
 
 class Backoff:
-    """Delays between attempts; a success starts them anew."""
+    """Delays between attempts. After a success they begin with the first delay again."""
 
     def __init__(self, options: BackoffOptions, source: random.Random | None = None) -> None:
         self._options = options
@@ -31,20 +31,20 @@ class Backoff:
         self._failures = 0
 
     def succeeded(self) -> None:
-        """Start again with the first delay."""
+        """Record a success: the next delay is the first one."""
         self._failures = 0
 
     def next_delay_s(self, lasted_s: float = 0.0) -> float:
-        """Return the delay after a failure.
+        """Return the seconds to wait after a failure.
 
-        lasted_s: the time for which the result of the attempt has lasted; if it is longer than the
-            longest delay, the attempt counts as a success.
+        lasted_s: seconds for which the result of the attempt lasted, for example the life of a
+            process. If it lasted longer than the maximum delay, the attempt counts as a success.
         """
         options = self._options
         if lasted_s > options.largest_s:
             self._failures = 0
-        # The exponent is bounded: beyond a few dozen failures the power overflows, and the limit
-        # has long been reached.
+        # The exponent is limited: after a few dozen failures the power would overflow, and the
+        # maximum delay was reached long before.
         grown = options.first_s * options.factor ** min(self._failures, 32)
         self._failures += 1
         return min(grown, options.largest_s) * self._uniform(1 - options.jitter, 1)

@@ -1,7 +1,8 @@
-"""Sockets bound to addresses, for processes that accept connections there.
+"""Sockets that are bound to addresses, for processes that accept connections there.
 
-A Unix socket has the mode that the process's umask leaves, or 0600 if it is private. A stale socket
-is replaced, a live one is an error, and ours is removed on close.
+A Unix socket's file has the mode that the process's umask leaves, or 0600 if the socket is private.
+The file of a dead server is replaced; the file of a live server is an error. Our own file is
+removed when we close.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from nereid.rpc.net.address import host_and_port
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Limit of connections that wait to be accepted; the system may allow fewer (net.core.somaxconn).
-# All clients of a process that is being restarted wait there at once.
+# Maximum number of connections that wait to be accepted; the system may allow fewer
+# (net.core.somaxconn). While a process restarts, all of its clients wait there at once.
 BACKLOG: Final = 4096
 _PROBE_S: Final = 1.0
 _PASSIVE: Final[Any] = {"type": socket.SOCK_STREAM, "flags": socket.AI_PASSIVE}
 
 
 class UnixClaim:
-    """Claim of a Unix socket's path: removes a stale socket there, and ours when released."""
+    """Claim of a Unix socket's path. It removes a dead server's file, and ours at the end."""
 
     def __init__(self, path: str) -> None:
         """Claim a path.
@@ -48,11 +49,11 @@ class UnixClaim:
         os.unlink(path)  # noqa: PTH108 (likewise)
 
     def bound(self) -> None:
-        """Remember our socket at the path, which is now bound."""
+        """Remember the file of our socket, which is now bound to the path."""
         self._inode = os.stat(self._path).st_ino  # noqa: PTH116 (likewise)
 
     def release(self) -> None:
-        """Remove the socket if it is still ours."""
+        """Remove the socket's file if it is still ours."""
         with contextlib.suppress(OSError):
             if self._inode == os.stat(self._path).st_ino:  # noqa: PTH116 (likewise)
                 os.unlink(self._path)  # noqa: PTH108 (likewise)
@@ -60,7 +61,7 @@ class UnixClaim:
 
 def _stale(path: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        # The time is limited, because a listener whose queue is full makes a connection wait.
+        # Limit the time, because a connection to a listener whose queue is full has to wait.
         probe.settimeout(_PROBE_S)
         try:
             probe.connect(path)
@@ -72,12 +73,11 @@ def _stale(path: str) -> bool:
 
 
 def bind_unix(path: str, *, private: bool = False, listening: bool = True) -> socket.socket:
-    """Return a socket at a path that is claimed; raises OSError."""
+    """Return a socket that is bound to a claimed path; raise OSError if that fails."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if private:
-            # Linux gives the file the mode of the socket, so there is no moment at which it is open
-            # to others.
+            # Linux gives the file the mode of the socket, so other users can never open the file.
             os.fchmod(sock.fileno(), 0o600)
         sock.bind(path)
         if listening:
@@ -92,19 +92,19 @@ def bind_unix(path: str, *, private: bool = False, listening: bool = True) -> so
 async def bind_all_tcp(
     address: str, *, reuse_port: bool, listening: bool = True
 ) -> list[socket.socket]:
-    """Return a socket for each of the host's addresses, all with one port; raises OSError."""
+    """Return a socket for each address of a host, all with the same port; raises OSError."""
     host, port = host_and_port(address)
     infos = await asyncio.get_running_loop().getaddrinfo(host or None, port, **_PASSIVE)
     return _bind_found(infos, reuse_port=reuse_port, listening=listening)
 
 
 def check_tcp(address: str, *, reuse_port: bool) -> None:
-    """Check that a process can listen at an address now.
+    """Check that a process could listen at an address now.
 
-    Blocks while the host is looked up.
+    The call blocks while the host's name is looked up.
 
     Raises:
-        OSError: nothing can listen there.
+        OSError: a process could not listen at the address.
     """
     host, port = host_and_port(address)
     infos = socket.getaddrinfo(host or None, port, **_PASSIVE)
@@ -115,7 +115,7 @@ def check_tcp(address: str, *, reuse_port: bool) -> None:
 def _bind_found(
     infos: Sequence[tuple[Any, ...]], *, reuse_port: bool, listening: bool
 ) -> list[socket.socket]:
-    """Bind a socket to each address in `infos`, a result of getaddrinfo()."""
+    """Bind a socket to each address in `infos`, which is a result of getaddrinfo()."""
     sockets: list[socket.socket] = []
     try:
         for family, where in dict.fromkeys((info[0], info[4]) for info in infos):
@@ -139,7 +139,7 @@ def _bind_tcp(family: int, where: Any, *, reuse_port: bool, listening: bool) -> 
 
 
 def _bind_silently(family: int, where: Any, *, reuse_port: bool) -> socket.socket:
-    """Bind a socket like socket.create_server(), but without listening."""
+    """Return a socket like socket.create_server(), but without listening."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -149,8 +149,8 @@ def _bind_silently(family: int, where: Any, *, reuse_port: bool) -> socket.socke
         sock.bind(where)
         host, port, *rest = sock.getsockname()
         if where[1] != port:
-            # Bind again by the port's number: a port that the system chose is given up when
-            # listening ends.
+            # Bind a second socket to the port, by its number: when listening ends, the system gives
+            # up a port that it chose itself.
             with sock:
                 return _bind_silently(family, (host, port, *rest), reuse_port=reuse_port)
     except OSError:

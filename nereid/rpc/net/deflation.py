@@ -1,6 +1,6 @@
-"""Compression in slices, of content that would take long at once.
+"""Compression in slices, for content that would take long to compress at once.
 
-A ZlibQueue runs it.
+A ZlibQueue runs the slices.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Bytes compressed at once, which takes some milliseconds.
+# Bytes of input that are compressed at once, which takes some milliseconds.
 _SLICE_BYTES: Final = 262_144
 
 
@@ -24,11 +24,14 @@ class Deflation:
         window_bits: int,
         level: int = zlib.Z_DEFAULT_COMPRESSION,
     ) -> None:
-        """Begin a compression; `window_bits` is zlib's number for the format."""
+        """Begin a compression.
+
+        window_bits: zlib's number for the format.
+        """
         self._stream = zlib.compressobj(level, zlib.DEFLATED, window_bits)
         self._parts = [memoryview(part) for part in reversed(parts) if part]
         self._pieces: list[bytes] = []
-        # True when all parts are compressed.
+        # True when all of the input has been compressed.
         self.done = False
 
     def deflate(self, size_bytes: int = _SLICE_BYTES) -> None:
@@ -45,5 +48,5 @@ class Deflation:
             self.done = True
 
     def content(self) -> bytes:
-        """Return the compressed content, once it is done."""
+        """Return the compressed content; call this when it is done."""
         return b"".join(self._pieces)

@@ -1,4 +1,4 @@
-"""Connections to addresses: to a Unix socket or a host, in clear or with TLS."""
+"""Connections to addresses: to a Unix socket or a host, without encryption or with TLS."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
     from nereid.rpc.net.tls_files import Tls
 
-    # Function that returns all IP addresses of a host, in the order in which to try them. Raises
-    # OSError.
+    # Function that returns all IP addresses of a host in the order in which they are tried. It
+    # raises OSError if the host cannot be resolved.
     LookUp = Callable[[str], Awaitable[list[str]]]
 
 _Protocol = TypeVar("_Protocol", bound=asyncio.Protocol)
 
 
 def connect(address: str, timeout_s: float, tls: Tls | None = None) -> socket.socket:
-    """Connect to an address and block meanwhile; raises OSError."""
+    """Connect to an address; block until connected, or raise OSError."""
     path = unix_path(address)
     if path is None:
         connected = socket.create_connection(host_and_port(address), timeout_s)
@@ -44,7 +44,7 @@ def connect(address: str, timeout_s: float, tls: Tls | None = None) -> socket.so
 
 
 async def look_up(host: str) -> list[str]:
-    """Return a host's addresses from the system's resolver; an IP address is its own.
+    """Return a host's addresses from the system's resolver; an IP address is returned as it is.
 
     Raises:
         OSError: the name cannot be resolved.
@@ -59,18 +59,18 @@ async def look_up(host: str) -> list[str]:
 
 
 def _text_of(sockaddr: tuple[object, ...]) -> str:
-    """Return an address without its port; a link-local one includes its interface."""
+    """Return the IP address of a socket address; a link-local address includes its interface."""
     host, scope = str(sockaddr[0]), sockaddr[3] if len(sockaddr) > 3 else 0
     return f"{host}%{scope}" if scope and "%" not in host else host
 
 
 class Dialer:
-    """Dialler of one address, in an event loop.
+    """Dialler of one address, for one event loop.
 
-    The time limit applies to a look-up of the host's name on its own, and to each of its addresses
-    on its own: neither a slow resolver nor a silent host uses up the others' time. A resolver's
-    thread cannot be interrupted. The result of a look-up that takes longer goes to the next
-    attempt, because a new look-up would be as slow.
+    The time limit applies separately to the look-up of the host's name and to the attempt at each
+    address, so a slow resolver or a silent address leaves the full time to the others. The
+    resolver's thread cannot be interrupted. If a look-up takes longer than the limit, the next
+    attempt uses its result, because a new look-up would be as slow.
     """
 
     def __init__(self, address: str, timeout_s: float, look_up: LookUp = look_up) -> None:
@@ -80,11 +80,11 @@ class Dialer:
         self._pending_lookup: asyncio.Future[list[str]] | None = None
 
     async def connect(self, factory: Callable[[], _Protocol], tls: Tls | None) -> _Protocol:
-        """Connect, and return the new connection's protocol; a host's addresses are tried in order.
+        """Connect to the address and return the protocol; try a host's IP addresses in order.
 
         Raises:
             TimeoutError: the time limit passed.
-            OSError: the last address's error, or the resolver's.
+            OSError: the attempt at the last IP address failed, or the name could not be resolved.
         """
         loop = asyncio.get_running_loop()
         context = name = None
@@ -112,7 +112,7 @@ class Dialer:
         raise failure
 
     async def close(self) -> None:
-        """Give up the look-up in progress."""
+        """Cancel the look-up that is in progress."""
         if self._pending_lookup is not None:
             self._pending_lookup.cancel()
             await asyncio.gather(self._pending_lookup, return_exceptions=True)
@@ -126,7 +126,7 @@ class Dialer:
         lookup, self._pending_lookup = self._pending_lookup, None
         try:
             return lookup.result()
-        # The name may be one that DNS cannot have.
+        # The name may have a form that DNS does not allow.
         except UnicodeError as error:
             raise OSError(str(error)) from error
 
@@ -134,7 +134,7 @@ class Dialer:
 def _certificate_name(address: str, tls: Tls) -> str:
     """Return the name that the server's certificate must have.
 
-    A Unix socket's is localhost.
+    For a Unix socket the name is localhost.
     """
     if tls.server_name is not None:
         return tls.server_name

@@ -1,9 +1,9 @@
 """TLS handshakes of accepted connections, a few in each turn of the event loop.
 
-A signature with an RSA key takes milliseconds, during which the loop serves nobody else. Data that
-a client sends during its handshake therefore waits for its turn, and clients are served one after
-the other, however they cut their messages. After the handshake nothing stands between the socket
-and TLS.
+A signature with an RSA key takes milliseconds, during which the loop serves nobody else. Therefore
+the data of a handshake waits for a turn, and clients have turns one after the other, however small
+the pieces are in which they send data. After the handshake, data goes directly from the socket to
+TLS.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from nereid.rpc.net.limits.fair_queue import Ticket
     from nereid.rpc.net.tls_files import Tls
 
-# Time after which a turn takes no more messages.
+# Seconds after which no more handshake data is processed in a turn.
 _TURN_S: Final = 0.002
 _BUFFER_BYTES: Final = 16_384
 
 
 class HandshakeTurns:
-    """Handshake data that waits to be processed at one address.
+    """Queue of handshake data that waits to be processed at one address.
 
-    Belongs to one event loop, and leaves half of the loop's time to others.
+    The queue belongs to one event loop, and uses at most half of the loop's time.
     """
 
     def __init__(self, turn_s: float = _TURN_S) -> None:
@@ -38,14 +38,14 @@ class HandshakeTurns:
         self._next_turn: asyncio.Handle | None = None
 
     def add(self, peer: str, process: Callable[[], None]) -> Ticket[Callable[[], None]]:
-        """Call `process` in a later turn, on behalf of the client `peer`."""
+        """Queue a call of `process`, which handles data of the client `peer`, for a later turn."""
         ticket = self._waiting.add(peer, 0, process)
         if self._next_turn is None:
             self._next_turn = asyncio.get_running_loop().call_soon(self._run_turn)
         return ticket
 
     def discard(self, ticket: Ticket[Callable[[], None]]) -> None:
-        """Remove a waiting call, if it is still there."""
+        """Remove a queued call, if it has not been made yet."""
         self._waiting.discard(ticket)
 
     def _run_turn(self) -> None:
@@ -83,7 +83,7 @@ async def accept_tls(
         )
     )
     try:
-        # The first step of the task replaces the gate by TLS.
+        # In its first step, the task replaces the gate by TLS as the transport's protocol.
         while transport.get_protocol() is gate and not handshake.done():  # noqa: ASYNC110
             await asyncio.sleep(0)
         if not handshake.done():
@@ -104,7 +104,7 @@ async def accept_tls(
 
 
 class _Gate(asyncio.BufferedProtocol):
-    """Protocol between a socket and TLS until the handshake is done."""
+    """Protocol between the socket and TLS until the handshake is done."""
 
     def __init__(self, peer: str, turns: HandshakeTurns) -> None:
         self._peer = peer
@@ -112,13 +112,13 @@ class _Gate(asyncio.BufferedProtocol):
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._transport: asyncio.Transport
         self._tls: Any = None
-        # Data that was received and not yet processed.
+        # Data that was received and has not been processed yet.
         self._received = bytearray()
         self._ticket: Ticket[Callable[[], None]] | None = None
         self._lost = False
 
     def stand_before(self, tls: asyncio.BaseProtocol) -> None:
-        """Pass data on to TLS, which has taken the place of this protocol."""
+        """Become the transport's protocol again, and pass data on to TLS."""
         self._tls = tls
         self._transport.set_protocol(self)
         if self._lost:
@@ -127,7 +127,7 @@ class _Gate(asyncio.BufferedProtocol):
             self._wait_for_turn()
 
     def step_aside(self) -> None:
-        """Put TLS in the place of this protocol, because the handshake is done."""
+        """Make TLS the transport's protocol, because the handshake is done."""
         if self._ticket is not None:
             self._turns.discard(self._ticket)
         self._process()
@@ -186,9 +186,9 @@ class _Gate(asyncio.BufferedProtocol):
 
 
 class _EarlyData(asyncio.Protocol):
-    """Placeholder for a connection's protocol until that gets its connection.
+    """Placeholder until the connection's real protocol is created.
 
-    Keeps the data that comes with the end of the handshake.
+    It keeps application data that arrives together with the end of the handshake.
     """
 
     def __init__(self) -> None:

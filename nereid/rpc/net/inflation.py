@@ -1,6 +1,6 @@
-"""Decompression within bounds, in slices: a few bytes may become thousands of times as many.
+"""Decompression in slices and within limits: a few bytes may inflate to thousands of bytes.
 
-An Inflation is one compressed content. A ZlibQueue runs large ones.
+An Inflation decompresses one content. A ZlibQueue runs the inflations of large contents.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-# Bytes that the thread inflates at once, which takes some milliseconds.
+# Bytes of output that the thread inflates at once, which takes some milliseconds.
 _SLICE_BYTES: Final = 1 << 20
-# Sizes of input pieces: zlib copies the part of its input that it leaves.
+# Size of the pieces of input: zlib copies the rest of its input that it has not used.
 _INPUT_BYTES: Final = 1 << 16
 _FIRST_INPUT_BYTES: Final = 1 << 9
 _GZIP_BITS: Final = 31
 _GZIP_MAGIC: Final = b"\x1f\x8b"
-# Output bytes as which each member of a gzip content counts.
+# Each member of a gzip content counts as this many bytes of output.
 _MEMBER_BYTES: Final = 1 << 12
-# Size up to which the ratio is not limited: a tensor of zeros is no attack.
+# The ratio is not limited for content up to this size: a tensor of zeros is no attack.
 _FREE_BYTES: Final = 64 << 20
 
 
 class InflatedTooLargeError(Exception):
-    """The content would become larger than allowed."""
+    """Raised if the inflated content would become larger than allowed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InflationLimits:
     """Limits of an inflated content.
 
-    max_ratio: maximum ratio of the size to the compressed size, beyond the first 64 MiB; None means
-        no limit. The largest ratio of deflate is 1032.
+    max_ratio: maximum ratio of the inflated size to the compressed size, for content larger than 64
+        MiB; None means no limit. The largest possible ratio of deflate is 1032.
     """
 
     max_bytes: int
@@ -43,7 +43,10 @@ class Inflation:
     """Content that is being decompressed."""
 
     def __init__(self, data: bytes, window_bits: int, limits: InflationLimits) -> None:
-        """Begin a decompression; `window_bits` is zlib's number for the format."""
+        """Begin a decompression.
+
+        window_bits: zlib's number for the format.
+        """
         self._stream = zlib.decompressobj(window_bits)
         self._has_members = window_bits >= _GZIP_BITS and data[:2] == _GZIP_MAGIC
         self._members = 1
@@ -58,22 +61,22 @@ class Inflation:
         self._largest_bytes = largest
         self.max_bytes = limits.max_bytes
         self.inflated_bytes = 0
-        # True when no more output will come.
+        # True when there will be no more output.
         self.done = False
 
     @property
     def intact(self) -> bool:
-        """True if the format's own end was seen, with nothing behind it."""
+        """True if the content ended as its format requires, and no data follows."""
         return self._stream.eof and self._at == len(self._data)
 
     def inflate(self, size_bytes: int = _SLICE_BYTES) -> None:
-        """Inflate about `size_bytes` more, or all that is left.
+        """Inflate about `size_bytes` more, or the rest if it is smaller.
 
         Raises:
             zlib.error: the content is damaged; the output before the damage is kept.
             InflatedTooLargeError: the content would exceed its limits.
         """
-        # Members may be empty, so each counts as the bytes that it costs.
+        # Members may be empty, so each one counts as the bytes of output that cost the same time.
         stop_at = self.inflated_bytes + size_bytes
         stop_after = self._members + size_bytes // _MEMBER_BYTES
         while not self.done and self.inflated_bytes < stop_at and self._members <= stop_after:
@@ -83,7 +86,8 @@ class Inflation:
                 piece = self._data[self._at : self._at + self._piece_bytes]
                 self._at += len(piece)
                 self._piece_bytes = min(2 * self._piece_bytes, _INPUT_BYTES)
-            # One byte more than allowed distinguishes a content that fits exactly.
+            # Allow one byte more than the limit, to tell content that is too large from content
+            # that exactly fits.
             allowed = min(stop_at - self.inflated_bytes, self._largest_bytes + 1)
             before = stream.copy()
             try:
@@ -95,7 +99,7 @@ class Inflation:
             self._tail = stream.unconsumed_tail
             self._keep(out)
             if stream.eof:
-                # The next member reads the rest of the piece again.
+                # Go back to the member's end, so that the next member reads the rest of this piece.
                 self._tail = b""
                 self._at -= len(stream.unused_data)
                 self._begin_member()
@@ -111,26 +115,26 @@ class Inflation:
         self._content.write(out)
 
     def _begin_member(self) -> None:
-        """Go on with the next member of a gzip content (RFC 1952), if there is one."""
+        """Begin the next member of a gzip content (RFC 1952), if there is one."""
         if self._has_members and bytes(self._data[self._at : self._at + 2]) == _GZIP_MAGIC:
             self._stream = zlib.decompressobj(_GZIP_BITS)
             self._members += 1
-            # zlib copies the input behind a member's end, so begin with small pieces.
+            # After a member's end, zlib copies the remaining input, so begin with small pieces.
             self._piece_bytes = _FIRST_INPUT_BYTES
         else:
             self.done = True
 
     def content(self) -> bytes:
-        """Return the inflated content; the inflation must not be used afterwards."""
-        # BytesIO hands out the bytes that it wrote to, without a copy.
+        """Return the inflated content. Do not use the inflation afterwards."""
+        # BytesIO returns the bytes object that it wrote to, without a copy.
         return self._content.getvalue()
 
 
 def _until_damage(stream: zlib._Decompress, piece: bytes | memoryview, allowed: int) -> bytes:
-    """Return the output of a damaged piece before the damaged byte, at most `allowed` bytes.
+    """Return a damaged piece's output up to the damaged byte, at most `allowed` bytes.
 
-    That is all of it if only the checksum at the end is wrong: zlib has the output, and Python
-    drops it.
+    If only the checksum at the end is wrong, that is all of the output. Python drops the output
+    that zlib has produced when zlib reports the damage.
     """
     out = bytearray()
     while len(piece) > 1 and len(out) < allowed:

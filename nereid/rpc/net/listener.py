@@ -1,10 +1,11 @@
-"""Accepts connections for any protocol: TCP or Unix, clear or TLS. Knows nothing of HTTP or gRPC.
+"""Listeners, which accept connections over TCP or Unix sockets, for any protocol, also with TLS.
 
-Connections are accepted here rather than by the event loop, for three reasons. uvloop accepts one
-connection in a turn, so that under load a thousand new ones wait for seconds. It drops failed TLS
-handshakes without a log line, and makes as many in a turn as clients ask for (see handshakes); here
-a client that stalls in its handshake holds a socket for a few seconds and nothing else. And a port
-that several processes share (see shared_ports) needs a decision for each connection.
+Connections are accepted here, not by the event loop, for three reasons. First, uvloop accepts one
+connection per turn, so under load a thousand new connections would wait for seconds. Second, uvloop
+drops failed TLS handshakes without a log line, and does as many handshakes in a turn as clients ask
+for (see handshakes). Here, a client that stalls in its handshake only holds a socket for a few
+seconds. Third, at a port that several processes share (see shared_ports), each connection needs a
+decision. The module does not depend on HTTP or gRPC.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nereid.rpc")
 
 _ACCEPTS_AT_ONCE: Final = 64
-# Pause while the process may open no more files.
+# Pause in accepting while the process cannot open more files.
 _PAUSE_S: Final = 0.5
-# Minimum time between log lines about failed handshakes, which anybody can cause.
+# Minimum seconds between log lines about failed handshakes, which any client can cause.
 _LOG_INTERVAL_S: Final = 1.0
-# Time for which a new connection is left to a process with fewer connections.
+# Seconds for which a new connection is left to a process that has fewer connections.
 _YIELD_S: Final = 0.001
 
 
@@ -53,11 +54,11 @@ async def listen(  # noqa: PLR0913 (by keyword)
     private: bool = False,
     inherited: InheritedPort | None = None,
 ) -> Listener:
-    """Serve at host:port or unix:/path; raises OSError.
+    """Listen at host:port or unix:/path; raise OSError if that is not possible.
 
-    counts: limits handshakes; the owner of the factory's protocols counts the connections.
+    counts: limit on handshakes. The owner of the factory's protocols counts the connections itself.
     private: whether only this user may connect to a Unix socket.
-    inherited: the sockets of this address, which other processes serve as well.
+    inherited: sockets that are bound to this address, and that other processes serve as well.
     """
     path = unix_path(address)
     claim = None
@@ -78,27 +79,27 @@ async def listen(  # noqa: PLR0913 (by keyword)
             counts.share = share
     for sock in sockets:
         if inherited is not None:
-            # An inherited socket is bound but does not listen yet.
+            # An inherited socket is bound, but this process has to make it listen.
             sock.listen(BACKLOG)
         listener.add_acceptor(_Acceptor(sock, factory, tls, counts, share))
     return listener
 
 
 class Listener:
-    """Server of one address, until close()."""
+    """Listener at one address, until close()."""
 
     def __init__(self, address: str, claim: UnixClaim | None) -> None:
-        # Real address, with the port that the system chose.
+        # Actual address, with the port that the system chose.
         self.address = address
         self._claim = claim
         self._acceptors: list[_Acceptor] = []
 
     def add_acceptor(self, acceptor: _Acceptor) -> None:
-        """Add the acceptor of one of the address's sockets."""
+        """Add the acceptor of one of the listener's sockets."""
         self._acceptors.append(acceptor)
 
     def close(self) -> None:
-        """Accept no more connections; open ones are left alone."""
+        """Stop accepting connections. Open connections are not affected."""
         for acceptor in self._acceptors:
             acceptor.close()
         self._acceptors.clear()
@@ -107,9 +108,10 @@ class Listener:
 
 
 class _Acceptor:
-    """Acceptor at one socket, which hands each connection over when its TLS handshake is done.
+    """Acceptor at one socket. It passes on each connection after the TLS handshake.
 
-    With a share, connections are left to processes that have fewer, for some milliseconds.
+    If other processes share the port, a connection is first left to a process that has fewer
+    connections, for some milliseconds.
     """
 
     def __init__(
@@ -175,7 +177,7 @@ class _Acceptor:
             self._open(accepted, text_of(peer))
 
     def _look_again(self) -> None:
-        """Accept a connection that another process should have accepted and has not."""
+        """Accept again, in case the other process did not accept a connection left to it."""
         waits, _, _ = select.select((self._socket,), (), (), 0)
         self._turns.on_yielded(waits=bool(waits))
         self._start_accepting()

@@ -1,9 +1,9 @@
-"""Addresses of a mesh's schedulers: a list, of which some may be looked up in DNS.
+"""Addresses of a mesh's schedulers: a list that may contain names to look up in DNS.
 
-Examples are "a:8003,b:8003", "unix:/path" and "dns:schedulers:8003". The last one stands for every
-address that the name has, now and later, like the name of a headless service in Kubernetes. Each
-address is dialled on its own: schedulers behind an address that distributes connections could not
-be told apart.
+Examples are "a:8003,b:8003", "unix:/path" and "dns:schedulers:8003". The last example stands for
+every address that the name has, now and later, like the name of a headless service in Kubernetes.
+Each scheduler needs an address of its own: behind an address that distributes connections,
+schedulers could not be told apart.
 """
 
 from __future__ import annotations
@@ -18,30 +18,32 @@ from nereid.rpc.net.dialing import look_up
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-    # Function that returns all addresses of a name, as "ip:port". Raises OSError.
+    # Function that returns all addresses of a name, as "ip:port". It raises OSError if the name
+    # cannot be looked up.
     Lookup = Callable[[str, int], Awaitable[list[str]]]
 
 _log = logging.getLogger(__name__)
 
 _DNS: Final = "dns:"
 _LOOKUP_INTERVAL_S: Final = 3.0
-# Interval until a name has been found for the first time: services start in any order.
+# Seconds between look-ups until a name has been found for the first time. It is short because
+# services start in any order.
 _FIRST_INTERVAL_S: Final = 0.2
 
 
 class AddressSpec(NamedTuple):
-    """Element of the list: an address to dial, or a name that stands for several."""
+    """Element of the list: an address to dial, or a name that stands for several addresses."""
 
     text: str
-    # True if `text`, as host:port, is to be looked up.
+    # True if `text` is a name, as host:port, that has to be looked up.
     is_dns: bool = False
 
 
 def parse_addresses(text: str) -> list[AddressSpec]:
-    """Return the specs of a comma-separated list, without repetitions.
+    """Return the elements of a comma-separated list, each only once.
 
     Raises:
-        ValueError: an element is no address.
+        ValueError: an element is not an address.
     """
     specs = []
     for part in text.split(","):
@@ -58,13 +60,16 @@ def parse_addresses(text: str) -> list[AddressSpec]:
 
 
 def address_list(text: str) -> str:
-    """Return the text if parse_addresses() can read it, as a flag's parser; raises ValueError."""
+    """Return the text if parse_addresses() accepts it; otherwise raise ValueError.
+
+    This is the parser of a flag.
+    """
     parse_addresses(text)
     return text
 
 
 def only_address(text: str) -> str | None:
-    """Return the list's address, if the list has only one and that needs no DNS."""
+    """Return the only address of the list; None if there are several, or if it needs DNS."""
     specs = parse_addresses(text)
     return specs[0].text if len(specs) == 1 and not specs[0].is_dns else None
 
@@ -76,13 +81,13 @@ async def watch_addresses(
     first_interval_s: float = _FIRST_INTERVAL_S,
     lookup: Lookup | None = None,
 ) -> AsyncIterator[list[str]]:
-    """Yield the addresses, in the order of the specs, at the start and after every change.
+    """Yield all addresses in the order of the specs, at the start and after every change.
 
-    Without DNS the iterator ends after the first list. A name that cannot be looked up keeps the
-    addresses that it had.
+    If no name has to be looked up, the iterator ends after the first list. A name whose look-up
+    fails keeps its previous addresses.
 
-    first_interval_s: time between look-ups until every name has been found once.
-    interval_s: time between look-ups from then on.
+    first_interval_s: seconds between look-ups until every name has been found once.
+    interval_s: seconds between later look-ups.
     """
     specs = list(specs)
     names = _Names([spec for spec in specs if spec.is_dns], lookup or _look_up)
@@ -104,7 +109,8 @@ class _Names:
         self.specs = specs
         self._lookup = lookup
         self._addresses: dict[AddressSpec, list[str]] = {}
-        # Names whose failure was logged; each failure is logged once.
+        # Names whose look-up is failing. A failure is logged once, until the look-up succeeds
+        # again.
         self._failing: set[AddressSpec] = set()
 
     @property
@@ -119,21 +125,20 @@ class _Names:
         for spec in self.specs:
             try:
                 addresses = await self._lookup(*host_and_port(spec.text))
-            # The name may be one that DNS cannot have.
+            # UnicodeError: the name may have a form that DNS does not allow.
             except (OSError, UnicodeError) as error:
                 if spec not in self._failing:
                     self._failing.add(spec)
                     _log.warning("%s cannot be looked up: %s", spec.text, error)
             else:
                 self._failing.discard(spec)
-                # Sorted, because resolvers shuffle addresses and an unchanged set must compare
-                # equal.
+                # Sort the addresses: resolvers change the order, and equal sets must compare equal.
                 self._addresses[spec] = sorted(addresses)
 
 
 async def _look_up(host: str, port: int) -> list[str]:
     addresses = await look_up(host)
-    # Take only the address family that this host prefers: a scheduler that has both would be
-    # dialled twice.
+    # Take only the address family that this host prefers. A scheduler that has addresses of both
+    # families would otherwise be dialled twice.
     is_ipv6 = ":" in addresses[0]
     return [text_of((address, port)) for address in addresses if (":" in address) == is_ipv6]

@@ -1,12 +1,14 @@
-"""Ports that outlive the processes that serve them, which all accept at the same sockets.
+"""Ports that several processes accept at, and that outlive these processes.
 
-A parent binds the sockets, and its members inherit them. The ports are taken, and stay taken while
-a member is restarted; connections that a member has not accepted are accepted by the others, or by
-the next one. SO_REUSEPORT would not do: it spreads connections by a hash, unevenly where they are
-few, and to members that hang as well.
+A parent process binds the sockets, and its members, the child processes, inherit them. The ports
+stay bound while a member is restarted. Connections that a member has not accepted are accepted by
+other members, or by the restarted one. SO_REUSEPORT would not suffice: it spreads connections by a
+hash, which is uneven if there are few connections, and it also gives connections to members that
+hang.
 
-If there are several members, they leave new connections to the one that has the fewest: each writes
-down how many it has, for the others to read. Knows nothing of protocols.
+If there are several members, they leave new connections to the member with the fewest connections.
+To this end, each member publishes its number of connections for the others. The module does not
+depend on protocols.
 """
 
 from __future__ import annotations
@@ -30,21 +32,21 @@ _READY_INTERVAL_S: Final = 0.01
 
 
 class SharedPorts:
-    """Parent's side: the ports of a group of one or more members."""
+    """Ports of a group of one or more members, on the parent's side."""
 
     def __init__(self, members: int) -> None:
         self._members = members
         self._sockets: dict[str, list[socket.socket]] = {}
-        # Ports that processes of other groups may serve as well.
+        # Names of the ports that processes of other groups may serve as well.
         self._reused: set[str] = set()
         self._claims: list[UnixClaim] = []
         self._counts_fd = os.memfd_create("nereid-connections", os.MFD_CLOEXEC)
         self._counts = self._map_counts()
 
     async def bind(self, port: str, address: str, *, reuse_port: bool = False) -> str:
-        """Bind host:port or unix:/path without listening, and return the real address.
+        """Bind host:port or unix:/path without listening, and return the actual address.
 
-        Connections are refused until the first member listens. The real address has the port that
+        Connections are refused until the first member listens. The actual address has the port that
         the system chose.
 
         Raises:
@@ -65,7 +67,7 @@ class SharedPorts:
         return text_of(sockets[0].getsockname()) if path is None else f"unix:{path}"
 
     def _map_counts(self) -> GroupCounts:
-        """Map the counts of the ports that are bound; no member runs yet."""
+        """Map the memory for the counts of all bound ports. No member may run yet."""
         os.ftruncate(self._counts_fd, (len(self._sockets) + 1) * self._members * COUNT_BYTES)
         return GroupCounts(_cells(self._counts_fd), self._members)
 
@@ -76,7 +78,7 @@ class SharedPorts:
         return (*sockets, self._counts_fd)
 
     def description(self, member: int) -> dict[str, Any]:
-        """Return the description by which a member finds the ports; see InheritedPorts."""
+        """Return the description from which a member's InheritedPorts opens the ports."""
         return {
             "member": member,
             "members": self._members,
@@ -87,16 +89,18 @@ class SharedPorts:
         }
 
     def on_member_ended(self, member: int) -> None:
-        """Clear an ended member's counts: it accepts nothing until it is started again."""
+        """Clear the counts of a member that has ended: it accepts nothing until it is restarted."""
         self._counts.clear_member(member)
         if not self._counts.is_served():
-            # Without that the system would go on to send this group its part of the connections.
+            # Refuse connections: the system would otherwise continue to send this group its part of
+            # them.
             self._refuse(self._reused)
 
     def refuse_unserved(self) -> None:
-        """Refuse connections, the waiting ones too, until a member listens again.
+        """Refuse new and waiting connections until a member listens again.
 
-        Nothing is done if a member serves. Connections to Unix sockets continue to wait.
+        If a member serves, nothing is done. Connections to Unix sockets are not refused: they
+        continue to wait.
         """
         if not self._counts.is_served():
             self._refuse(self._sockets)
@@ -109,7 +113,7 @@ class SharedPorts:
     def close(self) -> None:
         """Close the parent's sockets.
 
-        The ports are free once the last member has closed its own.
+        The ports are free when the last member has closed its sockets.
         """
         for sockets in self._sockets.values():
             for sock in sockets:
@@ -122,15 +126,15 @@ class SharedPorts:
 
 @dataclass(frozen=True)
 class InheritedPort:
-    """One of the ports, as a member has it."""
+    """One of the ports, on a member's side."""
 
     sockets: list[socket.socket]
-    # Share of the connections; `None` if there is only one member.
+    # This member's share of the connections; `None` if there is only one member.
     share: ConnectionShare | None
 
 
 class InheritedPorts:
-    """Member's side of the ports."""
+    """Ports of a group, on a member's side."""
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         """Open the ports that the parent's SharedPorts.description() describes."""
@@ -150,28 +154,28 @@ class InheritedPorts:
         }
 
     async def await_members(self, limit_s: float) -> None:
-        """Declare this member ready to serve, and wait for all members, for `limit_s` at most.
+        """Declare this member ready to serve, and wait up to `limit_s` for all other members.
 
-        Otherwise the first connections would all be for the first member.
+        Without this wait, the first member would get all of the first connections.
         """
         self._serving[self._member] = 1
         deadline = time.monotonic() + limit_s
-        # Polling, because other processes have no way to notify this one.
+        # Poll the shared memory, because other processes cannot notify this one.
         while not all(self._serving) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_READY_INTERVAL_S)
 
     def get(self, port: str) -> InheritedPort | None:
-        """Return the port of this name, for listening at once, or None."""
+        """Return the port of this name, or None. The caller should listen at once."""
         return self._ports.get(port)
 
 
 def _cells(descriptor: int) -> memoryview:
-    """Map the memory of a descriptor as unsigned integers."""
+    """Map a descriptor's memory as an array of unsigned integers."""
     return memoryview(mmap.mmap(descriptor, 0)).cast("I")
 
 
 def _inherited(descriptor: int) -> socket.socket:
-    # Processes that this one starts must not inherit the socket.
+    # Child processes of this process must not inherit the socket.
     os.set_inheritable(descriptor, False)
     sock = socket.socket(fileno=descriptor)
     sock.setblocking(False)

@@ -1,9 +1,9 @@
-"""TLS from PEM files that may change while a process runs.
+"""TLS from PEM files that may change while the process runs.
 
-Every handshake uses the current files, so a certificate is renewed by replacing its files, and no
-open connection is affected. Files that were written within the last second are not read yet, as
-their writer may not be done. Unusable files are logged once, and the old ones are kept. Knows no
-sockets.
+Every handshake uses the current files. To renew a certificate, replace its files; open connections
+are not affected. Files that were written within the last second are not read yet, because their
+writer may not be done. If new files are unusable, that is logged once, and the previous contents
+stay in use. The module does not depend on sockets.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Hint for a client whose server closes the connection instead of sending a TLS alert.
+# Hint for a client whose server closed the connection without a TLS alert.
 REFUSED: Final = ": has the server refused our certificate?"
 _SETTLED_S: Final = 1.0
 _SOURCE_LINE: Final = re.compile(r" \(_ssl\.c:\d+\)$")
 
 
 class Pems(NamedTuple):
-    """Contents of the files; b"" for a file that is not given."""
+    """Contents of the PEM files; b"" for a file that is not given."""
 
     cert: bytes
     key: bytes
@@ -39,12 +39,12 @@ class Pems(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TlsFiles:
-    """Paths of our certificate, its key, and the authorities we trust; "" means no file."""
+    """Paths of our certificate, its key, and the authorities that we trust; "" means no file."""
 
     cert: str = ""
     key: str = ""
     root: str = ""
-    # Name of the only protocol to negotiate.
+    # Name of the only application protocol to negotiate.
     alpn: str
 
     @property
@@ -53,7 +53,9 @@ class TlsFiles:
         return tuple(path for path in (self.cert, self.key, self.root) if path)
 
     def server_context(self) -> ssl.SSLContext:
-        """Return a server's context; with a root, clients must show a certificate.
+        """Return a TLS context for a server.
+
+        If a file of authorities is given, clients must show a certificate.
 
         Raises:
             OSError: the files cannot be used.
@@ -65,7 +67,9 @@ class TlsFiles:
         return self._completed(context)
 
     def client_context(self) -> ssl.SSLContext:
-        """Return a client's context; without a root, the system's authorities are trusted.
+        """Return a TLS context for a client.
+
+        Without a file of authorities, the system's authorities are trusted.
 
         Raises:
             OSError: the files cannot be used.
@@ -75,18 +79,19 @@ class TlsFiles:
 
     def _completed(self, context: ssl.SSLContext) -> ssl.SSLContext:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # Newer Python versions refuse certificates that other TLS libraries, like grpcio's, accept.
+        # Newer Python versions refuse certificates that other TLS libraries, such as grpcio's,
+        # accept.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         context.set_alpn_protocols([self.alpn])
         if self.cert:
-            # An empty password, so that OpenSSL never asks the terminal for the password of a
-            # locked key.
+            # Pass an empty password, so that OpenSSL never asks on the terminal for the password of
+            # a locked key.
             context.load_cert_chain(self.cert, self.key or None, password="")
         return context
 
 
 class _FileVersion(NamedTuple):
-    """Value that differs whenever the file has changed; zeros for a missing file."""
+    """Values that differ whenever a file has changed; zeros for a missing file."""
 
     device: int = 0
     inode: int = 0
@@ -102,7 +107,10 @@ class _FileVersion(NamedTuple):
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def settled(self) -> bool:
-        """Return whether the file's writer is probably done; its clock may be ahead of ours."""
+        """Return whether the file's writer is probably done.
+
+        The clock that dates the file may be ahead of ours.
+        """
         return abs(time.time() - self.modified_ns / 1e9) > _SETTLED_S
 
 
@@ -112,9 +120,9 @@ class _Loaded(NamedTuple):
 
 
 class Tls:
-    """TLS of one side.
+    """TLS settings of a server or client.
 
-    Call context() for each handshake; from any thread.
+    Call context() for each handshake. Any thread may call it.
     """
 
     def __init__(
@@ -127,8 +135,10 @@ class Tls:
     ) -> None:
         """Read the files.
 
-        server_name: for a client, the name to expect in a certificate, if it is not the address's.
-        handshake_timeout_s: for a server, the time after which a stalling client is disconnected.
+        server_name: for a client, the name that the server's certificate must have, if it differs
+            from the host of the address.
+        handshake_timeout_s: for a server, the seconds after which a client that stalls in its
+            handshake is disconnected.
 
         Raises:
             OSError: the files cannot be used.
@@ -151,7 +161,7 @@ class Tls:
         return self._current().context
 
     def pems(self) -> Pems:
-        """Return the files' current contents, for engines with a TLS library of their own."""
+        """Return the current contents of the files, for engines that have their own TLS library."""
         return self._current().pems
 
     def _current(self) -> _Loaded:
@@ -171,7 +181,7 @@ class Tls:
     def _load(self) -> _Loaded:
         files = self._files
         paths = files.cert, files.key, files.root
-        # Read before the TLS library does, whose errors do not name the missing file.
+        # Read the files here: the TLS library's errors do not name a missing file.
         pems = Pems(*(Path(path).read_bytes() if path else b"" for path in paths))
         context = files.server_context() if self._server else files.client_context()
         return _Loaded(context, pems)
@@ -181,9 +191,9 @@ class Tls:
 
 
 def certificate_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the DNS names in a peer's certificate, or its common name if there are none.
+    """Return the DNS names in a peer's certificate; without any, return its common name.
 
-    certificate: as ssl.SSLSocket.getpeercert() describes it; None if none was shown.
+    certificate: result of ssl.SSLSocket.getpeercert(); None if the peer showed no certificate.
     """
     if not certificate:
         return ()
@@ -193,5 +203,5 @@ def certificate_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 def reason(error: Exception) -> str:
-    """Return why a handshake failed or files were refused, for a log."""
+    """Return the reason why a handshake failed or files were refused, for a log."""
     return _SOURCE_LINE.sub("", str(error)) or type(error).__name__

@@ -1,6 +1,6 @@
 """Compression and decompression of large contents in a thread, one slice at a time.
 
-During a slice zlib releases the interpreter's lock; clients take turns.
+Clients have turns one after the other. During a slice, zlib releases the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ZlibQueue:
-    """Queue of long compression work off one event loop."""
+    """Queue of long compressions and decompressions, run in a thread for one event loop."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="zlib")
@@ -26,10 +26,10 @@ class ZlibQueue:
         self._waiting = FairQueue[asyncio.Future[None]]()
 
     async def inflate(self, peer: str, inflation: Inflation, hold: Callable[[int], None]) -> None:
-        """Inflate all of a content, in the turns of the client `peer`.
+        """Inflate a whole content, slice by slice, in the turns of the client `peer`.
 
-        hold: called with the number of new bytes after each slice. An exception of it ends the
-            inflation, like one of Inflation.inflate().
+        hold: called after each slice with the number of new bytes. If it raises an exception, the
+            inflation ends and the exception is raised here, like those of Inflation.inflate().
         """
         while not inflation.done:
             before = inflation.inflated_bytes
@@ -37,7 +37,7 @@ class ZlibQueue:
             hold(inflation.inflated_bytes - before)
 
     async def run_slice(self, peer: str, run: Callable[[], None]) -> None:
-        """Run a slice of some milliseconds in the client's turn; its exception is raised."""
+        """Run a slice of a few milliseconds in a turn of the client; raises its exception."""
         await self._take_turn(peer)
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, run)
@@ -45,7 +45,7 @@ class ZlibQueue:
             self._end_turn()
 
     def close(self) -> None:
-        """Run no more slices."""
+        """Stop the thread: no more slices are run."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _take_turn(self, peer: str) -> None:

@@ -1,7 +1,7 @@
-"""Writes that reach the socket at once, instead of at the end of an event loop's turn.
+"""Writes that reach the socket at once, not at the end of the event loop's turn.
 
-uvloop's transports keep written data until all input of a turn has been handled, and the peer would
-wait for that as well.
+The transports of uvloop keep written data until all input of a turn has been handled, and the peer
+would have to wait for that.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import asyncio
 
-# Size limit of a direct write: a full socket leaves a rest, which is copied.
+# Maximum size of a direct write. If the socket is full, the rest of the data is copied.
 _MAX_BYTES: Final = 1 << 18
 
 
 def descriptor_of(transport: asyncio.BaseTransport) -> int:
-    """Return the descriptor of a transport's socket, or -1 if output must pass the transport.
+    """Return the descriptor of a transport's socket, or -1 if writes must go through the transport.
 
-    The latter is so if it is encrypted or has no socket.
+    Writes must go through the transport if it is encrypted or has no socket.
     """
     sock = transport.get_extra_info("socket")
     if sock is None or transport.get_extra_info("ssl_object") is not None:
@@ -28,7 +28,7 @@ def descriptor_of(transport: asyncio.BaseTransport) -> int:
 
 
 def write_at_once(transport: asyncio.WriteTransport, descriptor: int, data: bytes) -> None:
-    """Write as much as the socket takes; leave the rest, and errors, to the transport."""
+    """Write as much as the socket takes now; leave the rest, and any error, to the transport."""
     if (
         descriptor < 0
         or len(data) > _MAX_BYTES

@@ -1,3 +1,3 @@
-"""Bounds on connections and bytes: who is accepted, who waits, and who is too slow."""
+"""Limits on connections and bytes: who is accepted, who has to wait, and who is too slow."""
 
 # layout: covered, pure

@@ -1,13 +1,13 @@
 """Budget of bytes that are held for clients.
 
-These are bytes of their requests while the requests arrive and, if large, while they are pending,
-and bytes of responses that clients have not read.
+These are the bytes of requests while the requests arrive and, if they are large, while they are
+pending. They are also the bytes of responses that clients have not read.
 
 Bytes are charged when they are kept. They are released when they are dropped, or when the request
-has been passed to a part that counts it from then on. Bytes that come and go within one read are
-not charged, so that small requests cost nothing. A response is counted but never refused; if too
-much of responses is unread, its client may begin nothing else until it has read enough. Pure; knows
-no protocol.
+has been passed to other code that counts it from then on. Bytes that are received and used within
+one read are not charged, so small requests cost nothing. The bytes of a response are counted, but a
+response is never refused. While a client leaves too many bytes of responses unread, it may not
+begin new requests. The module does no I/O and does not depend on a protocol.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-# Share of all clients' limit that arriving requests may use. The rest is left to requests that have
-# arrived, so that slow senders cannot keep out those who send at once.
+# Share of the limit for all clients that arriving requests may use. The rest is for requests that
+# have arrived, so that slow senders cannot keep out fast ones.
 _ARRIVING_SHARE: Final = 0.75
 
 _TOO_MUCH: Final = (
@@ -29,9 +29,9 @@ _TOO_MUCH: Final = (
 
 
 class OverBudgetError(Exception):
-    """Bytes that would exceed a limit.
+    """Raised if bytes would exceed a limit.
 
-    shared: whether it is the limit of all clients, rather than their own.
+    shared: whether the limit is the one for all clients together.
     """
 
     def __init__(self, message: str, *, shared: bool) -> None:
@@ -44,8 +44,9 @@ class OverBudgetError(Exception):
 class BudgetLimits:
     """Limits in bytes.
 
-    total_bytes: for all clients, including pending requests that were passed on.
-    client_bytes, connection_bytes: for a client and a connection; a single request may exceed them.
+    total_bytes: limit for all clients together, including pending requests.
+    client_bytes, connection_bytes: limits for one client and for one connection. A single request
+        may exceed them.
     """
 
     total_bytes: int
@@ -61,12 +62,15 @@ class ByteBudget:
     """
 
     def __init__(self, limits: BudgetLimits, pending_bytes: Callable[[], int] = lambda: 0) -> None:
-        """Create a budget; `pending_bytes` returns the bytes of requests that were passed on."""
+        """Create a budget.
+
+        pending_bytes: function that returns the bytes of pending requests, which other code counts.
+        """
         self.limits = limits
         self.largest_held_bytes = int(limits.total_bytes * _ARRIVING_SHARE)
         self.pending_bytes = pending_bytes
         self.held_bytes = self.unread_bytes = 0
-        # Clients that have open accounts, by name.
+        # Maps a name to the client, for clients that have open accounts.
         self._clients: dict[str, _Client] = {}
 
     @property
@@ -77,8 +81,8 @@ class ByteBudget:
     def open_account(self, client: str) -> Account:
         """Open the account of a new connection.
 
-        client: a name by net.address.client_of. A client without a name, on a Unix socket, has no
-            limit other than its connection's.
+        client: name of the client, from net.address.client_of. A client on a Unix socket has no
+            name, and only the limit of its connection applies.
         """
         owner = self._clients.get(client) if client else None
         if owner is None:
@@ -89,7 +93,7 @@ class ByteBudget:
         return Account(self, owner)
 
     def may_add_pending(self, size_bytes: int) -> bool:
-        """Return whether a request of this size may be passed on."""
+        """Return whether a request of this size may become pending."""
         held_bytes = min(self.held_bytes, self.largest_held_bytes) + self.unread_bytes
         return self.pending_bytes() + held_bytes + size_bytes <= self.limits.total_bytes
 
@@ -99,7 +103,7 @@ class ByteBudget:
 
 
 class _Client:
-    """Bytes held for one client over all its connections: in all, and of responses."""
+    """Bytes held for one client over all of its connections, in total and of responses."""
 
     __slots__ = ("accounts", "held_bytes", "name", "unread_bytes")
 
@@ -131,12 +135,12 @@ class Account:
 
     @property
     def owner(self) -> Hashable:
-        """Key that all accounts of one client share; a client without a name has one too."""
+        """Key that all accounts of one client have in common; even a nameless client has a key."""
         return self._client
 
     @property
     def account(self) -> Account:
-        """The account itself, for the same interface as Owner."""
+        """This account itself; the property makes the interface equal to that of Owner."""
         return self
 
     @property
@@ -145,9 +149,9 @@ class Account:
         return self._budget.limits
 
     def charge(self, size_bytes: int, request_bytes: int = 0) -> None:
-        """Count further bytes.
+        """Charge bytes to the connection, its client and the budget.
 
-        request_bytes: bytes already charged for the same request.
+        request_bytes: bytes that were charged for the same request before.
 
         Raises:
             OverBudgetError: a limit would be exceeded; nothing is charged.
@@ -177,10 +181,10 @@ class Account:
         self._budget.held_bytes -= size_bytes
 
     def charge_pending(self, size_bytes: int) -> None:
-        """Count a request that was passed on for as long as it is pending.
+        """Charge the client for a large request while the request is pending.
 
-        It counts for the client beside the budget's pending_bytes. A single request may exceed the
-        client's limit.
+        The bytes count against the limit of the client only: for all clients together,
+        pending_bytes of the budget has them. A single request may exceed the client's limit.
 
         Raises:
             OverBudgetError: the client's limit would be exceeded; nothing is charged.
@@ -191,11 +195,11 @@ class Account:
         client.held_bytes += size_bytes
 
     def release_pending(self, size_bytes: int) -> None:
-        """Release bytes of charge_pending(): their request is no longer pending."""
+        """Release bytes charged by charge_pending(), because the request is no longer pending."""
         self._client.held_bytes -= size_bytes
 
     def set_unread(self, size_bytes: int) -> None:
-        """Set the number of response bytes that the connection's client has not read."""
+        """Set the number of response bytes that the client has not read on this connection."""
         change = size_bytes - self.unread_bytes
         if self._closed or not change:
             return
@@ -205,7 +209,7 @@ class Account:
         self._budget.unread_bytes += change
 
     def check_unread(self) -> None:
-        """Check that the client has read enough, before anything is begun for it.
+        """Check that the client has read enough of its responses to begin something new.
 
         Raises:
             OverBudgetError: the client leaves too many bytes unread.
@@ -215,7 +219,10 @@ class Account:
             raise _over("this client", client.held_bytes, limit)
 
     def close(self) -> None:
-        """Close the account with its connection; holders of charged bytes still release them."""
+        """Close the account with its connection.
+
+        Bytes that are still charged must be released later.
+        """
         if not self._closed:
             self.set_unread(0)
             self._closed = True
@@ -225,7 +232,7 @@ class Account:
 
 
 class NoAccount(Account):
-    """The account of a client whose bytes are not counted."""
+    """Account for clients whose bytes are not counted."""
 
     __slots__ = ()
 
@@ -234,12 +241,12 @@ class NoAccount(Account):
 
     @property
     def client(self) -> str:
-        """The empty name."""
+        """Empty text, because the client has no name."""
         return ""
 
     @property
     def owner(self) -> Hashable:
-        """The account: all such clients are one."""
+        """This account, because all clients without an account count as one."""
         return self
 
     def charge(self, size_bytes: int, request_bytes: int = 0) -> None:
@@ -268,9 +275,9 @@ NO_ACCOUNT: Final = NoAccount()
 
 
 class Owner(NamedTuple):
-    """Owner of a request, if that is not its connection's client.
+    """Owner of a request, if the owner is not the client of the connection.
 
-    account: account of the connection.
+    account: account of the connection on which the request arrived.
     """
 
     owner: Hashable
@@ -278,7 +285,10 @@ class Owner(NamedTuple):
 
 
 def account_of(sender: Account | Owner | None) -> Account:
-    """Return the account for the bytes of a sender's request, which may be no client's."""
+    """Return the account to charge for a request of a sender.
+
+    Without a sender, as for requests that no client sent, the bytes are not counted.
+    """
     return NO_ACCOUNT if sender is None else sender.account
 
 

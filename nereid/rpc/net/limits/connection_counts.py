@@ -1,6 +1,6 @@
-"""Counts of open connections at one port, in all and by client, against their limits.
+"""Numbers of open connections at one port, in total and by client, and their limits.
 
-A TLS handshake in progress counts like a connection: it holds a socket as well.
+A TLS handshake in progress counts as a connection, because it uses a socket as well.
 """
 
 # layout: not pure, uses time
@@ -19,34 +19,35 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nereid.rpc")
 
 _LOG_INTERVAL_S: Final = 10.0
-# Number of connections beyond the limits for which a handshake is still made, so that the client
-# can get the reason of the refusal.
+# Number of connections beyond the limits that may still do a handshake, so that the client can
+# receive the reason of the refusal.
 _SPARE_HANDSHAKES: Final = 64
 
 
 class ConnectionCounts:
-    """Counts of one port."""
+    """Numbers of connections at one port."""
 
     def __init__(self, what: str, limit: int | None, client_limit: int | None) -> None:
         """Create counts with limits; None means no limit.
 
-        what: the protocol, for the log.
-        client_limit: limit of one client's connections; it does not apply to a client without a
-            name, on a Unix socket (net.address.client_of).
+        what: name of the protocol, for the log.
+        client_limit: maximum number of connections of one client. The limit does not apply to
+            clients on a Unix socket, which have no name (net.address.client_of).
         """
         self._what = what
         self._limit = limit
         self._client_limit = client_limit
         self._open = 0
         self._handshakes = 0
-        # Connections and handshakes by client.
+        # Maps a client to the number of its connections and handshakes.
         self._by_client: Counter[str] = Counter()
-        # Share of a port that other processes serve as well; set by listen().
+        # Share of the port's connections if other processes serve the port as well; set by
+        # listen().
         self.share: ConnectionShare | None = None
         self._logged_at = -_LOG_INTERVAL_S
 
     def add(self, client: str, *, after_handshake: bool) -> int:
-        """Count an opened connection; return by how many the limits are exceeded now."""
+        """Count an opened connection; return by how many connections a limit is exceeded."""
         if after_handshake:
             self.end_handshake(client)
         self._open += 1
@@ -66,7 +67,7 @@ class ConnectionCounts:
         self._uncount(client)
 
     def begin_handshake(self, client: str) -> bool:
-        """Count a new handshake; return False if there are too many to begin another."""
+        """Count a new handshake; return False, and do not count it, if there are too many."""
         self._handshakes += 1
         self._by_client[client] += 1
         if self._beyond(client) <= _SPARE_HANDSHAKES:
@@ -76,7 +77,7 @@ class ConnectionCounts:
         return False
 
     def end_handshake(self, client: str) -> None:
-        """Stop counting a handshake, which has ended."""
+        """Stop counting a handshake that has ended."""
         self._handshakes -= 1
         self._uncount(client)
 

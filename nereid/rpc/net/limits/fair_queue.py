@@ -1,7 +1,7 @@
-"""A queue that serves clients in turn, and the connections of each client in turn.
+"""Queue that serves clients in turn and, within a client, its connections in turn.
 
-Pure. A peer is named as in rpc.Call: host:port, or unix:path. Its client is its address, unless the
-caller that adds an item gives another one.
+The module does no I/O. A peer is named as in rpc.Call: host:port, or unix:path. A peer's client is
+net.address.client_of(peer), unless the caller that adds an item names another client.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 
 
 class QueueFullError(Exception):
-    """Too much is queued; the text says how much."""
+    """Raised if the queue is full. The text says how much is queued."""
 
 
 class Ticket(Generic[Item]):
@@ -36,17 +36,21 @@ class Ticket(Generic[Item]):
 class FairQueue(Generic[Item]):
     """Queue of at most `max_bytes` and `max_items`, with half of each for one client.
 
-    A single item of a client may be larger than that.
+    A single item of a client may exceed the client's half.
     """
 
     def __init__(
         self, what: str = "items", max_items: float = math.inf, max_bytes: float = math.inf
     ) -> None:
-        """Create a queue; `what` names the waiting items, for the text of the error."""
+        """Create a queue.
+
+        what: name of the waiting items, for the text of the error.
+        """
         self._what = what
         self._max_items = max_items
         self._max_bytes = max_bytes
-        # Clients, their connections and their items, each in the order of service.
+        # Maps a client to its peers, and a peer to its items. All are in the order in which they
+        # are served.
         self._waiting: dict[Hashable, dict[str, dict[Ticket[Item], None]]] = {}
         self._bytes_by_client: dict[Hashable, int] = {}
         self._items_by_client: dict[Hashable, int] = {}
@@ -57,9 +61,9 @@ class FairQueue(Generic[Item]):
         return self._items
 
     def add(self, peer: str, size_bytes: int, item: Item, client: Hashable = None) -> Ticket[Item]:
-        """Queue an item behind the others of its peer.
+        """Queue an item behind the other items of its peer.
 
-        client: client to count the item for, instead of the peer's address.
+        client: client for which the item counts, if it is not the client at the peer's address.
 
         Raises:
             QueueFullError: too much is queued.
@@ -72,9 +76,10 @@ class FairQueue(Generic[Item]):
         return ticket
 
     def peek(self, may_serve: Callable[[Hashable], bool] | None = None) -> Ticket[Item] | None:
-        """Return the item that is served next, without removing it.
+        """Return the ticket of the item that is served next, without removing the item.
 
-        may_serve: returns whether a client may be served now; others are skipped.
+        may_serve: function that returns whether a client may be served now; other clients are
+            skipped.
         """
         for client, connections in self._waiting.items():
             if may_serve is None or may_serve(client):
@@ -83,12 +88,18 @@ class FairQueue(Generic[Item]):
         return None
 
     def take(self) -> Item | None:
-        """Remove and return the item that is served next; its peer is then served last."""
+        """Remove and return the item that is served next.
+
+        The item's client, and its peer within the client, move to the end.
+        """
         ticket = self.peek()
         return None if ticket is None else self.take_ticket(ticket)
 
     def take_ticket(self, ticket: Ticket[Item]) -> Item:
-        """Remove and return a queued item; its peer is then served last."""
+        """Remove and return a queued item.
+
+        The item's client, and its peer within the client, move to the end.
+        """
         client, peer = ticket.client, ticket.peer
         self.discard(ticket)
         connections = self._waiting.pop(client, None)
@@ -100,7 +111,7 @@ class FairQueue(Generic[Item]):
         return ticket.item
 
     def discard(self, ticket: Ticket[Item]) -> None:
-        """Remove an item, if it is still queued."""
+        """Remove an item if it is still queued."""
         connections = self._waiting.get(ticket.client, {})
         tickets = connections.get(ticket.peer, {})
         if ticket not in tickets:

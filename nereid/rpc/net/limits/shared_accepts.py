@@ -1,8 +1,8 @@
-"""Decisions at ports that several processes serve: who accepts, and whether anybody does.
+"""Decisions at ports that several processes serve: which one accepts, and whether any does.
 
-Each member of a group writes down, in memory that all of them and their parent share, how many
-connections it has at each port, and whether it serves (docs/protocols.md). Decisions alone; knows
-no socket.
+The members of a group and their parent share memory. There each member writes how many connections
+it has at each port, and whether it serves (docs/protocols.md). The module only decides: it does no
+I/O.
 """
 
 from __future__ import annotations
@@ -14,45 +14,46 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 COUNT_BYTES: Final = 4
-# Divisor of the tolerance: a member may have an eighth more connections than another, and one more
-# in any case.
+# Divisor of the tolerance: a member still accepts if it has at most an eighth more connections than
+# the member with the fewest.
 _TOLERANCE: Final = 8
-# Maximum number of times that a new connection is left to a member with fewer.
+# Maximum number of times in a row that a member leaves a new connection to another member.
 _MAX_YIELDS: Final = 10
 
 
 class GroupCounts:
-    """Shared memory in which the members of a group write their counts.
+    """Shared memory in which the members of a group write their numbers of connections.
 
-    It has a row for each port, in the order in which the ports were bound, and a row with a 1 for
-    each member that serves, or is about to.
+    The memory has a row for each port, in the order in which the ports were bound, and a last row
+    with a 1 for each member that serves or is about to serve. Each row has one number for each
+    member.
     """
 
     def __init__(self, cells: memoryview, members: int) -> None:
-        """Read memory of unsigned integers, COUNT_BYTES each."""
+        """Use memory of unsigned integers, of COUNT_BYTES each."""
         self._rows = [cells[at : at + members] for at in range(0, len(cells), members)]
         self.serving = self._rows[-1]
 
     @property
     def ports(self) -> list[memoryview]:
-        """Rows of the ports."""
+        """Rows of the ports, in the order in which the ports were bound."""
         return self._rows[:-1]
 
     def clear_member(self, member: int) -> None:
-        """Clear the counts of a member whose process has ended, so it accepts none."""
+        """Clear all numbers of a member whose process has ended, because it accepts nothing."""
         for row in self._rows:
             row[member] = 0
 
     def is_served(self) -> bool:
-        """Return whether a member listens, or is about to."""
+        """Return whether any member listens, or is about to listen."""
         return any(self.serving)
 
 
 class ConnectionShare:
-    """One member's connections at one port, and the counts of the others.
+    """Number of connections that one member has at one port, and the numbers of the other members.
 
-    The row has, for each member, the number of its connections plus one, or 0 while it accepts
-    none.
+    The port's row has for each member the number of its connections plus one, or 0 while the member
+    does not accept connections.
     """
 
     def __init__(self, counts: memoryview, member: int) -> None:
@@ -63,28 +64,31 @@ class ConnectionShare:
         self._accepts = True
 
     def set_open(self, connections: int) -> None:
-        """Set the number of open connections."""
+        """Set the number of open connections of this member."""
         self._open = connections
         self._publish()
 
     def begin_opening(self) -> None:
-        """Count a connection that was accepted, until it is among the open ones."""
+        """Count a connection that was accepted, until it is counted as open."""
         self._opening += 1
         self._publish()
 
     def end_opening(self) -> None:
-        """Stop counting an accepted connection, which is open or has failed."""
+        """Stop counting an accepted connection that is now open or has failed."""
         self._opening -= 1
         self._publish()
 
     def should_accept(self) -> bool:
-        """Return whether this member takes a new connection: no other has clearly fewer."""
+        """Return whether this member should accept a connection: no member has clearly fewer."""
         own = self._counts[self._member] - 1
         fewest = min((count - 1 for count in self._counts if count), default=0)
         return own <= fewest + fewest // _TOLERANCE
 
     def close(self) -> None:
-        """Take no more connections for this member, whatever happens to those it has."""
+        """Declare that this member accepts no more connections.
+
+        Its open connections are not affected.
+        """
         self._accepts = False
         self._publish()
 
@@ -93,61 +97,67 @@ class ConnectionShare:
 
 
 class Turn(enum.Enum):
-    """Decision of a member about connections that may wait."""
+    """Decision of a member about a connection that may be waiting."""
 
     ACCEPT = enum.auto()
-    # Return to the loop, which calls again at once if another connection waits.
+    # Return to the event loop, which calls again at once if another connection is waiting.
     LEAVE = enum.auto()
-    # Leave connections to a member that has fewer for a moment, then call on_yielded().
+    # Leave waiting connections to a member that has fewer, for a moment, then call on_yielded().
     YIELD = enum.auto()
 
 
 class AcceptTurns:
-    """Turns of one member at one socket."""
+    """Sequence of a member's decisions at one socket."""
 
     def __init__(self, share: ConnectionShare | None) -> None:
-        """Begin without yields; `share` is None if nobody else serves the port."""
+        """Begin without a yield.
+
+        share: None if no other process serves the port.
+        """
         self._share = share
         self._yields = 0
 
     def next_turn(self, accepted: int) -> Turn:
-        """Decide on the next connection after `accepted` ones in this turn of the loop."""
+        """Decide about the next connection.
+
+        accepted: number of connections accepted so far in this turn of the event loop.
+        """
         if self._share is None or self._share.should_accept():
             return Turn.ACCEPT
         if accepted:
             return Turn.LEAVE
         if self._yields < _MAX_YIELDS:
             return Turn.YIELD
-        # The member with fewer connections does not accept them.
+        # The member that has fewer connections does not accept this one.
         self._yields = 0
         return Turn.ACCEPT
 
     def on_yielded(self, *, waits: bool) -> None:
-        """Record whether a connection still waits after a yield."""
+        """Record whether a connection is still waiting after a yield."""
         self._yields = self._yields + 1 if waits else 0
 
 
 class ListeningSocket(Protocol):
-    """Socket that processes share; socket.socket is one."""
+    """Methods of a socket that processes share, such as socket.socket."""
 
     def shutdown(self, how: int, /) -> None:
-        """Stop listening but stay bound: waiting and new connections are refused."""
+        """Stop listening but stay bound: new connections are refused, and waiting ones as well."""
 
     def listen(self, backlog: int, /) -> None:
-        """Listen again."""
+        """Listen again after shutdown()."""
 
 
 def refuse(sockets: Iterable[ListeningSocket], counts: GroupCounts, how: int, backlog: int) -> None:
-    """Refuse connections, the waiting ones too, unless a member serves by now."""
+    """Refuse new and waiting connections, unless a member serves by now."""
     ended = []
     for sock in sockets:
         try:
             sock.shutdown(how)
         except OSError:
-            # No member has listened yet.
+            # No member has begun to listen at the socket.
             continue
         ended.append(sock)
     if counts.is_served():
-        # A member has begun to listen meanwhile, before its listening was ended here or after that.
+        # A member began to listen at the same time, before or after its listening was ended here.
         for sock in ended:
             sock.listen(backlog)

@@ -1,6 +1,7 @@
-"""Detection of peers that read nothing of their queued data, or stop sending what they began.
+"""Detection of peers that read nothing of queued data, or that stop sending what they began.
 
-A slow peer is not stalled. Pure: the time and the progress are passed in at every check.
+A slow peer does not count as stalled. The module reads no clock: callers pass the time and the
+progress at every check.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ if TYPE_CHECKING:
 
 
 class StallWatch:
-    """Watch over one queue of bytes towards a peer."""
+    """Watch over one queue of bytes for a peer."""
 
     __slots__ = ("_limit_s", "_since", "_waiting_bytes")
 
     def __init__(self, limit_s: float | None) -> None:
-        """Watch with a limit of the time without any reading; None means no limit."""
+        """Create a watch.
+
+        limit_s: seconds for which the peer may read nothing; None means no limit.
+        """
         self._limit_s = limit_s
         self._waiting_bytes = 0
         self._since = 0.0
@@ -35,10 +39,11 @@ class StallWatch:
 
 @dataclass(frozen=True, kw_only=True)
 class UploadLimits:
-    """Limits of how slowly requests may arrive.
+    """Limits on how slowly requests may arrive.
 
-    min_bytes_per_s: minimum average rate over each window; 0 means any rate.
-    total_s: maximum time in all; None means no limit.
+    min_bytes_per_s: minimum average rate in each window; 0 means no minimum.
+    window_s: length of a window in seconds.
+    total_s: maximum seconds for a whole request; None means no limit.
     """
 
     min_bytes_per_s: float = 0.0
@@ -50,23 +55,26 @@ NO_UPLOAD_LIMITS = UploadLimits()
 
 
 class UploadWatch:
-    """Watch over one connection while requests arrive on it."""
+    """Watch over one connection while requests arrive."""
 
     __slots__ = ("_began", "_bytes", "_limits", "_since")
 
     def __init__(self, limits: UploadLimits) -> None:
         self._limits = limits
-        # Start of the arrival; `None` while nothing is arriving.
+        # Time at which the arrival began; `None` while nothing is arriving.
         self._began: float | None = None
         self._since = 0.0
         self._bytes = 0
 
     def restart(self) -> None:
-        """Make the next check the first one, because nothing is arriving or read."""
+        """Start anew with the next check, because nothing is arriving or being read."""
         self._began = None
 
     def overdue(self, received_bytes: int, now: float) -> bool:
-        """Return whether data arrives too slowly, or for too long; `received_bytes` so far."""
+        """Return whether data arrives too slowly, or for too long.
+
+        received_bytes: bytes received so far.
+        """
         limits = self._limits
         if self._began is None:
             self._began = self._since = now
@@ -84,12 +92,15 @@ class UploadWatch:
 
 
 class IdleWatch:
-    """Watch over a peer that does not use its connection."""
+    """Watch over a connection that its peer may leave unused."""
 
     __slots__ = ("_activity", "_limit_s", "_since")
 
     def __init__(self, limit_s: float | None) -> None:
-        """Watch with a limit of the time without use; None means no limit."""
+        """Create a watch.
+
+        limit_s: seconds without use; None means no limit.
+        """
         self._limit_s = limit_s
         self._activity: Hashable = None
         self._since = 0.0
@@ -97,8 +108,8 @@ class IdleWatch:
     def idle_too_long(self, activity: Hashable, now: float, *, in_use: bool) -> bool:
         """Return whether the connection has not been used for too long.
 
-        activity: a value that changes whenever the connection is used.
-        in_use: whether it is in use right now.
+        activity: value that changes whenever the connection is used.
+        in_use: whether the connection is in use right now.
         """
         if self._limit_s is None:
             return False
@@ -108,20 +119,23 @@ class IdleWatch:
 
 
 class ProgressWatch:
-    """Watch over things that arrive in pieces."""
+    """Watch over items that arrive in pieces."""
 
     __slots__ = ("_limit_s", "_seen")
 
     def __init__(self, limit_s: float | None) -> None:
-        """Watch with a limit of the time without progress; None means no limit."""
+        """Create a watch.
+
+        limit_s: seconds without progress; None means no limit.
+        """
         self._limit_s = limit_s
         self._seen: dict[int, tuple[Hashable, float]] = {}
 
     def stalled(self, progress: Mapping[int, Hashable], now: float) -> list[int]:
-        """Return the numbers of the things that made no progress for too long.
+        """Return the numbers of the items that have made no progress for too long.
 
-        progress: a value for each thing, by its number, that changes with its progress. The time of
-            a thing that is missing in one check starts anew.
+        progress: maps an item's number to a value that changes when the item makes progress. The
+            time of an item that is missing in a check starts anew.
         """
         seen = {}
         stalled = []
