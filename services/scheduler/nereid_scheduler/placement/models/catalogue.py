@@ -42,8 +42,9 @@ class ServedVersion:
     """One version of a model.
 
     name: name of the model; with --model-namespacing the qualified name, as everywhere in this
-    package. draft: configuration as written. `runtime` has the completed one, and takes the
-    requests. shown: configuration for clients, in which the instance groups are spelled out.
+    package.
+    draft: configuration as written. `runtime` has the completed one, and takes the requests.
+    shown: configuration for clients, in which the instance groups are spelled out.
     """
 
     name: str
@@ -248,7 +249,7 @@ class Catalogue:
         )
 
     def run_ids(self, name: str, version: str, request_id: int) -> set[int]:
-        """Return the ids by which instances run a request: its own, and its ensemble's steps'."""
+        """Return the ids under which instances run a request: its own, and those of its steps."""
         ids = {request_id}
         for draft in self.drafts(name, version):
             for index, step in enumerate(draft.ensemble_scheduling.step):
