@@ -225,8 +225,8 @@ class Reconciler:
             records = await self._recorded.records.read_again()
             known = [records[name] for name in names if name in records]
             found = await self._recorded.find_outlines(record for record in known if record.loaded)
-            # The lost scheduler may have recorded a client's unload just before it was lost, so
-            # models without a record are searched too.
+            # A model whose record says that it was unloaded is not searched for: a client's unload
+            # may have been the last thing that the lost scheduler did.
             others = [name for name in names if name not in records]
             found |= await asyncio.to_thread(
                 lambda: {name: self._repositories.require(name) for name in others}
@@ -255,7 +255,7 @@ class Reconciler:
                 self._catalogue.set_model(_refused_model(found, error))
         elif isinstance(found.error, NoVersion):
             if self._catalogue.model(model.name) is None and found.digest:
-                # As in Triton, the model is known from now on, although its load has failed.
+                # As in Triton, the model is known from now on, although it has no version.
                 self._catalogue.set_model(ServedModel(model.name, namespace=found.namespace))
         elif model.why is Why.BY_NAME and found.error is not None:
             _log_failure(model, found.error)
@@ -345,7 +345,8 @@ class Reconciler:
         override = model.override
         if override is not None and found.override_directory is not None:
             override = replace(override, directory=str(found.override_directory.path))
-        # The model may have been handed over during its load, so check the former request too.
+        # The model may have been handed over while it was loaded. `requested` still says then
+        # whether a client or a flag named it.
         by_name = model.why is Why.BY_NAME or model.name in self._desired.requested
         await self._recorded.records.record_load(model.name, override, by_name=by_name)
 
