@@ -177,7 +177,7 @@ class SequenceStates(Generic[_T]):
             )
 
     def export(self, slot: int) -> bytes:
-        """Forget the state of a slot; return its serialised StateTensors, empty without a state."""
+        """Forget a slot's state; return it as serialised StateTensors, empty without a state."""
         return self._write(self._states.pop(slot, []))
 
     def export_states(self, slots: Iterable[int], reply: pb.Executed) -> None:
