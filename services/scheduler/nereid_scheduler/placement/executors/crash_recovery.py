@@ -5,9 +5,9 @@ survives the crash and reports whether the model had begun to execute that batch
 batch fails, since models have side effects; otherwise the batch runs on another instance. The
 report and the end of the stream arrive over different connections, in either order:
 
-    state       event                                               next state open        report
-    about this stream, or about a later one      open; the report is stored open        the stream
-    breaks; a report is stored, or none      recovered
+    state       event                                               next state
+    open        report about this stream, or about a later one      open; the report is stored
+    open        the stream breaks; a report is stored, or none      recovered
                 is expected, or the instance has no work
     open        the stream breaks at work before its report         unreported
     unreported  the report about that stream                        recovered
