@@ -72,7 +72,7 @@ class GatheredBatch(NamedTuple):
     tensors: list[list[Raw]]
     # The first plan, whose columns all plans share; `None` if every member has an error.
     first: Plan | None
-    # Number of rows of all members that have a plan.
+    # Number of rows of all members with a plan, added up.
     rows: int
     # Outputs that any member requests: ascending indices into the signature's outputs, and names.
     outputs: tuple[int, ...]
@@ -389,7 +389,7 @@ def _wrong_rows(
 
 
 def check_datatype(signature: Signature, spec: TensorSpec, array: Array) -> None:
-    """Raise Internal if the datatype of an output differs from the configuration's."""
+    """Raise Internal if an output's datatype differs from the datatype in the configuration."""
     dtype = array.dtype
     if dtype != NUMPY_TYPE[spec.datatype] and not (spec.datatype == BYTES and dtype.kind in "SU"):
         raise Internal(

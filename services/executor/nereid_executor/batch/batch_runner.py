@@ -68,7 +68,7 @@ _MANY_OBJECTS: Final = 1 << 16
 
 
 class BatchRunner:
-    """Executes batches on one loaded model; used by its instance's thread alone."""
+    """Executes batches on one loaded model. Only its instance's thread uses it."""
 
     def __init__(  # noqa: PLR0913 (what most models need comes by keyword)
         self,

@@ -65,7 +65,10 @@ class _Scattered(NamedTuple):
 
 
 class _Cut(NamedTuple):
-    """An output's dimension that is padded as a dimension of some inputs, which have one size."""
+    """A dimension of an output that is padded in the same way as a dimension of some inputs.
+
+    inputs: name and dimension of each such input. They all have the same size.
+    """
 
     dim: int
     inputs: tuple[tuple[str, int], ...]

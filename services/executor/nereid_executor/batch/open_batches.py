@@ -209,7 +209,7 @@ class Replay(OpenBatch):
     def next_frame(
         self, received: ReceivedBatches[OpenBatch], responded_ns: int = 0, *, executed: bool = False
     ) -> None:
-        """Advance the batch; drop the frame."""
+        """Advance the batch, but drop the frame."""
         super().next_frame(received, responded_ns, executed=executed)
 
 

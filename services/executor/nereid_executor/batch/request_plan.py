@@ -183,7 +183,7 @@ class Planner:
 
 
 def make_plan(signature: Signature, head: bytes) -> Plan:
-    """Make the plan for a head; raise Internal as plan_request() does."""
+    """Make the plan for a head; raise Internal in the same cases as plan_request()."""
     try:
         request = kserve_pb2.ModelInferRequest.FromString(head)
     except DecodeError as error:

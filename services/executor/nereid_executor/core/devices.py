@@ -89,7 +89,7 @@ def select_visible(found: Sequence[Gpu], selection: str | None) -> list[Gpu]:
 def _find(found: Sequence[Gpu], token: str) -> Gpu | None:
     if token.isdecimal():
         return next((gpu for gpu in found if gpu.number == int(token)), None)
-    # CUDA accepts any unambiguous prefix of a UUID.
+    # As in CUDA, an unambiguous prefix of a UUID is enough.
     matching = [gpu for gpu in found if token and gpu.uuid.startswith(token)]
     return matching[0] if len(matching) == 1 else None
 

@@ -53,7 +53,7 @@ class BorrowedTensors:
         self.shared = False
 
     def on_scheduler_domain(self, domain: str) -> None:
-        """Note the domain of the scheduler's shared memory."""
+        """Remember the domain of the scheduler's shared memory."""
         self.shared = bool(domain) and domain == self._domain
 
     def make_inline(self, request: InferRequest) -> None:

@@ -147,7 +147,7 @@ class SessionInstances:
         return iter([instance for instance in instances if instance is not None])
 
     def find(self, number: int) -> Instance | None:
-        """Return the instance with this number, if it has not ended."""
+        """Return the instance with this number; `None` if there is none or it has ended."""
         requested = self._requested.get(number)
         return None if requested is None else requested.instance
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SchedulerEndpoint:
-    """The ways in which instances reach a scheduler."""
+    """The address of a scheduler, and the other ways in which instances reach the scheduler."""
 
     address: str
     # TLS for the instances' streams; `None` means plaintext.

@@ -60,7 +60,7 @@ def freeze_objects() -> None:
 
 @dataclass(frozen=True)
 class SessionContext:
-    """Objects that outlive a session."""
+    """Objects that all sessions share and that outlive a session."""
 
     settings: ExecutorSettings
     hello: pb.Hello

@@ -29,7 +29,7 @@ _TRITON_FORMAT: Final = {"text": "default"}
 
 
 def apply_changes(rules: LogRules, changes: Mapping[str, object]) -> LogRules:
-    """Return the rules after a client's changes; unknown settings are ignored, as in Triton.
+    """Return the rules after a client's changes. As in Triton, unknown settings are ignored.
 
     Raises:
         NereidError: a value is invalid.

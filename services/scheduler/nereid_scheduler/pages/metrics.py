@@ -245,7 +245,7 @@ def write_cpus(page: Page, sessions: Iterable[Session]) -> None:
 
 
 def write_gpus(page: Page, sessions: Iterable[Session]) -> None:
-    """Write each GPU once, however many executors can use it."""
+    """Write each GPU once, however many executors can use the GPU."""
     gpus: dict[str, pb.GpuUsage] = {}
     for session in sessions:
         if session.usage is not None:

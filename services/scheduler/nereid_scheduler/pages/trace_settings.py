@@ -89,7 +89,7 @@ class TraceExtensionSettings:
         return settings
 
     def saved(self) -> dict[str, Any]:
-        """Return what clients have changed, in JSON's types, for `restore`."""
+        """Return what clients have changed, as JSON types. `restore` applies it again."""
         server = {name: value for name, value in self._server.items() if value != self._start[name]}
         return {"server": server, "models": dict(self._models), "turns": dict(self._turns)}
 

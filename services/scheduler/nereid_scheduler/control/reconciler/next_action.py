@@ -51,9 +51,9 @@ class Action(NamedTuple):
     do: Do
     # Names of models to find.
     names: tuple[str, ...] = ()
-    # Models of an ensemble's steps to load.
+    # Models of an ensemble's steps that have to be loaded.
     steps: tuple[FoundModel, ...] = ()
-    # Reason for a refusal.
+    # Reason why the model is refused.
     error: NereidError | None = None
 
 

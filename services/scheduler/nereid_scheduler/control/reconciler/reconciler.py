@@ -134,7 +134,7 @@ class Reconciler:
     # ---- actions
 
     def reconcile(self) -> None:
-        """Begin all actions that are due now."""
+        """Begin all actions that are due."""
         taken_over: list[DesiredModel] = []
         for model in self._desired.unwanted_loads():
             self.spawn(self._abandon_load(model, self._reloads.get(model)))
@@ -264,7 +264,7 @@ class Reconciler:
     # ---- loads and unloads
 
     def _end_deferring(self, model: DesiredModel) -> None:
-        """Stop loading a model on demand that a client loads or unloads."""
+        """Stop loading a model on demand, since a client loads or unloads it."""
         if model.why in _FOR_GOOD:
             self._on_demand.forget(model.name)
 

@@ -45,7 +45,7 @@ class LoadWrites:
             # These files changed between the loads, so something other than a load writes them as
             # well.
             return False
-        # A load may give a file another name each time.
+        # A load may write a file under another name each time.
         return all(path in last.changed or (last.had_new and path in new) for path in changed)
 
     def forget(self, name: str) -> None:

@@ -54,7 +54,7 @@ class ModelFolder(Protocol):
         """Return a small file's content; raise FileNotFoundError if there is none."""
 
     def digest(self, version: int) -> bytes:
-        """Return 16 bytes for the files of a version and those that all versions share."""
+        """Return a 16-byte digest of a version's files and of the files that all versions share."""
 
     @property
     def files(self) -> Collection[FileState]:
@@ -87,7 +87,7 @@ class LocalFolder:
         return read_regular_file(self.path / name)
 
     def digest(self, version: int) -> bytes:
-        """Return 16 bytes for the files of a version and those that all versions share."""
+        """Return a 16-byte digest of a version's files and of the files that all versions share."""
         return self._digest(str(version), beside=True)
 
     def digest_export(self, place: str) -> bytes:

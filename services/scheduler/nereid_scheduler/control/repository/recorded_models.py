@@ -35,7 +35,7 @@ def require_allowed_files(override: Override | None, *, allowed: bool) -> None:
 
 
 class RecordedModels:
-    """Find recorded models in the repositories and in the state. Use it in one event loop."""
+    """Finds recorded models in the repositories and in the state. Use it in one event loop."""
 
     def __init__(
         self, repositories: Repositories, records: ModelRecords, *, files_allowed: bool

@@ -103,7 +103,8 @@ class Repositories:
     def scan(self) -> list[FoundModel]:
         """Return all models, sorted by name.
 
-        A name in two repositories is refused in both, unless repositories are namespaces.
+        If a name is in two repositories, both models are refused, unless repositories are
+        namespaces.
         """
         places = self._places(all_files=True)
         return [self._read(name, places) for name in sorted(places)]

@@ -6,9 +6,9 @@ for other work. The states of a store are:
     state   event                                               next state
     normal  fewer than _STUCK_CALLS calls are overdue           normal; calls run
     normal  _STUCK_CALLS calls are overdue                      stuck
-    stuck   a call is made, and no earlier one is in time       stuck; it fails at once, but goes on
-                                                                by itself to probe the store
-    stuck   a call is made, and another one is in time          stuck; it fails at once
+    stuck   a call is made, and all running ones are overdue    stuck; its caller gets an error at
+                                                                once, but the call runs as a probe
+    stuck   a call is made, and some running one is in time     stuck; the call fails at once
     stuck   a call succeeds                                     normal
 
 The module does not know what the calls do.

@@ -55,7 +55,7 @@ class _LastListing(Generic[_Models]):
     """The last listing that counts."""
 
     def __init__(self) -> None:
-        # `None` until a listing has succeeded.
+        # Models of the listing; `None` until a listing has succeeded.
         self.models: _Models | None = None
         # True if the last listing was empty, so that `models` are those of an earlier listing.
         self.doubted = False
@@ -69,7 +69,7 @@ class StoredFolder:
     def __init__(
         self, repository: StoredRepository, name: str, listing: ModelListing | None = None
     ) -> None:
-        """Read this model's `listing`; `None` means that it is listed when it is needed."""
+        """Read this model's `listing`; with `None` the model is listed when that is needed."""
         self._repository = repository
         self._known = listing
         self.path = Path(name)
@@ -161,7 +161,7 @@ class StoredRepository:
         return {name: StoredFolder(self, name) for name in names}
 
     def list_model(self, name: str) -> ModelListing:
-        """Return the listing of one model, empty if there is none; may raise StoreError."""
+        """Return the listing of one model, empty without such a model; may raise StoreError."""
         return self._calls.run(lambda: self.store.list_model(name), self._limit_s)
 
     def read(self, key: str, stored: StoredObject) -> bytes:

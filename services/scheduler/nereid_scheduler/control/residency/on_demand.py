@@ -65,7 +65,7 @@ class OnDemandCounts:
 
 
 class OnDemand:
-    """Models of one scheduler that are loaded on demand."""
+    """The models of one scheduler that are loaded on demand."""
 
     def __init__(  # noqa: PLR0913 - by keyword
         self,
@@ -135,7 +135,7 @@ class OnDemand:
     # ---- the repository, and clients
 
     def defer(self, found: FoundModel) -> bool:
-        """Leave a found model to its first request; return False if it must be loaded now."""
+        """Leave a model to its first request; return False if the model must be loaded now."""
         name = found.name
         if found.error is not None or not _is_lazy(found.draft):
             return False
@@ -436,7 +436,7 @@ class OnDemand:
 
 
 class NoOnDemand(OnDemand):
-    """The models of a scheduler that loads none on demand."""
+    """The models on demand of a scheduler that loads no model on demand."""
 
     def __init__(self) -> None:
         pass

@@ -59,7 +59,7 @@ class ModelUse:
         return any(True for _ in self._ready_versions(name))
 
     def in_use(self, name: str) -> bool:
-        """Return whether a model has requests without their last response, or live sequences."""
+        """Return whether a model has live sequences, or requests without their last response."""
         return any(runtime.in_use for _, runtime in self._ready_versions(name))
 
     def others(self) -> set[str]:

@@ -350,7 +350,7 @@ def _compositions_of(found: Iterable[FoundModel]) -> list[tuple[str, tuple[str, 
 
 
 def _served(catalogue: Catalogue) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the compositions of served ensembles, which load requests may have changed."""
+    """Return the compositions of served ensembles. Load requests may have changed them."""
     return [
         (version.name, tuple(step_models(version.draft)))
         for version in catalogue.versions()

@@ -139,7 +139,8 @@ class PeerLinks:
 
 
 async def _close_channel(channel: Channel, link: Link[Any] | None) -> None:
-    # The link's last state is sent in this turn of the loop.
+    # The link sends its last state in this turn of the event loop, so the channel is closed in the
+    # next.
     if link is not None:
         await link.drain()
     await asyncio.sleep(0)

@@ -131,7 +131,7 @@ class RemoteControl:
     # ---- one model
 
     def _channel_to(self, model: str) -> Channel | None:
-        """Return a channel to the scheduler that has or shall have a model; `None` for this one."""
+        """Return a channel to the scheduler that has or will have a model; `None` for this one."""
         name = self._moves.location(model)
         if name is None or name == self._shard.name:
             return None
@@ -197,7 +197,7 @@ class RemoteControl:
         return await self._change(path, message, self._shard.name, changes=bool(request.settings))
 
     async def _change(self, path: str, message: bytes, first: str, *, changes: bool) -> bytes:
-        """Call `first`; if the call changes settings, call the others; return its response."""
+        """Call `first`; if the call changes settings, call the others; return first's response."""
         response = await self._call(first, path, message)
         if isinstance(response, RpcError):
             raise response

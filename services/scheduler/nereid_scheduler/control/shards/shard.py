@@ -51,7 +51,7 @@ class ShardModels(Protocol):
         """Return this scheduler's models and compositions. The caller ignores the other fields."""
 
     def named(self) -> tuple[str, ...]:
-        """Return the models whose requests it accepts, by the names that clients use."""
+        """Return the models whose requests this scheduler accepts, by their plain names."""
 
     def on_member_lost(self) -> None:
         """Prepare for requests of a lost member: clients may send them again to this scheduler."""
@@ -105,7 +105,7 @@ class Shard:
     # ---- the start and the end
 
     async def start(self) -> None:
-        """Find the peers; return when this scheduler owns models."""
+        """Find the peers; return once this scheduler owns models."""
         self._send_state()
         self._watching = asyncio.ensure_future(self._watch_addresses())
         self._on_beat()
@@ -146,7 +146,7 @@ class Shard:
         self.links.accept(call)
 
     def channel_to(self, name: str) -> Channel | None:
-        """Return a channel for calls to a peer, or `None` if none is open that this one dialled."""
+        """Return a channel to a peer; `None` if no stream that this one dialled leads to it."""
         stream = self.membership.stream_of(name, self.links.dialled)
         return stream.channel if isinstance(stream, PeerStream) else None
 
@@ -180,7 +180,7 @@ class Shard:
             self._loop.call_soon(self.update)
 
     def update(self) -> None:
-        """Announce what has changed since the last announcement."""
+        """Announce everything that has changed since the last announcement."""
         self._update_due = False
         # Send to gateways first: they must know the new owners before requests are returned to
         # them.

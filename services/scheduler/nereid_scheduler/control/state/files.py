@@ -34,7 +34,7 @@ _DAMAGED: Final = ".damaged"
 
 
 def directory_error(path: str) -> str:
-    """Return why a directory must not be used for state; empty if it may, or does not exist."""
+    """Return why a directory must not hold state; empty if it may, or if it does not exist."""
     try:
         status = Path(path).stat()
     except FileNotFoundError:
@@ -179,7 +179,7 @@ class StateFiles:
 
 
 def _read(path: Path) -> bytes:
-    """Return a record, empty if there is none; one that is too long is truncated, so damaged."""
+    """Return a record, empty if there is none. Truncate one that is too long: it is damaged."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -202,7 +202,7 @@ class ModelRecords:
 
 
 class NoModelRecords(ModelRecords):
-    """The records of a scheduler that keeps none."""
+    """The records of a scheduler that keeps no records."""
 
     def __init__(self) -> None:
         pass

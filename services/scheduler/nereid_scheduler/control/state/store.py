@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class StateError(Exception):
-    """The store cannot be read or written; the text gives the reason."""
+    """The store cannot be read or written. The text gives the reason."""
 
 
 class StateConflict(StateError):

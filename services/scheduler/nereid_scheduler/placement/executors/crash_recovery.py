@@ -71,8 +71,8 @@ class CrashRecovery:
             # The stream has not ended here: its last responses, or even its start, may still
             # arrive.
             instance.crash_reports[stream] = report
-        # Otherwise the instance has had another stream since, and the batches that were lost with
-        # the old one have been recovered.
+        # In any other case the instance has had another stream since the crash, and the batches of
+        # the old stream have been recovered.
 
     def on_reconnected(self, placed: PlacedInstance, stream: int) -> None:
         """Stop waiting for a crash report: the instance has opened the stream of this number.

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class DescribeCommands:
-    """Keep the pending commands; only one executor at a time reads a version's model file."""
+    """Keeps the pending commands. Only one executor at a time reads a version's model file."""
 
     def __init__(self, numbers: Iterator[int]) -> None:
         """numbers: yields the next command number; other commands may draw from it too."""
@@ -49,7 +49,7 @@ class DescribeCommands:
     def end(self, session: Session, command: int) -> ServedVersion | None:
         """Return the version that an executor's reply describes.
 
-        Returns `None` if the command is unknown or the version is not to be loaded any more.
+        Returns `None` if the command is unknown, or if the version should not be loaded any more.
         """
         served, describer = self._pending.get(command, (None, None))
         if describer is not session:

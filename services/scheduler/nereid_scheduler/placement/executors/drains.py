@@ -39,7 +39,7 @@ _MAX_NAMED: Final = 5
 
 
 class Drains:
-    """Drain executors that have joined one scheduler."""
+    """Drains executors that have joined one scheduler."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Drains:
         self._ends: dict[Session, asyncio.Event] = {}
 
     async def drain(self, request: pb.DrainExecutorRequest) -> pb.DrainExecutorResponse:
-        """Ask an executor to leave, and wait until it has announced that it does.
+        """Ask an executor to leave, and wait until it has announced that it leaves.
 
         Raises:
             PermissionDenied: the client may not change the mesh.
@@ -75,7 +75,7 @@ class Drains:
                 does not allow that.
             NotFound: no executor has this name.
             Unimplemented: the executor does not know the command.
-            Unavailable: the executor has not announced in time that it leaves, or was lost, or a
+            Unavailable: the executor did not announce in time that it leaves, or was lost. Or some
                 scheduler does not say which models have other executors.
         """
         if not (self._for_all or request.authorized):

@@ -24,7 +24,7 @@ class CommandStream(Protocol):
     """Scheduler's end of a Join stream. nereid.rpc.Call has this interface."""
 
     def send(self, message: bytes) -> None:
-        """Write a message; nothing happens once the stream is broken."""
+        """Write a message. Nothing happens if the stream is broken."""
 
     def finish(self) -> None:
         """End the stream."""
@@ -38,7 +38,7 @@ class HostedVersion:
     # Maps an instance's number to the memory that its load took: bytes by device, as the executor
     # reported them.
     memory: dict[int, dict[str, int]] = field(default_factory=dict)
-    # Set once all instances have been ready at the same time.
+    # True once all instances have been ready at the same time.
     completed: bool = False
     # During a resize: the numbers of the instances that are loading, and of those to unload once
     # the loading ones are ready.
@@ -64,7 +64,7 @@ class Session:
     process: str = ""
     hosted: dict[ServedVersion, HostedVersion] = field(default_factory=dict)
     leaving: bool = False
-    # Set when the stream has ended.
+    # True when the stream has ended.
     gone: bool = False
     # Last reports of the executor: about its devices, and about its models' custom metrics.
     usage: pb.DeviceUsage | None = None
@@ -80,7 +80,7 @@ class Session:
         return bool(process) and hmac.compare_digest(process.encode(), self.process.encode())
 
     def executing(self) -> Iterator[tuple[ServedVersion, SentBatch]]:
-        """Yield the batches that the executor's instances execute, with their versions."""
+        """Yield the batches that the executor's instances are executing, with their versions."""
         for served, hosted in self.hosted.items():
             for instance in hosted.instances.values():
                 if instance.batches.first is not None:

@@ -54,7 +54,7 @@ class _Report:
 
 
 class Timelines:
-    """Collect the timelines of one scheduler and its executors."""
+    """Collects the timelines of one scheduler and its executors."""
 
     def __init__(
         self,

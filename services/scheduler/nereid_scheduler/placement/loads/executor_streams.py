@@ -49,7 +49,7 @@ _MAX_DIGITS: Final = 20
 
 
 class ExecutorStreams:
-    """Accept the executors' streams for one loader."""
+    """Accepts the executors' streams for one loader."""
 
     def __init__(self, loader: Loader, timelines: Timelines, drains: Drains) -> None:
         """Pass the streams' events to `loader`.
@@ -141,7 +141,7 @@ class _JoinStream:
         self._call = call
         self._refusals = refusals
         self._session: Session | None = None
-        # Set when the executor has sent an event that this scheduler does not know.
+        # True once the executor has sent an event that this scheduler does not know.
         self._sent_unknown = False
         call.on_message = self._on_message
         call.on_cancel = self._end

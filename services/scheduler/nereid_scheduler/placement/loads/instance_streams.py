@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class InstanceStreams:
-    """Handle the streams of all versions' instances on all executors."""
+    """Handles the streams of all instances, of all versions and on all executors."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class InstanceStreams:
             self.end_stream(placed, error)
 
     def end_stream(self, placed: PlacedInstance, error: ProtocolError) -> None:
-        """End the stream of an instance that broke the protocol; its batches run elsewhere.
+        """End the stream of an instance that broke the protocol. Its batches run elsewhere.
 
         The executor may connect the instance again.
         """
@@ -159,7 +159,7 @@ class InstanceStreams:
             # failed.
             return
         if not hosted.completed:
-            # As in Triton, one instance that cannot be loaded fails the load of its version.
+            # As in Triton, if one instance cannot be loaded, the load of its version fails.
             for instance_id in list(hosted.instances):
                 cause = f"the load on executor '{session.name}' failed"
                 self._instances.unload_instance(self._instances.placed[instance_id], cause)

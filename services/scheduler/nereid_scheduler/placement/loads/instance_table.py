@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class InstanceTable:
-    """Keep the instances of all versions on all executors."""
+    """Keeps the instances of all versions on all executors."""
 
     def __init__(self, rules: LoadRules, numbers: Iterator[int]) -> None:
         self._rules = rules

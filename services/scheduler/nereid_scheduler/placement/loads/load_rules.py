@@ -80,11 +80,11 @@ class LoadRules:
     # Client of the cache that stores snapshots of sequences.
     snapshots: CacheClient | None = None
     rate_limiter: RateLimiter[RemoteInstance] | None = None
-    # `None` if the mesh has one scheduler.
+    # This scheduler, as one of several that load models; `None` if the mesh has one scheduler.
     claimant: Claimant | None = None
-    # Maps a device to the memory, in bytes, that instances may take which an executor keeps for
-    # other schedulers, beside those that it is commanded to load. A device that is missing has no
-    # limit.
+    # Function that returns, for an executor, how many bytes its kept instances may take, by device.
+    # Kept instances are those that the executor keeps for other schedulers. A device that is
+    # missing has no limit.
     kept_bytes: Callable[[str], Mapping[str, int]] = _any_bytes
     timeline: SchedulerTimeline = NO_TIMELINE
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LoadWaiters:
-    """Waiting tasks, which are woken by any event of any version."""
+    """Waiting tasks. Any event of any version wakes them."""
 
     def __init__(self, is_finished: Callable[[ServedVersion], bool]) -> None:
         """is_finished: returns whether no executor is expected to load a version any more."""

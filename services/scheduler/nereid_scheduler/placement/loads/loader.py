@@ -105,7 +105,7 @@ class Loader:
 
     @property
     def versions(self) -> Collection[ServedVersion]:
-        """All versions that executors have, or have to load."""
+        """All versions that executors have loaded, or have to load."""
         return self._lives.versions.keys()
 
     def load(self, served: ServedVersion) -> None:
@@ -175,7 +175,8 @@ class Loader:
                     runtime.return_queued()
                     sequences = runtime.config.sequences
                     if sequences is not None and sequences.iterative:
-                        # The instance is idle between two iterations of a request.
+                        # An instance is idle between two iterations of a request, so wait for the
+                        # requests before instances are unloaded.
                         await runtime.idle()
                     for placed in self.instances.instances_of(served):
                         self.instances.unload_when_idle(placed, _MOVED, keep=True)
@@ -201,7 +202,7 @@ class Loader:
         self._lives.stop()
 
     def unload_now(self, served: ServedVersion) -> None:
-        """Unload a version and fail its requests. The model's finalizers may take longer."""
+        """Unload a version and fail its requests. The model may take longer to finalize."""
         self._remove_version(served)
         served.override_directory = None
         self._lives.apply_event(served, served.life.end_unload)
@@ -227,7 +228,7 @@ class Loader:
         return self._sessions.values()
 
     def executor_joined(self, session: Session) -> bool:
-        """Load all versions on an executor that joins; return False if another one has its name."""
+        """Load all versions on an executor that joins; return False if its name is in use."""
         old = self._sessions.get(session.name)
         if old is not None and not old.is_same_process(session.process):
             return False

@@ -58,7 +58,7 @@ class ModelReload:
     async def run(
         self, plan: ReloadPlan, retries: int, no_executor_timeout_s: float | None
     ) -> list[str]:
-        """Load the versions; return the errors, with Triton's text for each version."""
+        """Load the versions; return the errors, with Triton's text for each version that failed."""
         for number in plan.load:
             self._load_version(number)
         errors, updated = self._update_instances(plan.update_instances)
@@ -164,7 +164,7 @@ def _is_ready(served: ServedVersion) -> bool:
 
 
 def _has_failed(served: ServedVersion) -> bool:
-    """Return whether executors have tried and failed, so that a retry may help."""
+    """Return whether executors have tried to load a version and failed: a retry may help."""
     return served.life.state is VersionState.UNAVAILABLE and not served.life.refused
 
 

@@ -47,7 +47,8 @@ class VersionLives:
         self._on_change = on_change
         self._is_updating = is_updating
         self._record_event = record_event
-        # Versions in service or being loaded, and those that still finish requests they accepted.
+        # Versions that are in service or being loaded, and versions that still finish accepted
+        # requests.
         self.versions: dict[ServedVersion, None] = {}
         self.ensembles = Ensembles(catalogue, self.apply_event)
         self.waiters = LoadWaiters(self._is_load_finished)

@@ -215,7 +215,7 @@ class Catalogue:
             yield from model.versions.values()
 
     def find(self, name: str, version: str) -> ServedVersion:
-        """Return the version that a request names; without a number, the latest that is ready.
+        """Return the version that a request names; without a number, the latest ready version.
 
         Raises:
             NereidError: there is no such version, or it is not ready.
@@ -223,7 +223,7 @@ class Catalogue:
         return self._find(self._resolve(name), parse_version(version))
 
     def is_loading(self, name: str, version: str) -> bool:
-        """Return whether a version that find() refuses may become ready by a pending first load."""
+        """Return whether a version that find() refuses may become ready by a load in progress."""
         number = parse_version(version)
         if name in self._desired.awaited.values():
             return True
@@ -285,7 +285,7 @@ class Catalogue:
         return any(served.life.state in _SERVED for served in model.versions.values())
 
     def is_step(self, name: str) -> bool:
-        """Return whether an ensemble that is, or may come, in service has a step of this model."""
+        """Return whether an ensemble that is in service, or may come, has a step of this model."""
         return any(
             name in step_models(served.draft)
             for served in self.versions()
@@ -440,7 +440,7 @@ class Catalogue:
         )
 
     def all_settled(self) -> bool:
-        """Return whether no version waits for its first load to succeed or fail.
+        """Return whether no version is still waiting for its first load to succeed or fail.
 
         This is Triton's lenient readiness.
         """
@@ -526,7 +526,7 @@ def _show_on_demand(
 
 
 def parse_version(text: str) -> int:
-    """Return the version that a request names, as Triton parses it; -1 means the latest one."""
+    """Return the version that a request names, parsed as in Triton; -1 means the latest version."""
     if not text:
         return _LATEST
     number = parse_c_integer(text)

@@ -65,7 +65,7 @@ def complete(
     """
     description = None
     if described is not None and described.HasField("config"):
-        # The model has completed the configuration itself.
+        # The model's own code has completed the configuration.
         draft = described.config
     elif described is not None and (described.inputs or described.outputs):
         description = read_description(described)

@@ -41,7 +41,7 @@ _PENDING: Final = frozenset({VersionState.UNKNOWN, VersionState.LOADING})
 
 
 class _StepUnloaded(InvalidArgument):
-    """A model of a step was unloaded."""
+    """The model of a step was unloaded."""
 
 
 class Ensembles:

@@ -286,7 +286,7 @@ class Residency:
         return self._advance(usages)
 
     def _leave(self, name: str, model: _Model) -> None:
-        """Note that a model takes no memory any more."""
+        """Note that a model no longer takes memory."""
         self._enter(name, model, Status.OUT)
         model.taken.clear()
         model.claimed = ""

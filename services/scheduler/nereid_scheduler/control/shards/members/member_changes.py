@@ -101,5 +101,5 @@ class MemberChanges:
         return self._is_behind(now_s) or now_s < self._deferring_until_s
 
     def _is_behind(self, now_s: float) -> bool:
-        """Return whether the loop is so far behind its timers that it or its host was stopped."""
+        """Return whether the loop is so far behind its timers that it must have been stopped."""
         return now_s - self._last_beat_s > self._times.peer_ping_reply_s

@@ -89,12 +89,12 @@ class Membership:
     # ---- events
 
     def start(self) -> Change:
-        """Become a member: the scheduler has started and can own models."""
+        """Become a member, since the scheduler has started and can own models."""
         self.epoch = self._largest_epoch = self._largest_epoch + 1
         return self._update()
 
     def leave(self) -> Change:
-        """Stop being a member: the scheduler is shutting down."""
+        """Stop being a member, since the scheduler is shutting down."""
         self.leaving = True
         return self._update()
 

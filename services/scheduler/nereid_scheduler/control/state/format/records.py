@@ -26,11 +26,11 @@ _FILE_DIGEST_BYTES: Final = 32
 
 
 class DamagedRecord(ValueError):
-    """The record is not what was written."""
+    """The record differs from what a scheduler has written."""
 
 
 class NewerRecord(ValueError):
-    """The record is whole, but has a schema that this scheduler does not know."""
+    """The record is complete, but has a schema that this scheduler does not know."""
 
 
 class Record(NamedTuple):
@@ -46,7 +46,7 @@ def record_name(key: str) -> str:
 
 
 def file_digest(content: bytes) -> str:
-    """Return the digest by which a record names a file."""
+    """Return the digest of a file, by which a record names the file."""
     return hashlib.blake2b(content, digest_size=_FILE_DIGEST_BYTES).hexdigest()
 
 
