@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ArrayBatch(ReceivedBatch):
-    """A batch whose inputs the model was given, or that failed before.
+    """A batch that was given to the model, or that failed before.
 
     Times are readings of perf_counter_ns().
     """

@@ -83,9 +83,9 @@ class LoadSlots:
         return sum(load.model == model for load in self._running)
 
     def _is_crowded_out(self, load: _Load, counted: list[_Load]) -> bool:
-        """Return whether another model alone holds all slots. If there is one slot, return False.
+        """Return whether loads of one other model hold all slots.
 
-        A single slot is a setting that limits memory, so it must not be exceeded.
+        A single slot limits memory, so it is never exceeded: the result is False then.
         """
         models = {running.model for running in counted}
         return 1 < self._count == len(counted) and len(models) == 1 and load.model not in models

@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_FILENAME: Final = "model.onnx"
 
-# Name of a model parameter, whose value is such as "a; b, c".
+# Name of a model parameter that lists sets of outputs, such as "a; b, c".
 _OUTPUT_SETS: Final = "output_sets"
 _NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
 _WEIGHTS_FOLDER: Final = "session.model_external_initializers_file_folder_path"

@@ -179,7 +179,11 @@ class StoredRepository:
     def _list(
         self, list_: Callable[[], _Models], last: _LastListing[_Models], limit_s: float
     ) -> _Models:
-        """Return a new listing, or the last one if that fails; raise StoreError without either."""
+        """Return a new listing, or the last one if listing fails.
+
+        Raises:
+            StoreError: listing has failed, and there is no earlier listing.
+        """
         try:
             models = self._calls.run(list_, limit_s)
         except StoreError as error:

@@ -165,8 +165,8 @@ class _JoinStream:
 
     def _join(self, hello: pb.Hello) -> None:
         if not self._call.peer_is_local:
-            # Shared memory works only within one host, and a namespace from another host is not
-            # secret.
+            # Shared memory works only within one host. A namespace is not secret, so an executor on
+            # another host could name it.
             hello.shm_namespace = ""
         session = Session(hello, self._call, _process_of(self._call))
         if self._loader.executor_joined(session):

@@ -160,8 +160,8 @@ class Loader:
     def hand_over(self, served: ServedVersion, limit_s: float) -> Coroutine[None, None, None]:
         """Give a version to another scheduler; otherwise do as unload() does.
 
-        Waiting requests are returned, and executors keep the model loaded. limit_s: seconds that
-        requests may take which are executing already.
+        Waiting requests are returned, and executors keep the model loaded. limit_s: maximum seconds
+        to wait for requests that are executing already.
         """
         self._lives.apply_event(served, served.life.begin_unload)
         return self._hand_over_when_idle(served, limit_s)

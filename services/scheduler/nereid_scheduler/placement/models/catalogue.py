@@ -285,7 +285,7 @@ class Catalogue:
         return any(served.life.state in _SERVED for served in model.versions.values())
 
     def is_step(self, name: str) -> bool:
-        """Return whether an ensemble that is in service, or may come, has a step of this model."""
+        """Return whether an ensemble that is or may come in service has a step of this model."""
         return any(
             name in step_models(served.draft)
             for served in self.versions()

@@ -48,7 +48,7 @@ def merge_indexes(
     *,
     ready_only: bool,
 ) -> kserve_pb2.RepositoryIndexResponse:
-    """Return each model as that scheduler shows it which is furthest along with it.
+    """Return each model once, as shown by the scheduler that has come furthest with it.
 
     silent: maps a scheduler that did not respond to the models that it has.
     """
